@@ -1,0 +1,189 @@
+"""The command line: ``python -m bench [COMMAND] ...``; the only place that prints errors and exits."""
+
+import argparse
+import difflib
+import json
+import os
+import sys
+import traceback
+
+from bench.errors import BenchError, RunError
+
+_COMMANDS = ("run", "evidence", "data", "command")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers a bad option with one line that names the nearest known one."""
+
+    def known(self):
+        """Return every option of this command and of those below it."""
+        names = []
+        for action in self._actions:
+            names += action.option_strings[:1]  # the second spelling, with _, is for convenience
+            below = action.choices if isinstance(action.choices, dict) else {}
+            for command in below.values():
+                names += command.known()
+        return names
+
+    def error(self, message):
+        unknown = message.partition("unrecognized arguments: ")[2].split()
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], self.known(), n=1) if unknown else []
+        raise BenchError(message + (f" (did you mean {near[0]}?)" if near else ""))
+
+
+def _parser():
+    from bench import options
+
+    parser = _Parser(
+        prog="python -m bench",
+        allow_abbrev=False,
+        description="Run one workload in this environment and print or write its record (JSON). "
+        "Without a command: run, with the book's Fashion-MNIST CNN.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    run = commands.add_parser("run", allow_abbrev=False, help="train, measure, and give the record")
+    _add_record(run)
+    run.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: the user's cache folder)")
+    options.add_arguments(run)
+    shown = commands.add_parser("evidence", allow_abbrev=False, help="only say what this environment really is")
+    _add_record(shown)
+    data = commands.add_parser("data", allow_abbrev=False, help="download or make a data set (needs no torch)")
+    data.add_argument("--data-dir", required=True, metavar="DIR", help="the folder to put it in")
+    data.add_argument("--data", default=options.defaults()["data"], metavar="NAME", help="which set")
+    data.add_argument("--offline", action="store_true", help="do not try to download")
+    program = commands.add_parser("command", allow_abbrev=False, help="measure a program of your own")
+    _add_program(program)
+    for sub in (run, shown, data, program):
+        sub.add_argument("--traceback", action="store_true", help="show the whole traceback of a failure")
+    return parser
+
+
+def _add_record(parser):
+    parser.add_argument("--record", metavar="FILE", help="where to write the record (default: standard output)")
+
+
+def _add_program(parser):
+    _add_record(parser)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--metric-regex", metavar="PATTERN", help="a number in ( ) in its output; the last match")
+    source.add_argument("--metric-json", nargs=2, metavar=("FILE", "KEY"), help="a dotted key of a JSON file")
+    source.add_argument("--metric-wall", action="store_true", help="its wall time (the default)")
+    parser.add_argument("--metric-name", metavar="NAME", default="metric", help="what to call it in the record")
+    parser.add_argument("--better", choices=["higher", "lower"], default="lower", help="which way is better")
+    parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="end it after this time")
+    parser.add_argument("--log", metavar="FILE", help="where its output goes (default: standard error)")
+    parser.add_argument("--log-limit-bytes", type=int, default=1 << 20, metavar="N", help="what is kept of it")
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="what to run")
+
+
+def _program(arguments):
+    from bench import command, metric, record
+
+    argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
+    if not argv:
+        raise BenchError("command wants a program: python -m bench command [options] -- PROGRAM ARGUMENTS")
+    if arguments.record:
+        record.check_writable(arguments.record)
+    kind, source, key = "wall", None, None
+    if arguments.metric_regex is not None:
+        kind, source = "regex", arguments.metric_regex
+    elif arguments.metric_json:
+        kind, (source, key) = "json", arguments.metric_json
+    wanted = metric.Metric(arguments.metric_name, kind, source, key, arguments.better)
+    if not arguments.log:
+        document = command.run(argv, wanted, arguments.limit_s, None, arguments.log_limit_bytes)
+    else:
+        record.check_writable(arguments.log)
+        with open(arguments.log, "wb") as log:
+            document = command.run(argv, wanted, arguments.limit_s, log, arguments.log_limit_bytes)
+    record.write(document, arguments.record)
+
+
+def _run(arguments):
+    from bench import options, record, workload
+
+    names = options.defaults()
+    values = options.from_texts({name: text for name, text in vars(arguments).items() if name in names})
+    if arguments.record:
+        record.check_writable(arguments.record)
+    document = workload.run(values, arguments.data_dir or _cache_folder())
+    record.write(document, arguments.record)
+    print(_one_line(document), file=sys.stderr)
+
+
+def _one_line(document):
+    if document["skipped"]:
+        return f"bench: skipped: {document['skipped']}"
+    metrics, result = document["metrics"], document["result"]
+    accuracy = "" if result["accuracy"] is None else f", accuracy {result['accuracy']:.1%}"
+    return (
+        f"bench: {document['workload']['options']['model']} on {document['data']['name']}: "
+        f"{metrics['samples_per_s']:.0f} samples/s, "
+        f"{result['steps']} steps in {metrics['training_s']:.2f} s{accuracy}"
+    )
+
+
+def _evidence(arguments):
+    from bench import record, workload
+
+    if arguments.record:
+        record.check_writable(arguments.record)
+    record.write(workload.evidence_only(), arguments.record)
+
+
+def _data(arguments):
+    from bench import data_sets
+
+    ready = data_sets.prepare(arguments.data, arguments.data_dir, arguments.offline)
+    answer = {
+        "name": ready.set.name,
+        "stand_in": ready.set.stand_in,
+        "digest": ready.set.digest,
+        "path": os.path.abspath(ready.path),
+        "reason": ready.reason,
+    }
+    print(json.dumps(answer), flush=True)
+
+
+def _cache_folder():
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = os.path.join(base, "envmatrix", "data")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return None
+    return folder
+
+
+_ACTIONS = {"run": _run, "evidence": _evidence, "data": _data, "command": _program}
+
+
+def main(argv):
+    """Run and return the exit status: 0 fine, 1 the run broke, 2 bad input, 130 interrupted."""
+    if not argv or argv[0] not in (*_COMMANDS, "-h", "--help"):
+        argv = ["run", *argv]
+    try:
+        arguments = _parser().parse_args(argv)
+        _ACTIONS[arguments.command](arguments)
+    except BenchError as error:
+        return _complain(error, 2)
+    except RunError as error:
+        return _complain(error, 1)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if "--traceback" in argv:
+            traceback.print_exc()
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{os.path.basename(last.filename)}:{last.lineno}"
+        return _complain(f"{type(error).__name__}: {error} ({place}; --traceback shows all)", 1)
+    return 0
+
+
+def _complain(error, status):
+    print("bench: error: " + " ".join(str(error).split()), file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

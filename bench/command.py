@@ -1,0 +1,180 @@
+"""The user's own program as a workload: run it, bound its output, read its metric and evidence."""
+
+import ctypes
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from bench import digest, evidence, metric, record
+from bench.errors import BenchError, RunError
+from bench.evidence import outside
+
+_PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
+_CHUNK_BYTES = 1 << 16
+_GRACE_S = 2.0
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+class Output:
+    """Reads a program's output to its end and keeps its first and last ``limit_bytes`` / 2 for the log."""
+
+    def __init__(self, stream, log, limit_bytes, look):
+        self._stream, self._log, self._half, self._look = stream, log, limit_bytes // 2, look
+        self._first, self._last, self.total = 0, bytearray(), 0
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        rest = b""
+        for chunk in iter(lambda: self._stream.read1(_CHUNK_BYTES), b""):
+            self.total += len(chunk)
+            if self._look:
+                lines, _, rest = (rest + chunk).rpartition(b"\n")
+                rest = rest[-_CHUNK_BYTES:]
+                self._look(lines.decode(errors="replace"))
+            self._keep(chunk)
+        if self._look and rest:
+            self._look(rest.decode(errors="replace"))
+
+    def _keep(self, chunk):
+        room = self._half - self._first
+        if room > 0:
+            self._first += len(chunk[:room])
+            self._log.write(chunk[:room])
+            self._log.flush()
+            chunk = chunk[room:]
+        self._last += chunk
+        if len(self._last) > 2 * self._half:
+            del self._last[: len(self._last) - self._half]
+
+    def finish(self):
+        """Wait a moment for the end, then write what was kept of it."""
+        self.thread.join(_GRACE_S)
+        kept = bytes(self._last[-self._half :])
+        left_out = self.total - self._first - len(kept)
+        if left_out > 0:
+            self._log.write(f"\n[... {left_out} bytes left out ...]\n".encode())
+        self._log.write(kept)
+        self._log.flush()
+
+
+def run(argv, wanted, limit_s=None, log=None, log_limit_bytes=1 << 20):
+    """Run ``argv``, return its record; ``wanted`` is a Metric, ``log`` a binary file (default: stderr).
+
+    Raises BenchError when it cannot be started, RunError when it fails, never ends or reports no metric.
+    """
+    matcher = metric.LastMatch(wanted.source) if wanted.kind == "regex" else None
+    probed = tempfile.mkdtemp(prefix="bench-probe.")
+    before, steal = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch()
+    try:
+        watched, wall_ns, output = _run(argv, probed, limit_s, log or sys.stderr.buffer, log_limit_bytes, matcher)
+        seen, probe_ns = _evidence(probed, watched)
+    finally:
+        shutil.rmtree(probed, ignore_errors=True)
+    seen["system"]["load_1m"] = steal["load_1m"]
+    wall_ns -= probe_ns
+    used = _usage(before)
+    value = wall_ns / 1e9 if wanted.kind == "wall" else None
+    if matcher:
+        value = metric.number_from_text(wanted, matcher)
+    elif wanted.kind == "json":
+        value = metric.number_from_file(wanted)
+    options = {"command": list(argv), "metric": dict(wanted._asdict())}
+    return dict(
+        record.frame(),
+        workload={"digest": digest.options_digest(options), "options": options},
+        skipped=None,
+        data=None,
+        timing={"wall_ns": wall_ns, "probe_ns": probe_ns},
+        metrics={"wall_s": wall_ns / 1e9, **used, wanted.name: value},
+        metric={"name": wanted.name, "value": value, "better": wanted.better},
+        result={"output_bytes": output.total},
+        evidence=seen,
+    )
+
+
+def _run(argv, probed, limit_s, log, log_limit_bytes, matcher):
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
+    start = time.perf_counter_ns()
+    try:
+        process = subprocess.Popen(
+            argv, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise BenchError(f"cannot start {argv[0]}: {error.strerror}") from error
+    output = Output(process.stdout, log, log_limit_bytes, matcher.look if matcher else None)
+    watched = outside.Watch(process.pid)
+    try:
+        status = process.wait(limit_s)
+        wall_ns = time.perf_counter_ns() - start
+    except subprocess.TimeoutExpired:
+        raise RunError(f"the command ran past its limit of {limit_s:g} s and was ended") from None
+    finally:
+        watched.stop()
+        _end(process)
+        output.finish()
+    if status:
+        how = f"exit status {status}" if status > 0 else f"signal {-status} ({signal.strsignal(-status)})"
+        raise RunError(f"the command ended with {how}; its output is in the log")
+    return watched, wall_ns, output
+
+
+def _end(process):
+    """End the command's group, then whatever it left behind: as subreaper, its orphans are our children."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(_GRACE_S)
+        except (ProcessLookupError, PermissionError):
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    process.poll()
+    for _ in range(100):
+        left = outside.children(os.getpid())
+        if not left:
+            return
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except (ProcessLookupError, ChildProcessError, PermissionError):
+                continue
+
+
+def _usage(before):
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "peak_rss_bytes": after.ru_maxrss * 1024,
+        "minor_faults": after.ru_minflt - before.ru_minflt,
+        "major_faults": after.ru_majflt - before.ru_majflt,
+        "voluntary_switches": after.ru_nvcsw - before.ru_nvcsw,
+        "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
+        "user_s": after.ru_utime - before.ru_utime,
+        "system_s": after.ru_stime - before.ru_stime,
+    }
+
+
+def _evidence(folder, watched):
+    """Return (evidence, nanoseconds that probing added); the busiest process with torch speaks for all."""
+    probes = []
+    for name in os.listdir(folder):
+        if name.endswith(".json"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                probes.append((name, json.load(file)))
+    if not probes:
+        return dict(watched.evidence(), source="outside"), 0
+    _, best = max(probes, key=lambda probe: (probe[1]["evidence"]["torch"] is not None, probe[1]["cpu_s"]))
+    # The first process's own probe ran inside its wall time; behind a shell it is the busiest one's.
+    main = dict(probes).get(f"{watched.pid}.json", best)
+    return dict(best["evidence"], source="probe"), main["probe_ns"]

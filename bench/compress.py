@@ -1,0 +1,133 @@
+"""Making a trained model smaller: int8 quantisation and pruning."""
+
+import io
+
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+#: The layers whose weights are pruned.
+_LAYERS = (nn.Linear, nn.Conv2d)
+
+
+def prune_weights(model, options):
+    """Set the weights to zero that the options give up."""
+    if options["prune"] != "none":
+        _PRUNERS[options["prune"]](model, options["prune_amount"])
+
+
+def quantize(model, source, options):
+    """Return the int8 model that the options ask for; ``source`` gives batches for calibration."""
+    if options["quantize"] == "none":
+        return model
+    return _QUANTIZERS[options["quantize"]](model, source)
+
+
+def size_bytes(model):
+    """Return the size of the model's saved weights."""
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    return buffer.tell()
+
+
+def sparsity(model):
+    """Return the share of zeros among the weights that pruning looks at, or None without such layers."""
+    weights = [layer.weight.detach() for layer in model.modules() if isinstance(layer, _LAYERS)]
+    total = sum(weight.numel() for weight in weights)
+    return sum((weight == 0).sum().item() for weight in weights) / total if total else None
+
+
+class _BelowThreshold(prune.BasePruningMethod):
+    """A pruning method of our own: weights below a share of the layer's mean magnitude go.
+
+    The share is set from ``amount``, so unlike the built-in methods each layer loses as many as its own
+    distribution says, not a fixed part.
+    """
+
+    PRUNING_TYPE = "unstructured"
+
+    def __init__(self, amount):
+        self.amount = amount
+
+    def compute_mask(self, t, default_mask):
+        """Return 1 for weights that stay."""
+        return default_mask * (t.abs() >= 2 * self.amount * t.abs().mean()).to(t.dtype)
+
+
+def _layers(model):
+    return [layer for layer in model.modules() if isinstance(layer, _LAYERS)]
+
+
+def _each(apply):
+    def pruner(model, amount):
+        # The last layer's outputs are the classes, which structured pruning must not remove.
+        layers = _layers(model)
+        for layer in layers[:-1] or layers:
+            apply(layer, amount)
+            prune.remove(layer, "weight")
+
+    return pruner
+
+
+def _global(model, amount):
+    layers = _layers(model)
+    prune.global_unstructured(
+        [(layer, "weight") for layer in layers], pruning_method=prune.L1Unstructured, amount=amount
+    )
+    for layer in layers:
+        prune.remove(layer, "weight")
+
+
+_PRUNERS = {
+    "local": _each(lambda layer, amount: prune.l1_unstructured(layer, "weight", amount=amount)),
+    "global": _global,
+    "structured": _each(lambda layer, amount: prune.ln_structured(layer, "weight", amount=amount, n=2, dim=0)),
+    "custom": _each(lambda layer, amount: _BelowThreshold.apply(layer, "weight", amount)),
+}
+
+
+def _dynamic(model, source):
+    from torch.ao import quantization
+
+    del source
+    return quantization.quantize_dynamic(model.eval(), {nn.Linear, nn.LSTM}, dtype=torch.qint8)
+
+
+def _static(model, source):
+    from torch.ao.quantization import get_default_qconfig_mapping, quantize_fx
+
+    images, _ = next(source)
+    prepared = quantize_fx.prepare_fx(model.eval(), get_default_qconfig_mapping(_engine()), (images,))
+    with torch.no_grad():
+        for _ in range(8):
+            prepared(next(source)[0])
+    return quantize_fx.convert_fx(prepared)
+
+
+def _quantization_aware(model, source):
+    from torch.ao.quantization import get_default_qat_qconfig_mapping, quantize_fx
+
+    from bench.training import pretrain
+
+    images, _ = next(source)
+    prepared = quantize_fx.prepare_qat_fx(model.train(), get_default_qat_qconfig_mapping(_engine()), (images,))
+    pretrain(prepared, source, 20)
+    return quantize_fx.convert_fx(prepared.eval())
+
+
+def _engine():
+    """Return the int8 back end for x86 servers that this torch has, and make it the active one."""
+    engine = next(name for name in ("x86", "fbgemm", "qnnpack") if name in torch.backends.quantized.supported_engines)
+    torch.backends.quantized.engine = engine
+    return engine
+
+
+def _torchao(model, source):
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+    del source
+    quantize_(model.eval(), Int8DynamicActivationInt8WeightConfig())
+    return model
+
+
+_QUANTIZERS = {"dynamic": _dynamic, "static": _static, "qat": _quantization_aware, "torchao": _torchao}

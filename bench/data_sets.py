@@ -1,0 +1,158 @@
+"""Which data sets there are, and how one gets onto the disk: downloaded and checked, or a stand-in.
+
+Standard library only: the host runs this with its own Python before any environment exists.
+On disk a set is a folder ``<data-dir>/<name>/`` of four raw files (see ``PARTS``) and ``dataset.json``.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import namedtuple
+from contextlib import suppress
+
+from bench import downloads, stand_in
+from bench.errors import BenchError, RunError
+
+PARTS = ("train-images", "train-labels", "test-images", "test-labels")
+
+#: ``shape`` is channels, height, width of a uint8 image; ``digest`` is over the four parts in order.
+DataSet = namedtuple("DataSet", "name shape classes train test stand_in digest")
+
+#: What is on disk: where, and which set.
+Prepared = namedtuple("Prepared", "set path reason")
+
+SETS = {
+    known.name: known
+    for known in (
+        # The digests of real sets follow from the checksums of their published files, so None here.
+        DataSet("fashion-mnist", (1, 28, 28), 10, 60000, 10000, False, None),
+        DataSet("cifar10", (3, 32, 32), 10, 50000, 10000, False, None),
+        DataSet(
+            "fashion-mnist-stand-in", (1, 28, 28), 10, 60000, 10000, True,
+            "sha256:4aa87a2f40185d5067f37d136bef1a1c0aaedeaf8b8b77143a1a373b3fe3ed41",
+        ),
+        DataSet(
+            "cifar10-stand-in", (3, 32, 32), 10, 50000, 10000, True,
+            "sha256:225275ae40f6b18495d112a302e8c4b668f5096fd1aad45e36e735542decc1b8",
+        ),
+    )
+}  # fmt: skip
+
+
+def stand_in_of(name):
+    """Return the name of the stand-in for ``name`` (itself when it is one)."""
+    return name if SETS[name].stand_in else name + "-stand-in"
+
+
+def prepare(name, data_dir, offline=False):
+    """Make sure that ``data_dir`` holds the set, or else its stand-in, whole and verified.
+
+    Several processes may do this at once: each builds in a folder of its own, the first rename wins.
+    Raises BenchError for an unknown name or a folder that cannot be written.
+    """
+    if name not in SETS:
+        raise BenchError(f"unknown data set {name!r}; known: {', '.join(SETS)}")
+    ready = find(name, data_dir)
+    if ready and ready.set.name == name and _is_whole(ready):
+        return ready
+    reason = None
+    if not SETS[name].stand_in:
+        reason = "downloads are off" if offline else None
+        if not offline:
+            try:
+                return _install(SETS[name], data_dir, lambda known: downloads.fetch(known.name, _sizes(known)))
+            except (OSError, EOFError, RunError) as error:
+                reason = f"cannot download {name}: {getattr(error, 'reason', None) or error}"
+    replacement = SETS[stand_in_of(name)]
+    ready = find(replacement.name, data_dir)
+    if ready is None or not _is_whole(ready):
+        ready = _install(replacement, data_dir, _generate)
+    return ready._replace(reason=reason)
+
+
+def find(name, data_dir):
+    """Return what ``data_dir`` holds of this set or its stand-in, else None; checks sizes, not bytes."""
+    for candidate in (name, stand_in_of(name)):
+        path = os.path.join(data_dir, candidate)
+        try:
+            with open(os.path.join(path, "dataset.json"), encoding="utf-8") as file:
+                digest = json.load(file)["digest"]
+            sizes = [os.path.getsize(part_path(path, part)) for part in PARTS]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        known = SETS[candidate]
+        if sizes == _sizes(known) and known.digest in (None, digest):
+            return Prepared(known._replace(digest=digest), path, None)
+    return None
+
+
+def part_path(folder, part):
+    """Return the file of one of ``PARTS``: raw uint8, images row by row."""
+    return os.path.join(folder, part + ".bin")
+
+
+def digest_of(buffers):
+    """Return ``sha256:`` over the four parts in the order of ``PARTS``."""
+    total = hashlib.sha256()
+    for buffer in buffers:
+        total.update(buffer)
+    return "sha256:" + total.hexdigest()
+
+
+def _sizes(known):
+    channels, height, width = known.shape
+    image = channels * height * width
+    return [known.train * image, known.train, known.test * image, known.test]
+
+
+def _is_whole(prepared):
+    return digest_of(_read(part_path(prepared.path, part)) for part in PARTS) == prepared.set.digest
+
+
+def _read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _install(known, data_dir, produce):
+    try:
+        os.makedirs(data_dir, exist_ok=True)
+        building = tempfile.mkdtemp(prefix=f".{known.name}.", dir=data_dir)
+    except OSError as error:
+        raise BenchError(f"cannot write the data folder {data_dir}: {error.strerror}") from error
+    try:
+        buffers = produce(known)
+        digest = digest_of(buffers)
+        if known.digest not in (None, digest):
+            raise RunError(f"{known.name} came out as {digest}, not {known.digest}")
+        for part, buffer in zip(PARTS, buffers):
+            with open(part_path(building, part), "wb") as file:
+                file.write(buffer)
+        with open(os.path.join(building, "dataset.json"), "w", encoding="utf-8") as file:
+            json.dump({"name": known.name, "stand_in": known.stand_in, "digest": digest, "shape": known.shape}, file)
+        os.chmod(building, 0o755)  # mkdtemp makes it private, but containers read it as another user
+        return Prepared(known._replace(digest=digest), _put(building, data_dir, known), None)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _put(building, data_dir, known):
+    path = os.path.join(data_dir, known.name)
+    for _ in range(3):
+        with suppress(OSError):
+            os.rename(building, path)
+            return path
+        ready = find(known.name, data_dir)
+        if ready and ready.path == path and _is_whole(ready):
+            return path
+        broken = tempfile.mkdtemp(prefix=f".{known.name}.broken.", dir=data_dir)
+        with suppress(OSError):
+            os.rename(path, os.path.join(broken, "was"))
+        shutil.rmtree(broken, ignore_errors=True)
+    raise BenchError(f"cannot replace the damaged data folder {path}: remove it by hand")
+
+
+def _generate(known):
+    return stand_in.generate(known.name, known.shape, known.classes, known.train, known.test)

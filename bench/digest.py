@@ -1,0 +1,39 @@
+"""Digests: of this benchmark, of a workload's options. The host computes the same (docs/record.md)."""
+
+import hashlib
+import json
+import os
+
+
+def folder_digest(folder):
+    """Return ``sha256:`` over every file below ``folder``: two environments provably ran the same code.
+
+    Files are taken in the byte order of their relative POSIX names; each adds
+    ``<name> NUL <size in decimal> NUL <bytes>``. ``__pycache__`` folders and ``.pyc`` files are left out.
+    """
+    total = hashlib.sha256()
+    for name in sorted(_relative_names(folder), key=os.fsencode):
+        with open(os.path.join(folder, *name.split("/")), "rb") as file:
+            content = file.read()
+        total.update(os.fsencode(name) + b"\0" + str(len(content)).encode() + b"\0" + content)
+    return "sha256:" + total.hexdigest()
+
+
+def _relative_names(folder):
+    for here, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        relative = os.path.relpath(here, folder).replace(os.sep, "/")
+        for name in files:
+            if not name.endswith(".pyc"):
+                yield name if relative == "." else f"{relative}/{name}"
+
+
+def bench_digest():
+    """Return the digest of the ``bench`` folder that this code runs from."""
+    return folder_digest(os.path.dirname(os.path.abspath(__file__)))
+
+
+def options_digest(options):
+    """Return ``sha256:`` of the options as JSON with sorted keys, no spaces and ASCII escapes."""
+    text = json.dumps(options, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,66 @@
+"""Evidence: what this process's environment really is, read back from inside it (docs/record.md).
+
+Nothing here runs during the timed part, and an item that cannot be read is None: evidence never ends a run.
+"""
+
+import os
+import re
+import sys
+
+from bench.evidence import (
+    blas,
+    collectives,
+    cuda,
+    machine,
+    malloc,
+    memory,
+    onednn,
+    openmp,
+    pytorch,
+    sandbox,
+    xla,
+)
+from bench.evidence.reading import attempt
+
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE", re.IGNORECASE)
+
+
+def before_torch():
+    """Read what ``import torch`` may change, and what must be read before the work; call it first."""
+    return {
+        "affinity_before": attempt(machine.affinity),
+        "load_1m": attempt(lambda: os.getloadavg()[0]),
+        "variables": {name: "(hidden)" if _SECRET.search(name) else text for name, text in os.environ.items()},
+    }
+
+
+def collect(first, affinity_after, steal_ticks=None):
+    """Return the whole evidence.
+
+    ``first`` comes from ``before_torch``, ``affinity_after`` is the mask just after the import, and
+    ``steal_ticks`` the machine's stolen ticks during the timed part.
+    """
+    torch = sys.modules.get("torch")
+    before = first["affinity_before"]
+    cpu = dict(
+        machine.cpu(),
+        affinity_before=before,
+        affinity_after=affinity_after,
+        affinity_end=attempt(machine.affinity),
+    )
+    return {
+        "openmp": attempt(lambda: openmp.collect(before)),
+        "malloc": attempt(malloc.collect),
+        "blas": attempt(blas.collect),
+        "torch": attempt(lambda: pytorch.collect(torch)) if torch else None,
+        "cpu": cpu,
+        "memory": attempt(memory.collect),
+        "sandbox": attempt(sandbox.collect),
+        "system": dict(machine.system(), load_1m=first["load_1m"], steal_ticks=steal_ticks),
+        "onednn": attempt(onednn.collect) if torch else None,
+        "collectives": attempt(collectives.collect) if torch else None,
+        "cuda": attempt(cuda.collect) if torch else None,
+        "xla": attempt(xla.collect) if torch else None,
+        "libraries": attempt(machine.libraries),
+        "variables": first["variables"],
+    }

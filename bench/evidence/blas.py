@@ -1,0 +1,32 @@
+"""Which library multiplies matrices."""
+
+import os
+import re
+import sys
+
+from bench.evidence import dynamic
+from bench.evidence.reading import attempt
+
+
+def collect():
+    """Return the owner of ``sgemm`` and what torch says it was built with.
+
+    PyTorch's wheels hold MKL inside libtorch_cpu, so the owner is that file and ``built_with`` says mkl.
+    """
+    path = dynamic.owner("sgemm_") or dynamic.owner("cblas_sgemm")
+    return {
+        "library": dynamic.short_name(path) if path else None,
+        "path": os.path.realpath(path) if path else None,
+        "built_with": attempt(_built_with),
+        "mkl_version": attempt(lambda: _from_config(r"Math Kernel Library Version ([0-9.]+)")),
+        "onednn_version": attempt(lambda: _from_config(r"(?:MKL-DNN|oneDNN) v([0-9.]+)")),
+    }
+
+
+def _from_config(pattern):
+    found = re.search(pattern, sys.modules["torch"].__config__.show())
+    return found[1] if found else None
+
+
+def _built_with():
+    return _from_config(r"BLAS_INFO=(\w+)") or _from_config(r"\bBLAS=(\w+)")

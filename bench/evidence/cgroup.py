@@ -1,0 +1,79 @@
+"""Limits that control groups put on this process, version 1 and 2."""
+
+import os
+
+from bench.evidence.reading import number, text
+
+_ROOT = "/sys/fs/cgroup"
+_UNLIMITED = 1 << 60  # version 1 writes "no limit" as a number near 2**63
+
+
+def memberships():
+    """Return {controller: path} from /proc/self/cgroup; version 2 is the controller ''."""
+    found = {}
+    for line in (text("/proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            found[controller] = path
+    return found
+
+
+def memory_limit_bytes():
+    """Return the tightest memory limit of this group and its parents, or None when there is none."""
+    limits = [value for value in _values("memory", "memory.limit_in_bytes", "memory.max") if value < _UNLIMITED]
+    return min(limits) if limits else None
+
+
+def cpu_limit():
+    """Return the CPU quota in CPUs (1.5 is one and a half), or None when there is none."""
+    shares = []
+    for folder in _folders("cpu"):
+        quota, period = number(folder + "/cpu.cfs_quota_us"), number(folder + "/cpu.cfs_period_us")
+        if quota is not None and period and quota > 0:
+            shares.append(quota / period)
+        words = (text(folder + "/cpu.max") or "").split()
+        if len(words) == 2 and words[0] != "max":
+            shares.append(int(words[0]) / int(words[1]))
+    return min(shares) if shares else None
+
+
+def cpu_set():
+    """Return the CPU list of this group, as the kernel writes it, or None."""
+    for folder in _folders("cpuset"):
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
+            found = text(f"{folder}/{name}")
+            if found:
+                return found
+    return None
+
+
+def pids_limit():
+    """Return the largest number of processes and threads, or None when there is no limit."""
+    limits = list(_values("pids", "pids.max", "pids.max"))
+    return min(limits) if limits else None
+
+
+def _values(controller, *names):
+    for folder in _folders(controller):
+        for name in dict.fromkeys(names):
+            value = number(f"{folder}/{name}")
+            if value is not None:
+                yield value
+
+
+def _folders(controller):
+    """Yield this process's group folder and its parents, nearest first, in both versions' places."""
+    groups = memberships()
+    places = []
+    if controller in groups:
+        mounts = {"cpu": ("cpu", "cpu,cpuacct")}.get(controller, (controller,))
+        places += [(f"{_ROOT}/{mount}", groups[controller]) for mount in mounts]
+    if "" in groups:
+        places += [(_ROOT, groups[""]), (_ROOT + "/unified", groups[""])]
+    for mount, group in places:
+        # A container sees the host's path in /proc but its own group at the mount's root, so go up to it.
+        parts = [part for part in group.split("/") if part]
+        for depth in range(len(parts), -1, -1):
+            folder = "/".join([mount, *parts[:depth]])
+            if os.path.isdir(folder):
+                yield folder

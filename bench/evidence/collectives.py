@@ -1,0 +1,61 @@
+"""What decides how processes talk: NCCL's and Gloo's presence and version, and the settings hidden in files."""
+
+import ctypes
+import os
+import sys
+
+from bench.evidence import dynamic
+from bench.evidence.reading import attempt
+
+#: NCCL reads both at its start, beside its variables, and says so nowhere.
+#: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+_HIDDEN = ("/etc/nccl.conf", "~/.nccl.conf")
+_PREFIXES = ("GLOO_", "NCCL_", "TORCH_NCCL_", "UCX_", "FI_")
+
+
+def collect():
+    """Return the evidence on collective communication."""
+    torch = sys.modules["torch"]
+    here = attempt(torch.distributed.is_available)
+    return {
+        "available": here,
+        "gloo": attempt(torch.distributed.is_gloo_available) if here else None,
+        "nccl": attempt(torch.distributed.is_nccl_available) if here else None,
+        "mpi": attempt(torch.distributed.is_mpi_available) if here else None,
+        "nccl_version": attempt(lambda: ".".join(map(str, torch.cuda.nccl.version()))),
+        "nccl_loaded": attempt(_loaded_nccl),
+        "hidden_settings": hidden_settings(_HIDDEN),
+        "variables": {name: text for name, text in sorted(os.environ.items()) if name.startswith(_PREFIXES)},
+    }
+
+
+def hidden_settings(paths):
+    """Return {path: {NAME: value}} of the configuration files that exist; {} is the good answer."""
+    found = {}
+    for path in map(os.path.expanduser, paths):
+        settings = attempt(lambda path=path: _settings(path))
+        if settings is not None:
+            found[path] = settings
+    return found
+
+
+def _settings(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        pairs = (line.split("#", 1)[0].partition("=") for line in file)
+        return {name.strip(): value.strip() for name, found, value in pairs if found}
+
+
+def _loaded_nccl():
+    """Return path and version of the libnccl that is mapped; ncclGetVersion answers 22703 for 2.27.3."""
+    for path in dynamic.loaded_paths():
+        if os.path.basename(path).startswith("libnccl.so"):
+            number = ctypes.c_int()
+            dynamic.library(path).ncclGetVersion(ctypes.byref(number))
+            return {"path": os.path.realpath(path), "version": nccl_version(number.value)}
+    return None
+
+
+def nccl_version(number):
+    """Write NCCL's version number as text; before 2.9 the minor version had one digit (nccl.h, NCCL_VERSION)."""
+    base = 10000 if number >= 10000 else 1000
+    return f"{number // base}.{number % base // 100}.{number % 100}"

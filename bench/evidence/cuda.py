@@ -1,0 +1,115 @@
+"""The GPU as this process has it: libraries really loaded, driver, clocks, throttling, who else is on it."""
+
+import ctypes
+import os
+import re
+import sys
+
+from bench.evidence import dynamic
+from bench.evidence.nvml import Nvml
+from bench.evidence.reading import attempt, text
+
+_LIBRARIES = ("libcuda", "libcudart", "libcudnn", "libcublas", "libcublasLt", "libnccl", "libnvidia-ml", "libnvrtc")
+
+
+def collect():
+    """Return the evidence on CUDA; where there is none it still says why (driver, libraries, this torch)."""
+    torch = sys.modules["torch"]
+    paths = attempt(dynamic.loaded_paths) or []
+    return {
+        "built_with": attempt(lambda: torch.version.cuda),
+        "available": attempt(torch.cuda.is_available),
+        "driver": attempt(_kernel_driver),
+        "driver_cuda": attempt(lambda: _driver_cuda(paths)),
+        "cudnn": attempt(torch.backends.cudnn.version),
+        "libraries": loaded(paths),
+        "devices": attempt(lambda: _devices(torch)),
+        "settings": attempt(lambda: _settings(torch)),
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "nvml": attempt(nvml_evidence),
+    }
+
+
+def loaded(paths):
+    """Return {family: [paths]} of the CUDA libraries that are mapped: what serves, not what is installed."""
+    found = {}
+    for path in paths:
+        family = os.path.basename(path).split(".so", 1)[0]
+        if family in _LIBRARIES:
+            found.setdefault(family, []).append(os.path.realpath(path))
+    return found
+
+
+def _kernel_driver():
+    """Return the version of the kernel's driver from /proc, which needs no library."""
+    found = re.search(r"Module\s+([0-9.]+)", text("/proc/driver/nvidia/version") or "")
+    return found[1] if found else None
+
+
+def _driver_cuda(paths):
+    """Return the newest CUDA that the loaded driver serves, as text: 12080 is 12.8 (cuDriverGetVersion)."""
+    path = next(path for path in paths if os.path.basename(path).startswith("libcuda.so"))
+    number = ctypes.c_int()
+    if dynamic.library(path).cuDriverGetVersion(ctypes.byref(number)):
+        return None
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
+def _devices(torch):
+    if not torch.cuda.is_available():
+        return []
+    return [_device(torch.cuda.get_device_properties(number)) for number in range(torch.cuda.device_count())]
+
+
+def _device(properties):
+    return {
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_bytes": properties.total_memory,
+        "multiprocessors": properties.multi_processor_count,
+        "uuid": str(getattr(properties, "uuid", "")) or None,
+    }
+
+
+def _settings(torch):
+    """Return what the process really computes with, where torch can be asked."""
+    return {
+        "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
+        "tf32_cudnn": torch.backends.cudnn.allow_tf32,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "allocator": attempt(torch.cuda.get_allocator_backend),
+        "expandable_segments": attempt(
+            lambda: torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
+        ),
+        "module_loading": attempt(_module_loading),
+        "tf32_probe": attempt(lambda: rounds_to_tf32(torch, "cuda")) if torch.cuda.is_available() else None,
+    }
+
+
+def rounds_to_tf32(torch, device):
+    """Whether a matrix product of fp32 numbers drops bits that fp32 keeps and TF32 (10 bits) does not.
+
+    Variables such as NVIDIA_TF32_OVERRIDE act below torch, whose flags then still say the opposite.
+    """
+    number = 1 + 2.0**-12
+    left = torch.full((64, 64), number, device=device)
+    return (left @ torch.eye(64, device=device))[0, 0].item() != number
+
+
+def _module_loading():
+    """Ask the driver (cuModuleGetLoadingMode, CUDA 11.7): 1 is eager, 2 is lazy (cuda.h)."""
+    path = next(path for path in dynamic.loaded_paths() if os.path.basename(path).startswith("libcuda.so"))
+    mode = ctypes.c_int()
+    if dynamic.library(path).cuModuleGetLoadingMode(ctypes.byref(mode)):
+        return None
+    return {1: "EAGER", 2: "LAZY"}.get(mode.value)
+
+
+def nvml_evidence():
+    """Ask NVIDIA's management library about every GPU, or return None where there is none."""
+    with Nvml() as library:
+        return {
+            "driver": attempt(library.driver),
+            "devices": [library.device(number) for number in range(library.count())],
+        }

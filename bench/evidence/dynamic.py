@@ -1,0 +1,110 @@
+"""Asking the dynamic linker which library a symbol really comes from.
+
+What is loaded (/proc/self/maps) proves nothing: two OpenMP runtimes are loaded and one serves.
+"""
+
+import ctypes
+import os
+import re
+
+from bench.evidence.reading import attempt
+
+
+class _Info(ctypes.Structure):
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def loaded_paths():
+    """Return the shared libraries mapped into this process, sorted."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        paths = {line.split(None, 5)[5].strip() for line in file if line.count("/")}
+    return sorted(path for path in paths if re.search(r"\.so($|\.)", path))
+
+
+def library(path):
+    """Return a handle on a library that is loaded already; it is never loaded anew."""
+    return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+
+
+def scopes():
+    """Yield what to search, in the linker's order: the global scope, then libtorch_cpu and its needs."""
+    yield ctypes.CDLL(None)
+    for path in attempt(loaded_paths) or []:
+        if os.path.basename(path).startswith("libtorch_cpu.so"):
+            handle = attempt(lambda path=path: library(path))
+            if handle is not None:
+                yield handle
+
+
+def owner(symbol):
+    """Return the path of the library whose ``symbol`` serves torch, or None when nobody defines it."""
+    for handle in scopes():
+        path = attempt(lambda handle=handle: _owner_in(handle, symbol))
+        if path and ".so" in os.path.basename(path):
+            return path
+        if path:
+            return attempt(lambda: _first_library_with(symbol)) or path
+    return None
+
+
+def _first_library_with(symbol):
+    """Return the first library in the linker's order that defines ``symbol``.
+
+    A program that is not position independent (Debian's python3) and takes a function's address answers
+    for it with a stub of its own; calls still go to the first library: https://www.airs.com/blog/archives/41
+    """
+    for path in _link_order():
+        found = attempt(lambda path=path: _owner_in(library(path), symbol))
+        if found and os.path.realpath(found) == os.path.realpath(path):
+            return path
+    return None
+
+
+class _Object(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("name", ctypes.c_char_p))  # the beginning of struct dl_phdr_info
+
+
+def _link_order():
+    """Return the loaded libraries in the order in which the linker searches them: preloaded ones first."""
+    names = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_size_t, ctypes.c_void_p)
+    def note(found, _size, _data):
+        names.append(os.fsdecode(found.contents.name or b""))
+        return 0
+
+    ctypes.CDLL(None).dl_iterate_phdr(note, None)
+    return [name for name in names if "/" in name]
+
+
+def _owner_in(handle, symbol):
+    address = ctypes.cast(getattr(handle, symbol), ctypes.c_void_p)
+    info = _Info()
+    dladdr = ctypes.CDLL(None).dladdr
+    dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Info))
+    return os.fsdecode(info.file) if dladdr(address, ctypes.byref(info)) and info.file else None
+
+
+def short_name(path):
+    """Name a library by its family: ``libgomp-a34b3233.so.1`` is libgomp, a link to libiomp5 is libiomp5."""
+    name = os.path.basename(os.path.realpath(path))
+    stem = name.split(".so", 1)[0]
+    for family in ("libtcmalloc", "libmimalloc", "libjemalloc", "libgomp", "libiomp5", "libomp"):
+        if stem.startswith(family):
+            return family
+    return re.split(r"-[0-9a-f.]+$", stem)[0]
+
+
+def call(handle, name, result=ctypes.c_int):
+    """Call a C function without arguments, or return None where the library does not have it."""
+    function = getattr(handle, name, None)
+    if function is None:
+        return None
+    function.restype = result
+    function.argtypes = ()
+    return function()

@@ -1,0 +1,100 @@
+"""The processor and the system below."""
+
+import collections
+import os
+import platform
+import re
+import sys
+
+from bench.evidence import dynamic
+from bench.evidence.reading import attempt, fields, number, text
+
+_CPUS = "/sys/devices/system/cpu"
+
+
+def affinity():
+    """Return the CPUs that this thread may run on, sorted."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def cpu():
+    """Return model, counts, frequency policy and where each thread may run."""
+    info = fields("/proc/cpuinfo")
+    return {
+        "model": info.get("model name") or info.get("Model") or platform.machine(),
+        "architecture": platform.machine(),
+        "microcode": info.get("microcode"),
+        "flags": attempt(
+            lambda: sorted(set((info.get("flags") or info["Features"]).split()) & set(_INSTRUCTION_SETS.split()))
+        ),
+        "logical": os.cpu_count(),
+        "physical": attempt(_physical_cores),
+        "sockets": attempt(lambda: len(_topology("physical_package_id"))),
+        "smt": text(_CPUS + "/smt/control"),
+        "governor": text(_CPUS + "/cpu0/cpufreq/scaling_governor"),
+        "driver": text(_CPUS + "/cpu0/cpufreq/scaling_driver"),
+        "turbo": attempt(_turbo),
+        "thread_affinity": attempt(_thread_affinity),
+    }
+
+
+#: The instruction sets that PyTorch's kernels, oneDNN and MKL choose by (x86, then Arm).
+_INSTRUCTION_SETS = """
+    sse4_2 avx avx2 fma avx512f avx512bw avx512vl avx512_vnni avx512_bf16 avx512_fp16 avx_vnni amx_tile
+    amx_bf16 amx_int8 hypervisor asimd sve sve2 bf16 i8mm
+"""
+
+
+def _topology(name):
+    places = set()
+    for folder in os.listdir(_CPUS):
+        if re.fullmatch(r"cpu\d+", folder):
+            value = text(f"{_CPUS}/{folder}/topology/{name}")
+            if value is not None:
+                places.add(value)
+    return places
+
+
+def _physical_cores():
+    siblings = _topology("core_cpus_list") or _topology("thread_siblings_list")
+    return len(siblings) or None
+
+
+def _turbo():
+    blocked = number(_CPUS + "/intel_pstate/no_turbo")
+    if blocked is not None:
+        return not blocked
+    boost = number(_CPUS + "/cpufreq/boost")
+    return None if boost is None else bool(boost)
+
+
+def _thread_affinity():
+    """Count the threads per CPU list, the proof of where a pinned OpenMP team sits."""
+    counts = collections.Counter()
+    for task in os.listdir("/proc/self/task"):
+        counts[fields(f"/proc/self/task/{task}/status").get("Cpus_allowed_list")] += 1
+    return {cpus: count for cpus, count in sorted(counts.items(), key=str) if cpus}
+
+
+def system():
+    """Return kernel, C library and Python."""
+    return {
+        "kernel": platform.release(),
+        "distribution": attempt(_distribution),
+        "libc": attempt(lambda: " ".join(part for part in platform.libc_ver() if part)) or None,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "clock_source": text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        "aslr": number("/proc/sys/kernel/randomize_va_space"),
+        "uptime_s": attempt(lambda: float(text("/proc/uptime").split()[0])),
+    }
+
+
+def _distribution():
+    with open("/etc/os-release", encoding="utf-8") as file:
+        return re.search(r'^PRETTY_NAME="?([^"\n]*)', file.read(), re.MULTILINE)[1]
+
+
+def libraries():
+    """Return the shared libraries that are loaded (not: that serve)."""
+    return dynamic.loaded_paths()

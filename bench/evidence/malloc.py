@@ -1,0 +1,126 @@
+"""Which allocator serves ``malloc``, and the options it really took."""
+
+import ctypes
+import os
+import re
+import subprocess
+
+from bench.evidence import dynamic
+from bench.evidence.reading import attempt
+
+# https://jemalloc.net/jemalloc.3.html, section "MALLCTL NAMESPACE"
+_JEMALLOC_OPTIONS = {
+    "narenas": ctypes.c_uint,
+    "oversize_threshold": ctypes.c_size_t,
+    "background_thread": ctypes.c_bool,
+    "dirty_decay_ms": ctypes.c_ssize_t,
+    "muzzy_decay_ms": ctypes.c_ssize_t,
+    "metadata_thp": ctypes.c_char_p,
+    "thp": ctypes.c_char_p,
+    "percpu_arena": ctypes.c_char_p,
+    "tcache": ctypes.c_bool,
+    "tcache_max": ctypes.c_size_t,
+    "lg_tcache_max": ctypes.c_size_t,
+    "retain": ctypes.c_bool,
+    "dss": ctypes.c_char_p,
+    "abort_conf": ctypes.c_bool,
+    "max_background_threads": ctypes.c_size_t,
+}
+# https://gperftools.github.io/gperftools/tcmalloc.html, "Generic Tcmalloc Status"
+_TCMALLOC_PROPERTIES = (
+    "tcmalloc.max_total_thread_cache_bytes",
+    "tcmalloc.aggressive_memory_decommit",
+    "tcmalloc.sampling_period_bytes",
+    "tcmalloc.heap_limit_mb",
+)
+
+
+def collect():
+    """Return the evidence on the allocator."""
+    path = dynamic.owner("malloc")
+    if path is None:
+        return None
+    library = dynamic.short_name(path)
+    handle = dynamic.library(path)
+    version, options = _READERS.get(library, _nothing)(handle)
+    return {"library": library, "path": os.path.realpath(path), "version": version, "options": options}
+
+
+def _nothing(_handle):
+    return None, {}
+
+
+def _jemalloc(handle):
+    options = {
+        name: attempt(lambda n=name, k=kind: _mallctl(handle, "opt." + n, k))
+        for name, kind in _JEMALLOC_OPTIONS.items()
+    }
+    version = attempt(lambda: _mallctl(handle, "version", ctypes.c_char_p))
+    return version, {name: value for name, value in options.items() if value is not None}
+
+
+def _mallctl(handle, name, kind):
+    value, size = kind(), ctypes.c_size_t(ctypes.sizeof(kind))
+    if handle.mallctl(name.encode(), ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)):
+        return None
+    return value.value.decode() if isinstance(value.value, bytes) else value.value
+
+
+def _mimalloc(handle):
+    number = attempt(lambda: dynamic.call(handle, "mi_version"))
+    # 209 is 2.0.9, and five digits are 3.1.0 and later: MI_MALLOC_VERSION in mimalloc.h
+    version = None
+    if number:
+        base = 10 if number < 10000 else 100
+        version = f"{number // base**2}.{number // base % base}.{number % base}"
+    return version, _settings("MIMALLOC_")
+
+
+def _tcmalloc(handle):
+    options = {}
+    for name in _TCMALLOC_PROPERTIES:
+        value = attempt(lambda name=name: _tcmalloc_property(handle, name))
+        if value is not None:
+            options[name.partition(".")[2]] = value
+    return attempt(lambda: _tcmalloc_version(handle)), options
+
+
+def _tcmalloc_version(handle):
+    handle.tc_version.restype = ctypes.c_char_p
+    return handle.tc_version(None, None, None).decode().replace("gperftools ", "")
+
+
+def _tcmalloc_property(handle, name):
+    value = ctypes.c_size_t()
+    found = handle.MallocExtension_GetNumericProperty(name.encode(), ctypes.byref(value))
+    return value.value if found else None
+
+
+def _glibc(handle):
+    handle.gnu_get_libc_version.restype = ctypes.c_char_p
+    options = dict(_settings("MALLOC_"), **(attempt(_tunables) or {}))
+    return attempt(lambda: handle.gnu_get_libc_version().decode()), options
+
+
+def _tunables():
+    """Return glibc's malloc tunables as its own loader understood them (glibc 2.33+ lists them)."""
+    loader = next(path for path in dynamic.loaded_paths() if re.search(r"/ld-(linux[^/]*|2[^/]*)\.so", path))
+    shown = subprocess.run(
+        [loader, "--list-tunables"], capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL
+    )
+    found = re.findall(r"^glibc\.malloc\.(\w+): (\w+)", shown.stdout.decode(errors="replace"), re.MULTILINE)
+    asked = os.environ.get("GLIBC_TUNABLES", "")
+    # glibc lists 0 for what nobody set, and an unknown is never 0 in a record.
+    return {name: int(value, 0) for name, value in found if int(value, 0) or f"malloc.{name}=" in asked}
+
+
+def _settings(prefix):
+    return {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+
+
+_READERS = {
+    "libjemalloc": _jemalloc,
+    "libmimalloc": _mimalloc,
+    "libtcmalloc": _tcmalloc,
+    "libc": _glibc,
+}

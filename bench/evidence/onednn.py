@@ -1,0 +1,63 @@
+"""What oneDNN, the library behind torch's convolutions, really took from its variables.
+
+torch hides oneDNN's functions, so its own verbose lines are read: one small convolution runs twice after the timed
+part. https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
+"""
+
+import ctypes
+import os
+import re
+import sys
+import tempfile
+
+from bench.evidence.reading import attempt
+
+
+def collect():
+    """Return version, instruction set, implementation, fp32 maths mode and whether primitives are cached."""
+    torch = sys.modules["torch"]
+    if not torch.backends.mkldnn.is_available():
+        return None
+    return described(_verbose_lines(torch))
+
+
+def described(text):
+    """Read oneDNN's verbose lines (of a convolution that ran twice) into evidence."""
+    runs = re.findall(r"^onednn_verbose,.*\bexec,cpu,convolution,([^,]+),.*$", text, re.MULTILINE)
+    attributes = re.findall(r"^onednn_verbose,.*\bexec,cpu,convolution,.*$", text, re.MULTILINE)
+    return {
+        "version": _first(r"info,oneDNN v([^ ]+)", text),
+        "isa": _first(r"info,cpu,isa:(.+)", text),
+        "runtime": _first(r"info,cpu,runtime:([^,\n]+)", text),
+        "implementation": runs[0] if runs else None,
+        "fpmath": (_first(r"attr-fpmath:(\w+)", attributes[0]) or "strict") if attributes else None,
+        # Primitives that were looked up again and were there: none with ONEDNN_PRIMITIVE_CACHE_CAPACITY=0.
+        "primitive_cache": bool(re.search(r"create:cache_hit,cpu,convolution", text)) if runs else None,
+    }
+
+
+def _first(pattern, text):
+    found = re.search(pattern, text)
+    return found[1].strip() if found else None
+
+
+def _verbose_lines(torch):
+    """Run a convolution twice under verbose mode and return what the library prints to standard output."""
+    mode = torch.backends.mkldnn
+    layer, images = torch.nn.Conv2d(16, 16, 3, padding=1), torch.ones(4, 16, 8, 8)
+    flush = ctypes.CDLL(None).fflush
+    sys.stdout.flush()
+    flush(None)
+    with tempfile.TemporaryFile() as file:
+        kept = os.dup(1)
+        try:
+            os.dup2(file.fileno(), 1)
+            with torch.no_grad(), mode.verbose(mode.VERBOSE_ON_CREATION):
+                layer(images)
+                layer(images)
+            flush(None)
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        file.seek(0)
+        return attempt(lambda: file.read().decode(errors="replace")) or ""

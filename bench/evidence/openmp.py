@@ -1,0 +1,81 @@
+"""Which OpenMP runtime serves torch, and the settings it really took.
+
+``GOMP_parallel`` is the symbol that PyTorch's code calls; Intel's and LLVM's runtimes define it too.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+from bench.evidence import dynamic
+from bench.evidence.reading import attempt
+
+# 0 to 4 are OpenMP's; 6 and 7 are what LLVM's and Intel's runtimes answer when KMP_AFFINITY rules (kmp.h).
+_PROC_BIND = {0: "false", 1: "true", 2: "primary", 3: "close", 4: "spread", 6: "kmp-affinity", 7: "default"}
+_SETTING = re.compile(r"^\s*(?:\[[^\]]*\]\s*)?([A-Z_]+)\s*=\s*'(.*)'\s*$")
+
+# A fresh process, because a runtime prints its settings only while it starts; one library call starts it.
+_DISPLAY = """\
+import ctypes, os, sys
+cpus = [int(cpu) for cpu in sys.argv[2].split(",") if cpu]
+if cpus:
+    os.sched_setaffinity(0, cpus)
+ctypes.CDLL(sys.argv[1]).omp_get_max_threads()
+"""
+
+
+def collect(affinity_before):
+    """Return the evidence on OpenMP, or None where this torch was built without it."""
+    path = dynamic.owner("GOMP_parallel") or dynamic.owner("__kmpc_fork_call")
+    if path is None:
+        return None
+    handle = dynamic.library(path)
+    bind = attempt(lambda: dynamic.call(handle, "omp_get_proc_bind"))
+    settings = attempt(lambda: displayed_settings(path, affinity_before or [])) or {}
+    return {
+        "library": dynamic.short_name(path),
+        "path": os.path.realpath(path),
+        "version": attempt(lambda: _version(path)),
+        "specification": settings.get("_OPENMP"),
+        "threads": attempt(lambda: dynamic.call(handle, "omp_get_max_threads")),
+        "processors": attempt(lambda: dynamic.call(handle, "omp_get_num_procs")),
+        "places": attempt(lambda: dynamic.call(handle, "omp_get_num_places")),
+        "dynamic": attempt(lambda: dynamic.call(handle, "omp_get_dynamic")),
+        "thread_limit": attempt(lambda: dynamic.call(handle, "omp_get_thread_limit")),
+        "proc_bind": _PROC_BIND.get(bind),
+        "blocktime": attempt(lambda: dynamic.call(handle, "kmp_get_blocktime")),
+        "affinity": settings.get("KMP_AFFINITY") or settings.get("OMP_PLACES") or None,
+        "wait_policy": settings.get("OMP_WAIT_POLICY"),
+        "spin_count": settings.get("GOMP_SPINCOUNT"),
+        "settings": settings,
+        "loaded": sorted({name for name in map(dynamic.short_name, dynamic.loaded_paths()) if name in _RUNTIMES}),
+    }
+
+
+_RUNTIMES = ("libgomp", "libiomp5", "libomp")
+
+
+def displayed_settings(path, cpus):
+    """Return the settings that the runtime took, as it prints them for OMP_DISPLAY_ENV=VERBOSE."""
+    argv = [sys.executable, "-S", "-c", _DISPLAY, path, ",".join(map(str, cpus))]
+    variables = dict(os.environ, OMP_DISPLAY_ENV="VERBOSE")
+    shown = subprocess.run(argv, env=variables, capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL)
+    lines = (shown.stdout + shown.stderr).decode(errors="replace").splitlines()
+    return {match[1]: match[2] for match in map(_SETTING.match, lines) if match}
+
+
+def _version(path):
+    """Return the version text in Intel's and LLVM's runtimes; libgomp carries none."""
+    with open(path, "rb") as file:
+        content = file.read()
+    for pattern in (
+        rb"Intel\(R\) OMP version: ([0-9][0-9.]*)",
+        rb"@\(#\) ?Intel\(R\) OpenMP\* Runtime Library version ([0-9.]+)",
+        rb"LLVM(?:\(TM\))? OMP version: ([0-9][0-9.]*)",
+        rb"GCC: \([^)]*\) ([0-9.]+)",
+    ):
+        found = re.search(pattern, content)
+        if found:
+            return found[1].decode()
+    return None

@@ -1,0 +1,31 @@
+"""What torch says of itself."""
+
+import os
+import re
+
+from bench.evidence.reading import attempt
+
+
+def collect(torch):
+    """Return version, build, threads and the instruction set that torch's kernels use."""
+    return {
+        "version": torch.__version__,
+        "path": os.path.dirname(torch.__file__),
+        "git": attempt(lambda: torch.version.git_version),
+        "cuda": attempt(lambda: torch.version.cuda),
+        "debug": attempt(lambda: torch.version.debug),
+        "threads": attempt(torch.get_num_threads),
+        "interop_threads": attempt(torch.get_num_interop_threads),
+        "cpu_capability": attempt(lambda: _capability(torch)),
+        "mkl": attempt(torch.backends.mkl.is_available),
+        "onednn": attempt(torch.backends.mkldnn.is_available),
+        "openmp": attempt(torch.backends.openmp.is_available),
+        "build": attempt(torch.__config__.show),
+    }
+
+
+def _capability(torch):
+    ask = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", None)
+    if ask is not None:
+        return ask()
+    return re.search(r"CPU capability usage: (\w+)", torch.__config__.show())[1]

@@ -1,0 +1,35 @@
+"""Reading small things that may not be there."""
+
+
+def attempt(read):
+    """Return ``read()``, or None when this machine does not let us have it."""
+    try:
+        return read()
+    except Exception:  # evidence must never end a run, whatever an exotic kernel answers
+        return None
+
+
+def text(path):
+    """Return a small file's text without its last newline, or None."""
+    return attempt(lambda: _text(path))
+
+
+def _text(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read().strip()
+
+
+def number(path):
+    """Return the integer in a small file, or None."""
+    return attempt(lambda: int(_text(path)))
+
+
+def selected(path):
+    """Return the choice in square brackets of a kernel switch such as ``always [madvise] never``."""
+    return attempt(lambda: _text(path).split("[", 1)[1].split("]", 1)[0])
+
+
+def fields(path):
+    """Return a ``Name: value`` file such as /proc/self/status as a dict, empty when it is not there."""
+    lines = (text(path) or "").splitlines()
+    return {name.strip(): value.strip() for name, found, value in (line.partition(":") for line in lines) if found}

@@ -1,0 +1,48 @@
+"""What the container (or its absence) allows: filters, rights, groups."""
+
+import os
+
+from bench.evidence import cgroup
+from bench.evidence.reading import attempt, fields
+
+
+def collect():
+    """Return the evidence on the sandbox; seccomp 0 is off, 1 strict, 2 a filter."""
+    status = fields("/proc/self/status")
+    return {
+        "seccomp": attempt(lambda: int(status["Seccomp"])),
+        "seccomp_filters": attempt(lambda: int(status["Seccomp_filters"])),
+        "no_new_privs": attempt(lambda: bool(int(status["NoNewPrivs"]))),
+        "speculation_store_bypass": status.get("Speculation_Store_Bypass"),
+        "speculation_indirect_branch": status.get("SpeculationIndirectBranch"),
+        "capabilities": status.get("CapEff"),
+        "uid": attempt(os.getuid),
+        "root_read_only": attempt(lambda: bool(os.statvfs("/").f_flag & os.ST_RDONLY)),
+        "network": attempt(_interfaces),
+        "container_traces": attempt(_traces),
+        "cgroup": {
+            "version": attempt(_version),
+            "cpu_limit": attempt(cgroup.cpu_limit),
+            "cpu_set": attempt(cgroup.cpu_set),
+            "pids_limit": attempt(cgroup.pids_limit),
+            "memory_limit_bytes": attempt(cgroup.memory_limit_bytes),
+        },
+        "nice": attempt(lambda: os.getpriority(os.PRIO_PROCESS, 0)),
+        "scheduler": attempt(lambda: os.sched_getscheduler(0)),
+    }
+
+
+def _interfaces():
+    return sorted(os.listdir("/sys/class/net"))
+
+
+def _version():
+    return 2 if os.path.exists("/sys/fs/cgroup/cgroup.controllers") else 1 if cgroup.memberships() else None
+
+
+def _traces():
+    """List the traces that container engines leave; one alone does not prove that an engine runs this."""
+    files = [path for path in ("/.dockerenv", "/run/.containerenv", "/.singularity.d") if os.path.exists(path)]
+    return files + [
+        name for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "container") if name in os.environ
+    ]

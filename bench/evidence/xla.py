@@ -1,0 +1,50 @@
+"""What torch_xla did: its version and device, how often it compiled and for how long."""
+
+import importlib
+import importlib.util
+import os
+import sys
+
+from bench.evidence.reading import attempt
+
+
+def collect():
+    """Return the evidence on XLA: None where it is not installed, only its version where it was not used."""
+    if importlib.util.find_spec("torch_xla") is None:
+        return None
+    evidence = {"version": attempt(_version), "device_wanted": os.environ.get("PJRT_DEVICE"), "used": False}
+    if "torch_xla" not in sys.modules and os.environ.get("BENCH_DEVICE") != "xla":
+        return evidence  # importing it would start a runtime that this trial never had
+    return dict(evidence, used=True, **(attempt(_used) or {}))
+
+
+def _version():
+    from importlib import metadata
+
+    return metadata.version("torch_xla")
+
+
+def _used():
+    core = importlib.import_module("torch_xla.core.xla_model")
+    runtime = importlib.import_module("torch_xla.runtime")
+    return {
+        "device": attempt(runtime.device_type),
+        "hardware": attempt(lambda: core.xla_device_hw(core.xla_device())),
+        **compiled(),
+    }
+
+
+def compiled():
+    """Return how many graphs were compiled, the seconds that took, and the operators that ran outside XLA."""
+    metrics = importlib.import_module("torch_xla.debug.metrics")
+    compile_data = metrics.metric_data("CompileTime")
+    execute_data = metrics.metric_data("ExecuteTime")
+    return {
+        "compile_count": compile_data[0] if compile_data else 0,
+        "compile_s": compile_data[1] / 1e9 if compile_data else 0.0,
+        "execute_count": execute_data[0] if execute_data else 0,
+        # An operator that XLA does not have runs on the CPU between two graphs, and both sides wait for it.
+        "fallbacks": {
+            name: metrics.counter_value(name) for name in metrics.counter_names() if name.startswith("aten::")
+        },
+    }

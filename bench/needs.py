@@ -1,0 +1,106 @@
+"""Whether this environment's torch has what the chosen options need (``needs`` in options.json)."""
+
+import importlib.util
+import os
+import re
+import shutil
+import sys
+
+from bench import options as workload_options
+from bench.errors import SkipError
+
+
+def check(values):
+    """Raise SkipError, with the reason, for the first chosen option that this environment cannot do."""
+    for what, requirement in workload_options.requirements(values):
+        reason = _missing(requirement)
+        if reason:
+            raise SkipError(f"{what} needs {reason}")
+
+
+def _missing(requirement):
+    for kind, wanted in requirement.items():
+        reason = _TESTS[kind](wanted)
+        if reason:
+            return reason
+    return None
+
+
+def _torch_from(wanted):
+    version = sys.modules["torch"].__version__
+    if version_tuple(version) < version_tuple(wanted):
+        return f"torch {wanted} or newer, and this is {version}"
+    return None
+
+
+def _module(name):
+    return None if _has_module(name) else f"the Python module {name}, which is not in this environment"
+
+
+def _accelerator(_wanted):
+    return None if sys.modules["torch"].cuda.is_available() else "an accelerator, and there is none here"
+
+
+def _gpu(_wanted):
+    from bench.parallel.devices import why_no_cuda
+
+    return why_no_cuda(sys.modules["torch"])
+
+
+def _distributed(_wanted):
+    torch = sys.modules["torch"]
+    if torch.distributed.is_available():
+        return None
+    return f"a torch with torch.distributed, and this {torch.__version__} was built without"
+
+
+def _compiler(_wanted):
+    named = os.environ.get("CXX", "g++")
+    return None if shutil.which(named) else f"a C++ compiler ({named}), which is not in this environment"
+
+
+def _dynamo(_wanted):
+    torch = sys.modules["torch"]
+    supported = getattr(getattr(torch, "_dynamo", None), "is_dynamo_supported", None)
+    if supported is None:
+        import torch._dynamo
+
+        supported = getattr(torch._dynamo, "is_dynamo_supported", lambda: True)
+    return None if supported() else f"a Python that this torch can compile, and this is {sys.version.split()[0]}"
+
+
+def _onnx_export(_wanted):
+    # Since 2.1 torch's exporter refuses to write without the package.
+    new = version_tuple(sys.modules["torch"].__version__) >= (2, 1)
+    return _module("onnx") if new else None
+
+
+#: One test per kind of need in options.json: it returns what is missing, or None.
+_TESTS = {
+    "torch": _torch_from,
+    "module": _module,
+    "accelerator": _accelerator,
+    "gpu": _gpu,
+    "distributed": _distributed,
+    "compiler": _compiler,
+    "dynamo": _dynamo,
+    "onnx_export": _onnx_export,
+}
+
+
+def _has_module(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def version_tuple(version):
+    """Return the release numbers of a version: 2.13.0+cpu is (2, 13, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
+def wake_threads():
+    """Run one parallel operation, so that the OpenMP team exists and is bound before its evidence is read."""
+    torch = sys.modules["torch"]
+    return torch.ones(1 << 20).add_(1).sum().item()

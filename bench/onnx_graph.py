@@ -1,0 +1,80 @@
+"""The model as an ONNX graph, and the operators in it."""
+
+import collections
+import io
+import warnings
+
+import torch
+
+from bench.errors import SkipError
+
+
+def export(model, example):
+    """Return {"bytes", "nodes", "operators": {name: count}} of the exported model.
+
+    Raises SkipError where this torch's exporter wants packages that the environment lacks.
+    """
+    buffer = io.BytesIO()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _export(model.eval(), example, buffer)
+    except Exception as error:
+        text = str(error)
+        if isinstance(error, ImportError) or "not installed" in text:
+            raise SkipError(f"onnx: true needs the Python package onnx for this torch ({text})") from error
+        raise
+    names = operators(buffer.getvalue())
+    counts = dict(collections.Counter(names).most_common())
+    return {"bytes": buffer.tell(), "nodes": len(names), "operators": counts}
+
+
+def _export(model, example, buffer):
+    exporter = torch.onnx.export
+    options = {"input_names": ["images"], "output_names": ["scores"]}
+    try:
+        # The TorchScript exporter: the other one wants onnxscript, and came with torch 2.5.
+        exporter(model, (example,), buffer, dynamo=False, **options)
+    except TypeError:
+        exporter(model, (example,), buffer, **options)
+
+
+def operators(model):
+    """Return the operator of each node of an ONNX file, read without the onnx package.
+
+    ModelProto.graph is field 7, GraphProto.node 1, NodeProto.op_type 4:
+    https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
+    """
+    found = []
+    for graph in _fields(model, 7):
+        for node in _fields(graph, 1):
+            found += [name.decode() for name in _fields(node, 4)]
+    return found
+
+
+def _fields(message, wanted):
+    """Yield the length-delimited values of one field (https://protobuf.dev/programming-guides/encoding)."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind = key & 7
+        if kind == 0:
+            _, at = _varint(message, at)
+        elif kind == 2:
+            size, at = _varint(message, at)
+            if key >> 3 == wanted:
+                yield message[at : at + size]
+            at += size
+        else:
+            at += 8 if kind == 1 else 4
+
+
+def _varint(message, at):
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7

@@ -1,0 +1,129 @@
+"""Processes of one job: started together, ended together. Nothing of it outlives the process that started them."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.02
+#: When one rank dies the others fail within moments, by themselves; the one that died of itself is to be named.
+_GATHER_S = 1.0
+_LOG_BYTES = 20_000
+
+
+class Failure:
+    """Which rank broke first, how, and what it said."""
+
+    def __init__(self, rank, how, running):
+        self.rank = rank
+        self.how = how
+        self.running = running
+
+
+class Ranks:
+    """The processes ``argv_of(rank)`` for rank 0 to ``count`` - 1, each with a log file in ``folder``."""
+
+    def __init__(self, argv_of, count, folder, cwd):
+        self.folder = folder
+        self.processes = []
+        try:
+            for rank in range(count):
+                self.processes.append(self._start(argv_of(rank), rank, cwd))
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, argv, rank, cwd):
+        with open(self.log(rank), "wb") as log:
+            return subprocess.Popen(
+                argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - only system calls in it
+            )  # fmt: skip
+
+    def log(self, rank):
+        """Return the path of a rank's log."""
+        return os.path.join(self.folder, f"rank-{rank}.log")
+
+    def last_words(self, rank):
+        """Return the end of a rank's log as text."""
+        with open(self.log(rank), "rb") as file:
+            file.seek(max(0, os.path.getsize(self.log(rank)) - _LOG_BYTES))
+            return file.read().decode(errors="replace").strip()
+
+    def wait(self):
+        """Wait for all ranks; when one breaks, end the others and return the Failure, else None."""
+        while True:
+            codes = [process.poll() for process in self.processes]
+            if any(code not in (None, 0) for code in codes):
+                return self._failed()
+            if None not in codes:
+                return None
+            time.sleep(_POLL_S)
+
+    def _failed(self):
+        """Find the rank that broke first; one killed by a signal beats one that only lost its peer."""
+        until = time.monotonic() + _GATHER_S
+        while time.monotonic() < until and not any((p.poll() or 0) < 0 for p in self.processes):
+            time.sleep(_POLL_S)
+        running = [rank for rank, process in enumerate(self.processes) if process.poll() is None]
+        broken = [rank for rank, process in enumerate(self.processes) if process.poll()]
+        rank = min(broken, key=self._innocence)
+        how = ended_how(self.processes[rank].returncode)
+        self.end()
+        return Failure(rank, how, running)
+
+    def _innocence(self, rank):
+        if self.processes[rank].returncode < 0:
+            return (0, rank)
+        said = self.last_words(rank)
+        return (2 if any(word in said for word in _LOST_A_PEER) else 1, rank)
+
+    def end(self):
+        """Kill whatever still runs, and wait until it is gone."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+        for process in self.processes:
+            process.wait()
+
+
+#: What Gloo, NCCL and the store say when the other side is gone.
+_LOST_A_PEER = (
+    "Connection closed by peer",
+    "Connection reset",
+    "Broken pipe",
+    "Timed out waiting",
+    "NCCL",
+    "failed to recv",
+    "remote peer",
+)
+
+
+def ended_how(code):
+    """Say how a process with this return code ended."""
+    if code >= 0:
+        return f"ended with exit status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _die_with(parent):
+    """Make a child end when its parent is gone, even one killed by SIGKILL: prctl(2), PR_SET_PDEATHSIG."""
+    libc = ctypes.CDLL(None)
+
+    def prepare():
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return prepare
+
+
+def python():
+    """Return the command line of this interpreter with the warning options that it was started with."""
+    return [sys.executable, *(f"-W{option}" for option in sys.warnoptions)]

@@ -1,0 +1,30 @@
+"""What a parallel trial adds to the evidence: how many processes really took part, and each one's share."""
+
+import os
+
+import torch
+
+from bench.parallel import choices
+
+
+def add(document, options, member):
+    """Add ``evidence.parallel`` (and this rank's own part, which the supervisor gathers) to a record."""
+    place = getattr(member, "place", None)
+    world = place.world if place else 1
+    document["evidence"]["parallel"] = {
+        "way": options["parallel"],
+        "device": choices.device(options),
+        "processes": world,
+        "processes_asked": os.environ.get(choices.PROCESSES_VARIABLE),
+        "threads_per_process": torch.get_num_threads(),
+        "backend": place.backend if place else None,
+        "interface": place.interface if place else None,
+        "ranks": [],
+    }
+    if member is not None:
+        document["rank"] = {
+            "rank": member.rank,
+            "pid": os.getpid(),
+            "threads": torch.get_num_threads(),
+            "affinity": sorted(os.sched_getaffinity(0)),
+        }

@@ -1,0 +1,55 @@
+"""The record: putting it together, and writing it so that it is whole or absent (docs/record.md)."""
+
+import json
+import os
+import sys
+import tempfile
+
+from bench import digest
+from bench.errors import BenchError
+
+SCHEMA = 1
+
+
+def frame():
+    """Return what every record begins with."""
+    return {"schema": SCHEMA, "bench": {"digest": digest.bench_digest()}}
+
+
+def check_writable(path):
+    """Fail before the work, not after it, when the record cannot be written."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise BenchError(f"{path} is a folder; name a file")
+    if not os.path.isdir(folder):
+        raise BenchError(f"cannot write {path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise BenchError(f"cannot write {path}: the folder {folder} cannot be written")
+
+
+def write(record, path):
+    """Write beside ``path``, then rename; without a path print to standard output."""
+    if path is None:
+        json.dump(record, sys.stdout, indent=1, allow_nan=False)
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+        return
+    path = os.path.abspath(path)
+    number, temporary = tempfile.mkstemp(prefix=".record.", dir=os.path.dirname(path))
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            json.dump(record, file, separators=(",", ":"), allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def finite(number):
+    """Return the number, or None where it is not finite: JSON has no NaN, and an unknown is null."""
+    return number if number is not None and number - number == 0 else None

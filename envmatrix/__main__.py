@@ -1,0 +1,51 @@
+"""The command ``envmatrix``: the only place that catches errors, prints them and exits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from envmatrix.errors import EnvmatrixError, ExitCode
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    from envmatrix.cli import parse, run_command
+
+    try:
+        return run_command(parse(sys.argv[1:] if argv is None else argv))
+    except EnvmatrixError as error:
+        _tell(f"envmatrix: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        _tell("envmatrix: interrupted")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone (`envmatrix list | head`); Python must not complain at exit.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - stays open until the process ends
+        return ExitCode.FINE
+    except OSError as error:
+        place = f" {error.filename}" if error.filename else ""
+        _tell(f"envmatrix: the system refused:{place}: {error.strerror or error}")
+        return ExitCode.BAD_INPUT
+    except Exception as error:
+        _tell(f"envmatrix: this is a bug in envmatrix: {type(error).__name__}: {error}\n  -> {_keep_traceback()}")
+        return ExitCode.BAD_INPUT
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201 - the command line's own voice
+
+
+def _keep_traceback() -> str:
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="envmatrix-", suffix=".txt", delete=False) as file:
+        traceback.print_exc(file=file)
+    return f"please report it with {file.name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

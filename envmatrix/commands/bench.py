@@ -1,0 +1,179 @@
+"""``envmatrix bench``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from envmatrix.commands import common
+from envmatrix.commands.plan import add_design
+from envmatrix.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from envmatrix.experiment import Experiment
+    from envmatrix.report import Summary
+    from envmatrix.runner import Ended
+    from envmatrix.store import RunFolder
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("design_name", nargs="?", metavar="DESIGN", help="the design (default: default)")
+    add_design(parser)
+    parser.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
+    common.add_results(parser)
+    parser.add_argument(
+        "--launcher", choices=("here", "slurm"), default="here", help="where trials run (default: here)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="with slurm: print the first scripts, submit nothing")
+    add_slurm(parser)
+    add_output(parser)
+
+
+def add_slurm(parser: argparse.ArgumentParser) -> None:
+    """Add what a run asks of Slurm; each lies over the design's `slurm:` part."""
+    group = parser.add_argument_group("with --launcher slurm")
+    group.add_argument("--nodes", metavar="N", help="how many blocks run at once, each alone on a node")
+    group.add_argument("--partition", metavar="NAME", help="partition (default: the cluster's)")
+    group.add_argument("--account", metavar="NAME", help="account to charge")
+    group.add_argument("--constraint", metavar="FEATURE", help="features that the nodes must have")
+    group.add_argument("--nodelist", nargs="+", metavar="NODE", help="nodes by name; blocks go round them")
+    group.add_argument("--time", metavar="TIME", help="time limit of one block, such as 2h")
+    group.add_argument("--gpus", metavar="N", help="GPUs of a node, such as 2 or a100:2")
+    group.add_argument("--modules", nargs="+", metavar="NAME", help="modules to load on the nodes")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add what is printed at the end."""
+    common.add_json(parser)
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prepare, run and report one design."""
+    from envmatrix.experiment import begin
+    from envmatrix.requested import requested_design, requested_engines
+
+    arguments.design = arguments.design_name or arguments.design
+    matrix = common.load_matrix(arguments)
+    design = requested_design(matrix, arguments)
+    engines = requested_engines(design, arguments, common.say_to_stderr)
+    host = None
+    if arguments.launcher == "slurm":
+        from envmatrix.launchers.slurm.requested import look_at_nodes, overlay
+
+        design = design.model_copy(update={"slurm": overlay(design.slurm, arguments)})
+        host = look_at_nodes(design.slurm, engines, common.say_to_stderr)
+    elif arguments.dry_run:
+        raise InputError("--dry-run shows the scripts of --launcher slurm", remedy="`envmatrix plan` shows the order")
+    experiment = begin(
+        matrix,
+        design,
+        engines,
+        arguments.results,
+        common.say_to_stderr,
+        tuple(sys.argv[1:]),
+        arguments.launcher,
+        host,
+        name=_run_name(arguments.name),
+    )
+    return show_scripts(experiment) if arguments.dry_run else carry_out(experiment, arguments)
+
+
+def _run_name(text: str | None) -> str | None:
+    from envmatrix.matrix.model import NAME
+
+    if text is not None and not NAME.match(text):
+        raise InputError(f"--name: {text!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
+    return text
+
+
+def show_scripts(experiment: Experiment) -> int:
+    """Print the batch scripts that the first blocks would be submitted with; leave no run behind."""
+    import shutil
+
+    from envmatrix.launchers.slurm.jobs import slurm_options
+    from envmatrix.launchers.slurm.requested import scripts
+
+    try:
+        common.print_text("\n".join(scripts(experiment, slurm_options(experiment).nodes)))
+    finally:
+        shutil.rmtree(experiment.folder.path)
+    return ExitCode.FINE
+
+
+def measure(experiment: Experiment, *, quiet: bool) -> Ended:
+    """Run what is left of an experiment, with progress on stderr."""
+    from envmatrix.launchers.catalog import open_launcher
+    from envmatrix.progress import watch
+    from envmatrix.runner import run as run_experiment
+
+    for name, reason in experiment.run.skipped.items():
+        common.say_to_stderr(f"skipped {name}: {reason}")
+    with watch(experiment, quiet=quiet) as observer:
+        ask = common.ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+        launcher = open_launcher(experiment, observer.say, ask)
+        ended = run_experiment(experiment, launcher, observer, observer.say)
+    common.say_to_stderr(f"{experiment.run.name}: {ended.why}")
+    return ended
+
+
+def carry_out(experiment: Experiment, arguments: argparse.Namespace) -> int:
+    """Run what is left of an experiment and report it."""
+    ended = measure(experiment, quiet=arguments.quiet)
+    summary = show(experiment.folder, as_json=arguments.json)
+    if not arguments.json:
+        tell_how_to_use(experiment, summary)
+    return end(experiment, ended)
+
+
+def end(experiment: Experiment, ended: Ended) -> ExitCode:
+    """Say how to go on where something is left, and return the exit code."""
+    if ended.interrupted:
+        common.say_to_stderr(f"go on with: envmatrix resume {experiment.run.name}")
+        return ExitCode.INTERRUPTED
+    if ended.incomplete:
+        common.say_to_stderr(
+            f"{ended.incomplete} block(s) are not complete; go on with: envmatrix resume {experiment.run.name}"
+        )
+    code = exit_code(ended.outcomes)
+    return ExitCode.SOME_FAILED if ended.incomplete and code == ExitCode.FINE else code
+
+
+def show(folder: RunFolder, *, as_json: bool) -> Summary:
+    """Write the reports of a run and print its answer."""
+    from envmatrix.report import present, write_reports
+    from envmatrix.stats.nodes import read_node_reports
+
+    summary = write_reports(folder)
+    if as_json:
+        common.print_json(summary.to_json())
+    else:
+        present(summary, common.console())
+        for report in read_node_reports(folder, summary.analysis, summary.samples):
+            common.print_text(report.line())
+    return summary
+
+
+def tell_how_to_use(experiment: Experiment, summary: Summary) -> None:
+    """Print the exact lines that set up the best environment, and where the report is."""
+    from envmatrix.export import export_lines
+    from envmatrix.trial import preload_paths
+
+    for group in summary.groups:
+        if group.best is None:
+            continue
+        environment = experiment.environments[group.best.arm.runs]
+        prepared = experiment.prepared[environment.image.name, group.engine]
+        lines = export_lines(environment, preload_paths(prepared, environment), "sh")
+        common.print_text(f"\nthe best environment for {group.workload} on {group.engine}:\n\n{lines}\n")
+    common.print_text(f"report: {experiment.folder.path / 'report.html'}")
+
+
+def exit_code(outcomes: dict[str, int]) -> ExitCode:
+    """Return 4 when not one trial was fine, 3 when some failed, else 0. A skipped one did not fail."""
+    if not outcomes.get("ok"):
+        return ExitCode.NOTHING_RAN
+    broken = sum(outcomes.get(name, 0) for name in ("failed", "invalid", "timed_out"))
+    return ExitCode.SOME_FAILED if broken else ExitCode.FINE

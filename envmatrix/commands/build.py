@@ -1,0 +1,77 @@
+"""``envmatrix build``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from envmatrix.commands import common
+from envmatrix.errors import ExitCode
+
+if TYPE_CHECKING:
+    from envmatrix.engines.base import Engine
+    from envmatrix.environment import Environment
+    from envmatrix.matrix import Matrix
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("environments", nargs="*", metavar="ENV", help="named environments (default: the design's)")
+    parser.add_argument("--design", default="default", metavar="NAME", help="whose environments (default: default)")
+    common.add_matrix(parser)
+    common.add_engine(parser, "local")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build what is missing and say where it is."""
+    from pathlib import Path
+
+    from envmatrix.environment import all_libraries, resolve
+    from envmatrix.experiment import (
+        design_environments,
+        find_design,
+        open_engines,
+        places_of,
+        prepare_images,
+        snapshot_bench,
+    )
+    from envmatrix.host import this_host
+
+    matrix = common.load_matrix(arguments)
+    facts = this_host().facts()
+    if arguments.environments:
+        chosen = {name: resolve(matrix, name, facts) for name in arguments.environments}
+    else:
+        chosen = design_environments(matrix, find_design(matrix, arguments.design), facts)
+    places = places_of(Path(matrix.path), snapshot_bench()[1])
+    engines = open_engines([arguments.engine], places)
+    if arguments.environments and arguments.engine != "local":
+        return _build_named(matrix, list(chosen.values()), engines[arguments.engine])
+    ready, missing = prepare_images(chosen, engines, all_libraries(matrix), common.say_to_stderr)
+    for (image, engine), prepared in ready.items():
+        common.print_text(f"{image}@{engine}: {prepared.reference}")
+    for (name, engine), reason in missing.items():
+        common.say_to_stderr(f"not built: {name}@{engine}: {reason}")
+    if not ready:
+        return ExitCode.NOTHING_RAN
+    return ExitCode.SOME_FAILED if missing else ExitCode.FINE
+
+
+def _build_named(matrix: Matrix, environments: list[Environment], engine: Engine) -> int:
+    """Build the stand-alone image of each environment: a tag for Docker, a SIF in containers/ for Apptainer."""
+    from pathlib import Path
+
+    from envmatrix.engines.apptainer import ApptainerEngine
+    from envmatrix.engines.docker import DockerEngine
+    from envmatrix.environment import all_libraries
+
+    say, libraries = common.say_to_stderr, all_libraries(matrix)
+    for environment in environments:
+        if isinstance(engine, ApptainerEngine):
+            target = Path(matrix.path).resolve().parent / "containers" / f"{environment.name}.sif"
+            engine.build_named(environment, libraries, target, say)
+            common.print_text(f"apptainer run {target}")
+        elif isinstance(engine, DockerEngine):
+            tag = engine.build_named(environment, libraries, say)
+            common.print_text(f"docker run --rm {tag}")
+    return ExitCode.FINE

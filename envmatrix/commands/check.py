@@ -1,0 +1,51 @@
+"""``envmatrix check``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.commands import common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    common.add_matrix(parser)
+    common.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load the matrix and resolve everything in it, as a run would."""
+    from envmatrix.environment import resolve
+    from envmatrix.experiment import confined, design_environments
+    from envmatrix.host import this_host
+    from envmatrix.matrix.parse import MatrixError
+
+    try:
+        matrix = common.load_matrix(arguments)
+    except MatrixError as error:
+        if arguments.json:
+            common.print_json({"ok": False, "mistakes": [_mistake(one) for one in error.mistakes]})
+            return error.exit_code
+        raise
+    host = this_host()
+    for name in matrix.environments:
+        resolve(matrix, name, host.facts())
+    for design in matrix.designs.values():
+        design_environments(matrix, design, host.facts(confined(design, host)))
+    counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
+    if arguments.json:
+        common.print_json({"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts})
+    else:
+        listed = ", ".join(f"{number} {key}" for key, number in counts.items())
+        common.print_text(f"{matrix.path} is right: {listed}")
+    return 0
+
+
+def _mistake(error: object) -> dict[str, object]:
+    where = getattr(error, "where", None)
+    return {
+        "message": getattr(error, "message", str(error)),
+        "line": where.line if where else None,
+        "column": where.column if where else None,
+        "remedy": getattr(error, "remedy", ""),
+    }

@@ -1,0 +1,58 @@
+"""``envmatrix compare``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.commands import common
+from envmatrix.errors import ExitCode, InputError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("old", metavar="RUN", help="the run, or the older one of two")
+    parser.add_argument("new", nargs="?", metavar="RUN_B", help="the newer run")
+    parser.add_argument(
+        "--environments", nargs="+", metavar="ENV", help="OLD NEW within one run; of two runs: only these"
+    )
+    parser.add_argument(
+        "--fail-slower", metavar="PERCENT", help="exit code 5 when the interval says slower by more than this"
+    )
+    parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, and say so")
+    common.add_results(parser)
+    common.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare two environments of one run, or two runs."""
+    from envmatrix.stats.comparison import compare_environments, compare_runs
+    from envmatrix.stats.samples import read_samples
+
+    allowed = _allowed(arguments.fail_slower)
+    old = common.find_run(arguments.results, arguments.old)
+    names = tuple(arguments.environments or ())
+    if arguments.new:
+        new = common.find_run(arguments.results, arguments.new)
+        found = compare_runs(old, new, environments=names, allowed=allowed, anyway=arguments.anyway)
+    elif len(names) == 2:
+        whole = old.load()
+        found = compare_environments(whole, read_samples(old, whole.plan), *names, allowed)
+    else:
+        raise InputError(
+            "one run needs two environments to compare",
+            remedy=f"envmatrix compare {arguments.old} --environments OLD NEW, or name a second run",
+        )
+    if arguments.json:
+        common.print_json(found.to_json())
+    else:
+        common.print_text("\n".join(found.lines()))
+    return found.exit_code if arguments.fail_slower else ExitCode.FINE
+
+
+def _allowed(text: str | None) -> float:
+    from envmatrix.matrix.quantities import parse_percent
+
+    try:
+        return float(parse_percent(text)) if text else 0.0
+    except ValueError as error:
+        raise InputError(f"--fail-slower: {error}") from error

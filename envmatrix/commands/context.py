@@ -1,0 +1,39 @@
+"""``envmatrix context``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from envmatrix.commands import common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("environment", metavar="ENV", help="a named environment")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a new or empty folder")
+    common.add_matrix(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fetch and check all that an environment's image is made of, for a build by hand with the network off."""
+    from envmatrix.engines.base_images import bootstrapped_base
+    from envmatrix.environment import all_libraries, resolve
+    from envmatrix.errors import InputError
+    from envmatrix.experiment import places_of, snapshot_bench
+    from envmatrix.images.archive import docker_archive
+    from envmatrix.images.context import gather, write_context
+
+    matrix = common.load_matrix(arguments)
+    environment = resolve(matrix, arguments.environment, {})
+    places = places_of(Path(matrix.path), snapshot_bench()[1])
+    folder: Path = arguments.folder
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is not an empty folder", remedy="name a new one, or remove what is in it")
+    base, tar = bootstrapped_base(environment.image, places, common.say_to_stderr)
+    made = gather(places, environment.image, all_libraries(matrix), base, common.say_to_stderr)
+    write_context(made, places.bench, folder)
+    archive = folder.with_name(f"{folder.name}-base.tar")
+    docker_archive(tar, archive, base.reference)
+    common.print_text(f"{folder}: the context; {archive}: a base for where no registry can be reached ({base.choice})")
+    return 0

@@ -1,0 +1,30 @@
+"""``envmatrix doctor``."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from envmatrix.commands import common
+
+_SIGNS = {"good": "ok  ", "note": "note", "bad": "BAD "}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    common.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the findings; a bad one is advice, not an error."""
+    from envmatrix.preflight import examine
+
+    findings = examine()
+    if arguments.json:
+        common.print_json([asdict(finding) for finding in findings])
+        return 0
+    for finding in findings:
+        common.print_text(f"{_SIGNS[finding.state]} {finding.subject}: {finding.found}")
+        if finding.remedy:
+            common.print_text(f"     -> {finding.remedy}")
+    return 0

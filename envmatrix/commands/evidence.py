@@ -1,0 +1,47 @@
+"""``envmatrix evidence``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.commands import common
+from envmatrix.errors import ExitCode
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("environment", metavar="ENV", help="a named environment")
+    common.add_matrix(parser)
+    common.add_engine(parser, "local")
+    common.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start one process in the environment, print what it read back, and check the claims against it."""
+    from envmatrix import claims
+    from envmatrix.session import open_session
+
+    session = open_session(common.load_matrix(arguments), arguments.environment, arguments.engine, common.say_to_stderr)
+    evidence = session.evidence()
+    wrong = claims.contradictions(session.environment.claims, evidence)
+    if arguments.json:
+        common.print_json({"environment": arguments.environment, "evidence": evidence, "contradictions": wrong})
+    else:
+        common.print_text("\n".join(_lines(evidence)))
+        for path, allowed in session.environment.claims.items():
+            common.print_text(f"claim {path} = {' or '.join(allowed)}: found {claims.lookup(evidence, path)}")
+        for sentence in wrong:
+            common.print_text(f"CONTRADICTED: {sentence}")
+    return ExitCode.SOME_FAILED if wrong else ExitCode.FINE
+
+
+def _lines(body: object, indent: int = 0) -> list[str]:
+    if not isinstance(body, dict):
+        return [f"{'  ' * indent}{body}"]
+    lines = []
+    for key, value in body.items():
+        if isinstance(value, dict) and value:
+            lines += [f"{'  ' * indent}{key}:", *_lines(value, indent + 1)]
+        else:
+            lines.append(f"{'  ' * indent}{key}: {'' if value in (None, {}, []) else value}".rstrip())
+    return lines

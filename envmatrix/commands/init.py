@@ -1,0 +1,81 @@
+"""``envmatrix init``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from envmatrix.commands import common
+from envmatrix.errors import InputError, Where
+
+_TEXT = """\
+# What does each environment gain for your program? `envmatrix check` tells what is wrong with this file,
+# `envmatrix bench` runs it. Every key is explained in docs/matrix.md of envmatrix.
+version: 1
+
+factors:
+  torch:
+    mine: {{interpreter: {interpreter}}}      # the Python that your program runs with; it is used as it is
+  malloc:                                     # the first level of a factor is its reference
+    glibc: {{claims: {{malloc: libc}}}}
+    glibc-tuned:                              # big tensors stay in the heap instead of being mapped at every step
+      env: {{GLIBC_TUNABLES: "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=536870912"}}
+    tcmalloc:
+      apt: libtcmalloc-minimal4 | libtcmalloc-minimal4t64
+      preload: libtcmalloc_minimal.so.4
+      claims: {{malloc: libtcmalloc}}         # proved from inside the process, or the trial is INVALID
+    jemalloc: {{apt: libjemalloc2, preload: libjemalloc.so.2, claims: {{malloc: libjemalloc}}}}
+  openmp:
+    gnu: {{}}
+    intel: {{requirements: [intel-openmp==2025.3.3], preload: libiomp5.so, claims: {{openmp: libiomp5}}}}
+
+environments:
+  baseline: {{}}                              # every factor at its reference
+  glibc-tuned: {{malloc: glibc-tuned}}
+  tcmalloc: {{malloc: tcmalloc}}
+  jemalloc: {{malloc: jemalloc}}
+  intel-omp: {{openmp: intel}}
+
+workloads:
+  mine:
+    command: {command}
+    # How fast was it? The last match of a regular expression in its output, a number in a JSON file it writes
+    # (json_file: FILE:dotted.key), or the time it takes:
+    metric: {{wall: true, better: lower}}
+    # metric: {{regex: 'throughput: ([0-9.]+)', better: higher}}
+
+designs:
+  default:
+    environments: [glibc-tuned, tcmalloc, jemalloc, intel-omp]
+    workloads: mine
+    target: 3%                                # stop when every interval is this narrow,
+    budget: 30m                               # or after this time
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--out", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="default: ./matrix.yaml")
+    parser.add_argument("--interpreter", default="python3", metavar="PYTHON", help="default: python3")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="how your program is started")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the file; one that is there is never overwritten."""
+    from envmatrix.matrix.parse import parse
+
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    command = command or ["python", "train.py"]
+    # JSON's strings and lists are YAML too, and quote whatever the words hold.
+    text = _TEXT.format(interpreter=json.dumps(arguments.interpreter), command=json.dumps(command))
+    parse(text, arguments.out)
+    try:
+        with arguments.out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise InputError(
+            "it is already there", where=Where(arguments.out), remedy="name another file: --out FILE"
+        ) from error
+    common.print_text(f"wrote {arguments.out}: look at it, then `envmatrix bench`")
+    return 0

@@ -1,0 +1,60 @@
+"""``envmatrix list``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from envmatrix.commands import common
+
+if TYPE_CHECKING:
+    from envmatrix.matrix import Matrix
+
+SECTIONS = ("factors", "environments", "workloads", "designs", "runs")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("what", nargs="?", choices=SECTIONS, help="only this part")
+    common.add_matrix(parser)
+    common.add_results(parser)
+    common.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print one line an entry."""
+    matrix = common.load_matrix(arguments)
+    parts: dict[str, dict[str, str]] = {
+        "factors": {name: " | ".join(factor.levels) for name, factor in matrix.factors.items()},
+        "environments": {name: _environment(matrix, name) for name in matrix.environments},
+        "workloads": {name: _workload(entry) for name, entry in matrix.workloads.items()},
+        "designs": {name: _design(entry) for name, entry in matrix.designs.items()},
+        "runs": {file.parent.name: "" for file in sorted(arguments.results.glob("*/run.json"))},
+    }
+    chosen = {key: parts[key] for key in parts if arguments.what in (None, key)}
+    if arguments.json:
+        common.print_json(chosen)
+        return 0
+    for key, entries in chosen.items():
+        width = max((len(name) for name in entries), default=0)
+        lines = [f"  {name:{width}}  {text}".rstrip() for name, text in entries.items()]
+        common.print_text("\n".join([f"{key}:", *(lines or ["  (none)"]), ""]))
+    return 0
+
+
+def _environment(matrix: Matrix, name: str) -> str:
+    entry = matrix.environments[name]
+    levels = ", ".join(f"{factor}={level}" for factor, level in entry.levels.items())
+    return "; ".join(part for part in (levels, entry.description) if part)
+
+
+def _workload(entry: Any) -> str:
+    what = " ".join(entry.command) or ", ".join(f"{key}={value}" for key, value in entry.options.items())
+    return "; ".join(part for part in (entry.description, what) if part)
+
+
+def _design(entry: Any) -> str:
+    from math import prod
+
+    size = prod(map(len, entry.factors.values())) if entry.factors else len({*entry.environments, *entry.ladder}) + 1
+    return f"{entry.description or 'no description'} ({size} environments, {len(entry.workloads)} workloads)"

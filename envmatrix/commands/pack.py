@@ -1,0 +1,55 @@
+"""``envmatrix pack``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from envmatrix.commands import common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run_name", nargs="?", metavar="RUN", help="the run (default: the newest)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the archive (default: RUN.tar.gz)")
+    parser.add_argument("--images", action="store_true", help="with the image files (SIF); they are large")
+    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this SSH key")
+    common.add_matrix(parser)
+    common.add_results(parser)
+    common.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write one archive with everything that is needed to repeat a run elsewhere."""
+    from envmatrix.experiment import kept_bench, reopen
+    from envmatrix.images.cache import file_digest
+    from envmatrix.pack.archive import Content, write_archive
+    from envmatrix.pack.contents import bills, collect, image_files, image_name, make_manifest
+    from envmatrix.pack.manifest import summary_of
+    from envmatrix.pack.signature import sign
+
+    folder = common.find_run(arguments.results, arguments.run_name)
+    matrix = common.matrix_path(arguments)
+    packed = folder.load()
+    contents = collect(folder, packed, matrix, kept_bench(packed.bench_digest))
+    images: dict[str, Path] = {}
+    if any(arm.engine != "local" for arm in packed.plan.arms):
+        experiment = reopen(folder, matrix, common.say_to_stderr)
+        images = image_files(experiment.prepared)
+        contents |= bills(experiment)
+    if arguments.images:
+        files: dict[str, Content] = {image_name(key, path): path for key, path in images.items()}
+        contents |= files
+    manifest = make_manifest(packed, contents, images)
+    signature = sign(manifest.text(), arguments.sign) if arguments.sign else None
+    archive: Path = arguments.output or Path(f"{packed.name}.tar.gz")
+    write_archive(archive, manifest, contents, signature)
+    digest = file_digest(archive)
+    if arguments.json:
+        common.print_json(
+            {"archive": str(archive), "sha256": digest, "signed": bool(signature), **summary_of(manifest)}
+        )
+    else:
+        size = archive.stat().st_size / 1e6
+        common.print_text(f"{archive}  ({len(manifest.files)} files, {size:.1f} MB)\nsha256 {digest}")
+    return 0

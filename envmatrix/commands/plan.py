@@ -1,0 +1,57 @@
+"""``envmatrix plan``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.commands import common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_design(parser)
+    parser.add_argument("--blocks", type=int, default=2, help="how many blocks to show (default: 2)")
+    common.add_json(parser)
+
+
+def add_design(parser: argparse.ArgumentParser) -> None:
+    """Add --design and what overrides it."""
+    common.add_matrix(parser)
+    parser.add_argument("--design", default="default", metavar="NAME", help="the design (default: default)")
+    common.add_engine(parser)
+    parser.add_argument("--environments", nargs="+", metavar="ENV", help="only these, and the baseline")
+    parser.add_argument("--workloads", nargs="+", metavar="NAME", help="only these")
+    parser.add_argument("--seed", type=int, help="seed of the random order")
+    parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 10m")
+    parser.add_argument("--target", metavar="PERCENT", help="stop when every interval is this narrow, such as 2%%")
+    parser.add_argument("--min-blocks", type=int, metavar="N", help="no claim below this many blocks")
+    parser.add_argument("--max-blocks", type=int, metavar="N", help="stop after this many blocks")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the arms and the first blocks."""
+    from envmatrix.experiment import confined, design_environments, make_plan
+    from envmatrix.host import this_host
+    from envmatrix.requested import requested_design, requested_engines
+
+    matrix = common.load_matrix(arguments)
+    design = requested_design(matrix, arguments)
+    host = this_host()
+    chosen = design_environments(matrix, design, host.facts(confined(design, host)))
+    plan = make_plan(design, tuple(chosen), requested_engines(design, arguments, common.say_to_stderr))
+    shown = [plan.block(index) for index in range(min(arguments.blocks, plan.max_blocks))]
+    if arguments.json:
+        blocks = [[{"trial": slot.trial, "arm": slot.arm.name} for slot in block] for block in shown]
+        common.print_json(
+            {"design": plan.design, "seed": plan.seed, "arms": [a.name for a in plan.arms], "blocks": blocks}
+        )
+        return 0
+    lines = [
+        f"design {plan.design}: {len(plan.arms)} arms a block, seed {plan.seed}, "
+        f"{plan.min_blocks} to {plan.max_blocks} blocks",
+        f"stops when every interval is within ±{plan.target:.1%}, or after {plan.budget_s:.0f} s",
+    ]
+    for block in shown:
+        lines += ["", f"block {block[0].block}:", *(f"  {slot.trial}  {slot.arm.name}" for slot in block)]
+    common.print_text("\n".join(lines))
+    return 0

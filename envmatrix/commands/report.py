@@ -1,0 +1,33 @@
+"""``envmatrix report``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.commands import bench, common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run_name", nargs="?", metavar="RUN", help="the run (default: the newest)")
+    parser.add_argument(
+        "--as", dest="form", choices=("csv", "trials-csv", "markdown", "pyperf"), help="print it in this form instead"
+    )
+    parser.add_argument("--environment", default="baseline", metavar="ENV", help="for pyperf: whose trials")
+    common.add_results(parser)
+    common.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write summary.json, report.md and report.html again and print the answer."""
+    folder = common.find_run(arguments.results, arguments.run_name)
+    if arguments.form:
+        from envmatrix.report import summarise
+        from envmatrix.report.exports import EXPORTS, pyperf_json
+
+        summary = summarise(folder)
+        pyperf = arguments.form == "pyperf"
+        common.print_text(pyperf_json(summary, arguments.environment) if pyperf else EXPORTS[arguments.form](summary))
+        return 0
+    bench.show(folder, as_json=arguments.json)
+    return 0

@@ -1,0 +1,21 @@
+"""``envmatrix schema``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.commands import common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments: there are none."""
+    del parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the schema."""
+    from envmatrix.matrix.schema import json_schema
+
+    del arguments
+    common.print_json(json_schema())
+    return 0

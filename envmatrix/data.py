@@ -1,0 +1,46 @@
+"""Data sets: made or fetched on the host before the first trial, by the benchmark's own code in a process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from envmatrix.engines.base import Say
+from envmatrix.errors import EnvmatrixError
+from envmatrix.process import run
+
+#: A slow link may need this long for a data set, in seconds.
+_LIMIT_S = 1800.0
+
+
+def prepare_data(bench: Path, folder: Path, wanted: Iterable[str | None], say: Say) -> dict[str | None, str]:
+    """Put data sets into ``folder`` and return, for each asked for (None: the default), the name of what is there.
+
+    Containers have no network, so this is done on the host. `python -m bench data` needs the standard library
+    alone; the host's own Python runs it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return {name: _prepare_one(bench, folder, name, say) for name in sorted(set(wanted), key=str)}
+
+
+def _prepare_one(bench: Path, folder: Path, name: str | None, say: Say) -> str:
+    argv = [sys.executable, "-m", "bench", "data", f"--data-dir={folder}", *([f"--data={name}"] if name else [])]
+    finished = run(argv, cwd=bench.parent, limit_s=_LIMIT_S)
+    lines = finished.stdout.strip().splitlines()
+    if not finished.exit.ok or not lines:
+        raise EnvmatrixError(f"the data set could not be prepared: {finished.last_words(3)}")
+    found = json.loads(lines[-1])
+    if found["stand_in"] and found["name"] != name:
+        say(f"data: {found['name']}, generated; the real data set cannot be had ({found.get('reason')})")
+    return str(found["name"])
+
+
+def pinned_workload(workload: Mapping[str, Any], names: Mapping[str | None, str]) -> dict[str, Any]:
+    """Return a workload's part of run.json with the data set that is really there: a resumed run reads the same."""
+    if workload["command"]:
+        return dict(workload)
+    options = workload["options"]
+    return {**workload, "options": {**options, "data": names[options.get("data")]}}

@@ -1,0 +1,352 @@
+"""Engine ``apptainer``: one SIF per image, made of the Docker image's bits, or of a definition without Docker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say
+from envmatrix.engines.base_images import bootstrapped_base
+from envmatrix.engines.docker import DockerEngine
+from envmatrix.engines.docker_client import why_not
+from envmatrix.engines.docker_images import named_labels
+from envmatrix.engines.local import group_name, plain_name, preload_variable, sweep_groups
+from envmatrix.engines.memory import confined
+from envmatrix.engines.places import Places
+from envmatrix.engines.stamps import inputs_digest, prepared_from
+from envmatrix.environment import Environment, Image, Library
+from envmatrix.errors import EngineError, EnvmatrixError
+from envmatrix.host import format_cpus
+from envmatrix.images.archive import docker_archive, rooted
+from envmatrix.images.cache import digest_of, disk_errors, disk_full
+from envmatrix.images.context import bench_digest, context_facts, gather, write_context
+from envmatrix.images.definitions import ROOM, definition, named_definition
+from envmatrix.images.rootfs import PROGRAM
+from envmatrix.images.sbom import bill_of_materials, debian_components, wheel_components
+from envmatrix.process import Exit, Finished, run, run_logged
+
+_BUILD_S = 3600.0
+_WORK = "/work"
+_SYS_RESOURCE = 24
+#: Variables of the host that Apptainer itself needs; none of them gets inside.
+_OF_THE_HOST = ("PATH", "HOME", "USER", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "XDG_RUNTIME_DIR")
+#: Where ``--nv`` binds the driver's libraries: https://apptainer.org/docs/user/main/gpu.html
+_NV_LIBRARIES = "/.singularity.d/libs"
+#: zstd at level 1 builds and starts several times faster than the default gzip, at the same size; one owner, so that
+#: a user namespace (which knows one user) can unpack it again for a named SIF.
+_SQUASH = "-comp zstd -Xcompression-level 1 -all-root"
+_BENCH = f"""
+import sys
+sys.path.insert(0, {ROOM!r})
+try:
+    from bench import digest
+    print(digest.bench_digest())
+except ImportError:
+    pass
+"""
+_LOADER = "import subprocess; print(subprocess.run(['/sbin/ldconfig', '-p'], capture_output=True, text=True).stdout)"
+
+
+def lacks_privilege() -> bool:
+    """Say whether this is a root that cannot do what Apptainer expects of root (containers, some clusters)."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    except (OSError, StopIteration, ValueError):
+        return False
+    return not effective >> _SYS_RESOURCE & 1
+
+
+def exec_argv(job: Job, program: str, *, userns: bool, marker: Path | None = None) -> list[str]:
+    """Return the command of a job: a pure function, compared whole in a test.
+
+    The variables go through ``env -i`` inside: Apptainer before 1.5 mangles quotes and dollars in its own
+    options, and this way nothing of its own reaches the process either. ``marker`` is an empty folder mounted so
+    that the container's processes can be found by it (see ``marked_processes``).
+    """
+    mounts = [f"{job.mounts.work}:{_WORK}:rw", *(f"{path}:{ROOM}/{name}:ro" for name, path in job.mounts.read.items())]
+    mounts += [f"{marker}:/mnt:ro"] if marker else []
+    bad = next((mount for mount in mounts if mount.count(":") != 2 or "," in mount), None)
+    if bad:
+        raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad}")
+    variables = {**job.env, **gpu_variables(job), **preload_variable(job.preload)}
+    privileges = ["--add-caps", "CAP_SYS_NICE"] if job.limits.sys_nice and os.geteuid() == 0 else ["--no-privs"]
+    return [
+        program, "--silent", "exec", *(["--userns"] if userns else []), "--containall", "--cleanenv", "--no-home",
+        *(["--nv"] if job.limits.gpus else []),
+        *privileges, "--net", "--network", "none", "--pwd", _WORK,
+        *(word for mount in mounts for word in ("--bind", mount)),
+        job.prepared.reference, "/usr/bin/env", "-i",
+        *(f"{name}={value}" for name, value in variables.items()), *job.argv,
+    ]  # fmt: skip
+
+
+def gpu_variables(job: Job) -> dict[str, str]:
+    """Return what a job with GPUs needs: ``env -i`` would hide where ``--nv`` puts the driver's libraries.
+
+    ``--nv`` shows every GPU; CUDA_VISIBLE_DEVICES then chooses among them.
+    """
+    gpus = job.limits.gpus
+    if not gpus:
+        return {}
+    libraries = ":".join(filter(None, (_NV_LIBRARIES, job.env.get("LD_LIBRARY_PATH"))))
+    chosen = {} if gpus == ("all",) else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    return {"LD_LIBRARY_PATH": libraries, **chosen}
+
+
+@dataclass(frozen=True)
+class ApptainerEngine:
+    """Runs trials from SIFs, as an ordinary user does on a cluster."""
+
+    places: Places
+    name: str = "apptainer"
+
+    def unavailable(self) -> str | None:
+        """Say why Apptainer cannot be used here, or None when it can."""
+        if find_program() is None:
+            return (
+                "neither apptainer nor singularity is on PATH: https://apptainer.org/docs/admin/main/installation.html"
+            )
+        if not Path("/proc/self/ns/user").exists():
+            return "this kernel has no user namespaces"
+        return None
+
+    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+        """Build the image's SIF, or find it built."""
+        key = inputs_digest(self.places, image, libraries, "apptainer", _SQUASH)
+        stamp = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
+        known = prepared_from(self.places.cache.read_json(stamp))
+        if known and Path(known.reference).exists():
+            return known
+        if why_not() is None:
+            prepared = self._from_docker(DockerEngine(self.places).prepare(image, libraries, say), say)
+        else:
+            prepared = self._alone(image, libraries, say)
+        body = {**asdict(prepared), "loader": None if prepared.loader is None else sorted(prepared.loader)}
+        self.places.cache.write(stamp, json.dumps(body))
+        return prepared
+
+    def _from_docker(self, prepared: Prepared, say: Say) -> Prepared:
+        docker = DockerEngine(self.places)
+        sif = self._sif(prepared.facts["image_id"])
+
+        def build(place: Path) -> None:
+            say(f"making a SIF of {prepared.reference}")
+            with self.places.cache.scratch("sif") as scratch:
+                docker.save(prepared, scratch / "image.tar")
+                self._build(place / "image.sif", f"docker-archive:{scratch / 'image.tar'}", scratch, ())
+
+        self.places.cache.folder(sif.parent, build)
+        facts = {**prepared.facts, "rootfs": self._inside(sif, prepared.python, PROGRAM), "sif_from": "docker archive"}
+        return replace(prepared, engine=self.name, reference=str(sif), facts=facts)
+
+    def _sif(self, digest: str) -> Path:
+        return self.places.cache.root / "sif" / digest_of(digest, _SQUASH)[:24] / "image.sif"
+
+    def _alone(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+        """Build from a definition, on a base made by mmdebstrap: no Docker is needed."""
+        base, tar = bootstrapped_base(image, self.places, say)
+        made = gather(self.places, image, libraries, base, say)
+        sif = self._sif(made.key)
+
+        def build(place: Path) -> None:
+            say(f"building a SIF of {image.name} from its definition (no Docker here)")
+            with self.places.cache.scratch("context") as scratch:
+                write_context(made, self.places.bench, scratch / "context")
+                rooted(tar, scratch / "rooted.tar")
+                docker_archive(scratch / "rooted.tar", scratch / "base.tar", base.reference)
+                text = definition(None, made.recipe(bench_digest(self.places)), {})
+                self._build_definition(place / "image.sif", text, scratch)
+
+        self.places.cache.folder(sif.parent, build)
+        loader = self._inside(sif, made.python, _LOADER)
+        names = frozenset(line.split()[0] for line in loader.splitlines()[1:] if " => " in line)
+        rootfs = self._inside(sif, made.python, PROGRAM)
+        status = self._inside(sif, made.python, "print(open('/var/lib/dpkg/status').read())")
+        bill = bill_of_materials(image.name, rootfs, [*debian_components(status), *wheel_components(made.wheels)])
+        facts = {**context_facts(made), "rootfs": rootfs, "sif_from": "definition"}
+        prepared = Prepared(
+            image.name, self.name, str(sif), made.python, made.libraries(), facts, made.folders.missing, names
+        )
+        self.places.cache.write(self.bill_file(prepared), json.dumps(bill, indent=1) + "\n")
+        return prepared
+
+    def bill_file(self, prepared: Prepared) -> Path:
+        """Return where the image's CycloneDX bill of materials lies."""
+        return DockerEngine(self.places).bill_file(prepared)
+
+    def _build_definition(self, sif: Path, text: str, scratch: Path) -> None:
+        file = scratch / "image.def"
+        file.write_text(text, encoding="utf-8")
+        arguments = (
+            "--build-arg", "BOOTSTRAP=docker-archive", "--build-arg", f"FROM={scratch / 'base.tar'}",
+            "--build-arg", f"CONTEXT={scratch / 'context'}",
+        )  # fmt: skip
+        self._build(sif, str(file), scratch, arguments)
+
+    def _build(self, sif: Path, source: str, scratch: Path, arguments: Sequence[str]) -> None:
+        program = find_program() or "apptainer"
+        steps = not source.startswith("docker-archive:")
+        prefix = ["unshare", "--user", "--map-root-user"] if steps and lacks_privilege() else []
+        argv = [*prefix, program, "build", "--force", f"--mksquashfs-args={_SQUASH}", *arguments, str(sif), source]
+        folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache")}
+        done = run(argv, limit_s=_BUILD_S, env={**os.environ, **folders})
+        if not done.exit.ok:
+            raise _build_error(done, sif)
+
+    def build_named(self, environment: Environment, libraries: tuple[Library, ...], target: Path, say: Say) -> Path:
+        """Write the stand-alone SIF of a named environment to ``target``; return it."""
+        if why_not() is None:
+            prepared = self._from_docker(
+                DockerEngine(self.places).prepare_current(environment.image, libraries, say), say
+            )
+        else:
+            prepared = self.prepare(environment.image, libraries, say)
+        held = self._inside(Path(prepared.reference), prepared.python, _BENCH).strip()
+        if held and held != bench_digest(self.places):
+            say(f"{target.name} holds an older bench/ than this checkout; its record says which")
+        say(f"building {target} on the SIF of {prepared.image}")
+        with self.places.cache.scratch("named") as scratch:
+            file = scratch / "named.def"
+            text = named_definition(environment, prepared.reference, named_labels(environment))
+            file.write_text(text, encoding="utf-8")
+            built = scratch / "named.sif"
+            self._build(built, str(file), scratch, ())
+            with disk_errors(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                beside = target.with_name(f".{target.name}.{os.getpid()}")
+                try:
+                    shutil.copyfile(built, beside)
+                    beside.chmod(0o755)
+                    beside.replace(target)
+                finally:
+                    beside.unlink(missing_ok=True)
+        return target
+
+    def _inside(self, sif: Path, python: str, code: str) -> str:
+        options = ["--containall", "--cleanenv", "--no-home", *(["--userns"] if lacks_privilege() else [])]
+        argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), python, "-I", "-c", code]
+        done = run(argv, limit_s=600.0)
+        if not done.exit.ok:
+            raise EngineError(
+                f"the SIF does not start: {done.last_words(3)}", remedy="`apptainer --debug exec` says more"
+            )
+        return done.stdout.strip()
+
+    def inside(self, mounts: Mounts) -> Mapping[str, str]:
+        """Return the paths inside the container."""
+        return {"work": _WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
+
+    def run(self, job: Job) -> Exit:
+        """Run ``job`` in a container; nothing of it is left running afterwards."""
+        marker = self._markers / marker_name(job)
+        with disk_errors(marker):
+            marker.mkdir(parents=True, exist_ok=True)
+        argv = exec_argv(job, find_program() or "apptainer", userns=lacks_privilege(), marker=marker)
+        try:
+            return self._run(job, argv)
+        finally:
+            self._end(marker.name)
+
+    @property
+    def _markers(self) -> Path:
+        return self.places.cache.root / "work" / "apptainer"
+
+    def _end(self, marker: str) -> int:
+        """Kill what still runs under a marker, and remove the marker."""
+        left = marked_processes(f"{self._markers}/{marker}")
+        for process in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        for folder in self._markers.glob(f"{marker}*"):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        return len(left)
+
+    def _run(self, job: Job, argv: list[str]) -> Exit:
+        limits = job.limits
+        limited = confined(group_name(job), limits.memory_bytes, limits.memory_nodes)
+        with disk_errors(job.log), job.log.open("ab") as log, limited as confinement:
+            ended = run_logged(
+                argv, env=host_variables(), cwd=job.mounts.work, log=log, limit_s=limits.seconds, cpus=limits.cpus,
+                confine=confinement.enter,
+            )  # fmt: skip
+            return replace(_signal_as_code(ended), out_of_memory=not ended.ok and confinement.ran_out())
+
+    def command_line(self, job: Job) -> CommandLine:
+        """Return ``job`` as a command; its variables are set inside the container, so its own ``env`` is empty."""
+        limits = job.limits
+        prefix = [] if not limits.cpus else ["taskset", "--cpu-list", format_cpus(limits.cpus)]
+        prefix += [] if not limits.memory_nodes else ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"]
+        prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]
+        argv = exec_argv(job, "apptainer", userns=lacks_privilege())
+        needs = (Path(job.prepared.reference),)
+        return CommandLine(tuple(argv), {}, job.mounts.work, keep=_OF_THE_HOST, prefix=tuple(prefix), needs=needs)
+
+    def sweep(self, run: str) -> int:
+        """Kill the containers that a killed run left behind, and remove its cgroups."""
+        return self._end(f"{plain_name(run)}.") + sweep_groups(run)
+
+
+def marker_name(job: Job) -> str:
+    """Return the name of a job's marker folder: run, then trial."""
+    return f"{plain_name(job.run)}.{plain_name(job.label)}"
+
+
+def marked_processes(marker: str) -> list[int]:
+    """Return the processes in whose mount table a marker folder (or one whose path begins so) stands.
+
+    A container's process is no child of Apptainer's once that was killed, and its command line and variables
+    are the job's own: its mounts are what still says where it came from (proc_pid_mountinfo(5)).
+    """
+    found = []
+    for table in Path("/proc").glob("[0-9]*/mountinfo"):
+        with contextlib.suppress(OSError):
+            text = table.read_text(encoding="utf-8", errors="replace")
+            if any(_mounted(line, marker) for line in text.splitlines()):
+                found.append(int(table.parent.name))
+    return found
+
+
+def _mounted(line: str, marker: str) -> bool:
+    words = line.split(" ")
+    return len(words) > 4 and words[4].endswith("/mnt") and _tail(marker) in words[3]
+
+
+def _tail(marker: str) -> str:
+    """Return the last two parts of a path: a mount's root is relative to its own file system."""
+    return "/" + "/".join(marker.split("/")[-2:])
+
+
+def host_variables() -> dict[str, str]:
+    """Return all that Apptainer itself may know of the host."""
+    return {name: os.environ[name] for name in _OF_THE_HOST if name in os.environ}
+
+
+def _signal_as_code(ended: Exit) -> Exit:
+    """Apptainer reports a container's death by signal N as exit status 128 + N."""
+    return replace(ended, code=-(ended.code - 128)) if ended.code > 128 else ended
+
+
+def find_program() -> str | None:
+    """Return Apptainer's command, or its older name's, None when neither is here."""
+    return shutil.which("apptainer") or shutil.which("singularity")
+
+
+def _build_error(done: Finished, sif: Path) -> EnvmatrixError:
+    said = done.stderr + done.stdout
+    if "no space left" in said.lower():
+        return disk_full(sif.parent)
+    wrong = [line for line in said.splitlines() if line.startswith(("FATAL", "E:", "ERROR"))]
+    return EngineError(
+        f"apptainer could not build {sif.name}: {'; '.join(wrong[-3:]) or done.last_words(3)}",
+        remedy="`envmatrix doctor` says what this machine lacks; a base that lacks a package: `envmatrix lock`",
+    )

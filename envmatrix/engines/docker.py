@@ -1,0 +1,271 @@
+"""Engine ``docker``: containers of any Docker-API engine, closed (no network, no capabilities) and fair."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import requests.exceptions
+
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say
+from envmatrix.engines.docker_client import (
+    APIError,
+    DockerClient,
+    ImageNotFound,
+    NotFound,
+    connect,
+    docker_errors,
+    why_not,
+)
+from envmatrix.engines.docker_images import DockerImages, container_facts
+from envmatrix.engines.local import preload_variable
+from envmatrix.engines.places import Places
+from envmatrix.engines.stamps import inputs_digest, prepared_from
+from envmatrix.environment import Environment, Image, Library
+from envmatrix.errors import EngineError
+from envmatrix.images.cache import disk_errors
+from envmatrix.images.context import bench_digest, context_facts
+from envmatrix.images.definitions import ROOM, USER
+from envmatrix.images.rootfs import PROGRAM
+from envmatrix.images.sbom import bill_of_materials, debian_components, wheel_components
+from envmatrix.process import Exit
+
+RUN_LABEL = "org.envmatrix.run"
+_WORK = "/work"
+_TMP_BYTES = 2**30
+_KILLED = 137
+
+
+@dataclass(frozen=True)
+class DockerEngine:
+    """Runs trials in containers; the connection is made for each call and closed after it."""
+
+    places: Places
+    name: str = "docker"
+
+    def unavailable(self) -> str | None:
+        """Say why no Docker-API engine can be used here, or None when one answers."""
+        return why_not()
+
+    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+        """Build the image, or find it built."""
+        with _open("preparing an image") as client:
+            return self._prepare(client, image, libraries, say, fresh=False)
+
+    def _prepare(
+        self, client: DockerClient, image: Image, libraries: tuple[Library, ...], say: Say, *, fresh: bool
+    ) -> Prepared:
+        images = DockerImages(client, self.places)
+        engine_id = f"{os.environ.get('DOCKER_HOST', '')} {client.info().get('DockerRootDir')}"  # Podman's ID changes
+        key = inputs_digest(self.places, image, libraries, engine_id)
+        stamp = self.places.cache.root / "prepared" / f"docker-{key[:24]}.json"
+        known = prepared_from(self.places.cache.read_json(stamp))
+        if known and self._is_there(client, known) and not fresh:
+            return known
+        tag, made = images.build(image, libraries, say, fresh=fresh)
+        attributes = client.images.get(tag).attrs
+        inside = _look_inside(client, tag, made.python)
+        facts = {**context_facts(made), **container_facts(attributes), "rootfs": inside["rootfs"]}
+        prepared = Prepared(
+            image.name, self.name, tag, made.python, made.libraries(), facts, made.folders.missing,
+            frozenset(inside["loader"]),
+        )  # fmt: skip
+        self._write_bill(prepared, inside["status"], made.wheels)
+        body = {**asdict(prepared), "loader": sorted(inside["loader"])}
+        self.places.cache.write(stamp, json.dumps(body))
+        return prepared
+
+    def _is_there(self, client: DockerClient, prepared: Prepared) -> bool:
+        try:
+            return str(client.images.get(prepared.reference).id) == prepared.facts["image_id"]
+        except ImageNotFound:
+            return False
+
+    def _write_bill(self, prepared: Prepared, status: str, wheels: Any) -> None:
+        components = [*debian_components(status), *wheel_components(wheels)]
+        bill = bill_of_materials(prepared.image, prepared.facts["rootfs"], components)
+        self.places.cache.write(self.bill_file(prepared), json.dumps(bill, indent=1) + "\n")
+
+    def bill_file(self, prepared: Prepared) -> Path:
+        """Return where the image's CycloneDX bill of materials lies."""
+        return self.places.cache.root / "sbom" / f"{prepared.facts['rootfs'].removeprefix('sha256:')}.cdx.json"
+
+    def prepare_current(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+        """Prepare the image with today's bench/ baked in (while benchmarking, bench/ is mounted instead)."""
+        with _open("preparing an image") as client:
+            prepared = self._prepare(client, image, libraries, say, fresh=False)
+            if DockerImages(client, self.places).bench_inside(prepared.reference) == bench_digest(self.places):
+                return prepared
+            say(f"{prepared.reference} holds an older bench/: building it anew")
+            return self._prepare(client, image, libraries, say, fresh=True)
+
+    def build_named(self, environment: Environment, libraries: tuple[Library, ...], say: Say) -> str:
+        """Build the stand-alone image of a named environment, with today's bench/; return its tag."""
+        prepared = self.prepare_current(environment.image, libraries, say)
+        with _open(f"building {environment.name}") as client:
+            return DockerImages(client, self.places).named(environment, prepared.reference, say)
+
+    def save(self, prepared: Prepared, file: Path) -> None:
+        """Write an image as a docker archive (what Apptainer makes a SIF of)."""
+        with _open("saving an image") as client:
+            DockerImages(client, self.places).save(prepared.reference, file)
+
+    def inside(self, mounts: Mounts) -> Mapping[str, str]:
+        """Return the paths inside the container."""
+        return {"work": _WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
+
+    def run(self, job: Job) -> Exit:
+        """Run ``job`` in a container of its own; the container is gone afterwards, whatever happens."""
+        with _open(f"running {job.label}") as client:
+            user = _user(client)
+            _let_write(job.mounts.work, user)
+            container = client.api.create_container_from_config(container_config(job, user), name=None)["Id"]
+            try:
+                return _run_to_end(client, container, job)
+            finally:
+                _remove(client, container)
+
+    def command_line(self, job: Job) -> CommandLine:
+        """Refuse: a daemon starts the container, outside the job and the limits of a batch system."""
+        raise EngineError(
+            f"{job.label}: Docker containers do not run inside a batch job",
+            remedy="use `--engine apptainer` or `--engine local` with this launcher",
+        )
+
+    def sweep(self, run: str) -> int:
+        """Remove the containers that a killed run of that name left behind."""
+        with _open("sweeping") as client:
+            left = client.containers.list(all=True, filters={"label": f"{RUN_LABEL}={run}"})
+            for container in left:
+                _remove(client, str(container.id))
+            return len(left)
+
+
+@contextlib.contextmanager
+def _open(doing: str) -> Any:
+    with docker_errors(doing):
+        client = connect()
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def container_config(job: Job, user: str) -> dict[str, Any]:
+    """Return the API's configuration of a job's container: a pure function, compared whole in a test.
+
+    seccomp is off, as under Apptainer: Docker's filter would block set_mempolicy and can slow the CPU down.
+    """
+    limits = job.limits
+    binds = [f"{job.mounts.work}:{_WORK}:rw"]
+    binds += [f"{path}:{ROOM}/{name}:ro" for name, path in job.mounts.read.items()]
+    bad = next((bind for bind in binds if bind.count(":") != 2), None)
+    if bad:
+        raise EngineError(f"Docker cannot mount a folder with a colon in its path: {bad}", remedy="rename the folder")
+    variables = {**job.env, **preload_variable(job.preload)}
+    host: dict[str, Any] = {
+        "Binds": binds,
+        "NetworkMode": "none",
+        "ReadonlyRootfs": True,
+        "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={_TMP_BYTES}"},  # noqa: S108 - inside the container
+        "ShmSize": limits.shm_bytes,
+        "CapDrop": ["ALL"],
+        "CapAdd": ["SYS_NICE"] if limits.sys_nice else [],
+        "SecurityOpt": ["no-new-privileges", "seccomp=unconfined"],
+        "CpusetCpus": ",".join(map(str, limits.cpus)),
+        "CpusetMems": ",".join(map(str, limits.memory_nodes)),
+        "LogConfig": {"Type": "json-file", "Config": {}},
+    }
+    if limits.gpus:
+        host["DeviceRequests"] = [gpu_request(limits.gpus)]
+    if limits.memory_bytes:
+        host |= {"Memory": limits.memory_bytes, "MemorySwap": limits.memory_bytes}
+    return {
+        "Image": job.prepared.reference,
+        "Entrypoint": [],
+        "Cmd": list(job.argv),
+        "Env": [f"{name}={value}" for name, value in variables.items()],
+        "WorkingDir": _WORK,
+        "User": user,
+        "NetworkDisabled": True,
+        "Labels": {RUN_LABEL: job.run, "org.envmatrix.trial": job.label},
+        "HostConfig": host,
+    }
+
+
+def gpu_request(gpus: tuple[str, ...]) -> dict[str, Any]:
+    """Return the API's DeviceRequest, as ``docker run --gpus`` makes it; it needs NVIDIA's container toolkit."""
+    chosen: dict[str, Any] = {"Count": -1} if gpus == ("all",) else {"DeviceIDs": list(gpus)}
+    return {"Driver": "", **chosen, "Capabilities": [["gpu"]], "Options": {}}
+
+
+def _user(client: DockerClient) -> str:
+    """Return the user inside: never root, except where a rootless engine's root is the caller itself."""
+    options = client.info().get("SecurityOptions") or []
+    if any("rootless" in str(option) for option in options):
+        return "0:0"
+    return f"{USER}:{USER}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
+
+
+def _let_write(work: Path, user: str) -> None:
+    if os.getuid() == 0 and user != "0:0" and work.stat().st_uid == 0:
+        with disk_errors(work):
+            os.chown(work, *map(int, user.split(":")))
+
+
+def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
+    started = time.monotonic()
+    client.api.start(container)
+    timed_out = False
+    try:
+        code = int(client.api.wait(container, timeout=math.ceil(job.limits.seconds))["StatusCode"])
+    except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError):
+        with contextlib.suppress(APIError):
+            client.api.kill(container)
+        code, timed_out = int(client.api.wait(container, timeout=60)["StatusCode"]), True
+    wall = time.monotonic() - started
+    with disk_errors(job.log), job.log.open("ab") as log:
+        log.write(client.api.logs(container, stdout=True, stderr=True))
+    state = client.api.inspect_container(container)["State"]
+    return ended(code, wall, state, job, timed_out=timed_out)
+
+
+def ended(code: int, wall: float, state: Mapping[str, Any], job: Job, *, timed_out: bool) -> Exit:
+    """Return how a container ended; Podman says OOMKilled false for a kill that a memory limit explains."""
+    killed = code == _KILLED and not timed_out
+    out_of_memory = killed and bool(state.get("OOMKilled") or job.limits.memory_bytes)
+    return Exit(-(code - 128) if code > 128 else code, wall, timed_out, out_of_memory)
+
+
+def _remove(client: DockerClient, container: str) -> None:
+    with contextlib.suppress(NotFound):
+        client.api.remove_container(container, force=True, v=True)
+
+
+_LOOK = """
+import json, subprocess
+said = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
+names = sorted({line.split()[0] for line in said.splitlines()[1:] if " => " in line})
+print(json.dumps({"loader": names, "status": open("/var/lib/dpkg/status").read()}))
+"""
+
+
+def _look_inside(client: DockerClient, tag: str, python: str) -> dict[str, Any]:
+    """Read an image's root file-system digest, its packages, and what its loader knows."""
+    found: dict[str, Any] = json.loads(_output(client, tag, [python, "-I", "-c", _LOOK]))
+    found["rootfs"] = _output(client, tag, [python, "-I", "-c", PROGRAM]).strip()
+    return found
+
+
+def _output(client: DockerClient, tag: str, argv: list[str]) -> str:
+    said = client.containers.run(
+        tag, argv, network_mode="none", user=f"{USER}:{USER}", remove=True, labels={RUN_LABEL: "build"}
+    )
+    return bytes(said).decode()

@@ -1,0 +1,89 @@
+"""The connection to a Docker-API socket (Docker, Podman), and its errors in our words."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import requests.exceptions
+from docker import DockerClient
+from docker.errors import APIError, BuildError, DockerException, ImageNotFound, NotFound
+
+from envmatrix.errors import EngineError
+from envmatrix.images.cache import disk_full
+
+_API_S = 3600
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def connect() -> DockerClient:
+    """Connect to $DOCKER_HOST, else Docker's usual socket, else the user's Podman socket."""
+    if "DOCKER_HOST" not in os.environ and not Path("/var/run/docker.sock").exists():
+        runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+        for socket in (f"{runtime}/docker.sock", f"{runtime}/podman/podman.sock", "/run/podman/podman.sock"):
+            if Path(socket).exists():
+                return DockerClient(base_url=f"unix://{socket}", timeout=_API_S)
+    return docker.from_env(timeout=_API_S)
+
+
+def why_not() -> str | None:
+    """Say why no engine answers, with what to do about it; None when one does."""
+    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    try:
+        client = connect()
+        try:
+            client.ping()
+        finally:
+            client.close()
+    except (DockerException, requests.exceptions.RequestException) as error:
+        return _reason(str(error), where)
+    return None
+
+
+def _reason(text: str, where: str) -> str:
+    if "Permission denied" in text or "PermissionError" in text:
+        return f"no permission for {where}: `sudo usermod -aG docker $USER` and log in again, or use rootless Podman"
+    if "FileNotFoundError" in text or "No such file" in text:
+        return f"nothing listens at {where}: install Docker or Podman, or set DOCKER_HOST to its socket"
+    if "Connection refused" in text or "ConnectionRefused" in text:
+        return f"the daemon at {where} is down: `sudo systemctl start docker`"
+    return f"the engine at {where} does not answer: {text[:200]}"
+
+
+@contextlib.contextmanager
+def docker_errors(doing: str) -> Iterator[None]:
+    """Turn what the SDK raises into an EngineError that says what was being done, and the remedy."""
+    try:
+        yield
+    except BuildError as error:
+        raise _build_error(doing, error) from error
+    except (DockerException, requests.exceptions.RequestException) as error:
+        raise _error(doing, str(error)) from error
+
+
+def _build_error(doing: str, error: BuildError) -> EngineError:
+    raw = "".join(str(line.get("stream") or line.get("error") or "") for line in error.build_log)
+    said = _COLOUR.sub("", raw)
+    lines = [line for line in said.splitlines() if line.strip()]
+    wrong = [line for line in lines if line.startswith(("E:", "ERROR", "The following packages have unmet"))]
+    return _error(doing, "; ".join(wrong[-3:] or lines[-3:]) + f" ({str(error.msg)[-80:]})")
+
+
+def _error(doing: str, text: str) -> EngineError:
+    if "no space left" in text.lower():
+        return disk_full(Path(os.environ.get("DOCKER_HOST", "/var/lib/docker").removeprefix("unix://")))
+    if "unmet dep" in text or "Unable to correct" in text or "unable to fetch" in text.lower():
+        return EngineError(
+            f"{doing}: the base lacks a package that the lock takes for granted: {text[:400]}",
+            remedy="make the lock again for this base: `envmatrix lock`",
+        )
+    reason = _reason(text, os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
+    known = reason if "does not answer" not in reason else text[:600]
+    return EngineError(f"{doing}: {known}", remedy="`envmatrix doctor` says which engines answer")
+
+
+__all__ = ["APIError", "DockerClient", "ImageNotFound", "NotFound", "connect", "docker_errors", "why_not"]

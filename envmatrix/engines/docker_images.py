@@ -1,0 +1,193 @@
+"""Images on a Docker-API engine: the base, the image, and named environments on it that are metadata only."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envmatrix.engines.base import Say
+from envmatrix.engines.base_images import bootstrapped_base
+from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors
+from envmatrix.engines.places import Places
+from envmatrix.environment import Environment, Image, Library
+from envmatrix.errors import EngineError
+from envmatrix.images.cache import digest_of, disk_errors
+from envmatrix.images.context import Base, Ingredients, bench_digest, container_suite, gather, write_context
+from envmatrix.images.definitions import dockerfile, named_dockerfile
+from envmatrix.images.suites import BASES
+
+#: https://github.com/distribution/reference: path-component.
+_REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*\Z")
+_STAGE = "org.envmatrix.stage=build"
+
+
+def tag_part(name: str) -> str:
+    """Return a name as Docker allows it in a repository; one that has to change gets a hash, to stay distinct."""
+    if _REPOSITORY.match(name):
+        return name
+    plain = "-".join(re.findall(r"[a-z0-9]+", name.lower()))
+    return f"{plain or 'x'}-{digest_of(name)[:6]}"
+
+
+def pullable(reference: str) -> str:
+    """Return a reference without its tag where it has a digest: not every engine takes both."""
+    return re.sub(r":[^:/@]+@", "@", reference)
+
+
+@dataclass(frozen=True)
+class DockerImages:
+    """Builds images with one engine."""
+
+    client: DockerClient
+    places: Places
+
+    def base(self, image: Image, say: Say) -> Base:
+        """Return the base: what matrix.yaml names, else the pinned official image, else one made by mmdebstrap."""
+        suite = container_suite(image)
+        wanted = image.base or BASES.get(suite)
+        if wanted:
+            try:
+                return self._from_registry(suite, wanted)
+            except EngineError as error:
+                if image.base:
+                    raise
+                say(f"base: no registry here has {wanted.split('@')[0]} ({_first_line(error)}); making one instead")
+        return self._bootstrapped(image, say)
+
+    def _from_registry(self, suite: str, reference: str) -> Base:
+        with docker_errors(f"pulling the base {reference}"):
+            reference = pullable(reference)
+            try:
+                found = self.client.images.get(reference)
+            except ImageNotFound:
+                self.client.images.pull(pullable(reference))
+                found = self.client.images.get(reference)
+            return Base(suite, reference, str(found.id), self._status(reference), reference)
+
+    def _status(self, reference: str) -> str:
+        container = self.client.containers.create(reference, command=["true"], labels={"envmatrix.run": "build"})
+        try:
+            stream, _ = container.get_archive("/var/lib/dpkg/status")
+            with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
+                file = archive.extractfile("status")
+                return file.read().decode() if file else ""
+        except NotFound as error:
+            raise EngineError(f"{reference} is no Debian image (it has no dpkg status)") from error
+        finally:
+            container.remove(force=True)
+
+    def _bootstrapped(self, image: Image, say: Say) -> Base:
+        base, tar = bootstrapped_base(image, self.places, say)
+        repository, tag = base.reference.split(":")
+        with docker_errors(f"importing the base {base.reference}"):
+            if not _has(self.client, base.reference):
+                said = self.client.api.import_image(src=str(tar), repository=repository, tag=tag)
+                image_id = json.loads(str(said).strip().splitlines()[-1])["status"]
+                self.client.api.tag(image_id, repository, tag)  # Podman 4 forgets the tag of an import
+        return base
+
+    def build(self, image: Image, libraries: tuple[Library, ...], say: Say, *, fresh: bool) -> tuple[str, Ingredients]:
+        """Build an image, or find it built; return its tag. ``fresh`` builds again when its bench/ is an old one."""
+        made = gather(self.places, image, libraries, self.base(image, say), say)
+        tag = f"envmatrix/image-{tag_part(image.name)}:{made.key[:12]}"
+        bench = bench_digest(self.places)
+        with docker_errors(f"looking for {tag}"):
+            stale = self.bench_inside(tag) != bench
+            if _has(self.client, tag) and not (stale and fresh):
+                if stale:
+                    say(f"{tag} holds an older bench/: trials get today's, mounted; `envmatrix build` bakes it in")
+                return tag, made
+        say(f"building {tag} on {made.base.reference} ({made.base.choice})")
+        with self.places.cache.only_one(tag), self.places.cache.scratch("context") as scratch:
+            write_context(made, self.places.bench, scratch)
+            self.build_from(scratch, dockerfile(made.recipe(bench)), tag, made.base.reference)
+        return tag, made
+
+    def _id(self, reference: str) -> str:
+        """Return an image's bare id: Podman looks for a short name in a registry, for an id it does not."""
+        try:
+            found = self.client.images.get(pullable(reference))
+        except ImageNotFound:
+            found = self.client.images.get(f"localhost/{reference}")
+        return str(found.id).removeprefix("sha256:")
+
+    def build_from(self, context: Path, text: str, tag: str, base: str | None = None) -> None:
+        """Build a Dockerfile's text with the network off; what a failed build leaves is removed."""
+        with disk_errors(context):
+            (context / "Dockerfile").write_text(text, encoding="utf-8")
+        with docker_errors(f"building {tag}"):
+            try:
+                self.client.images.build(
+                    path=str(context), tag=tag, rm=True, forcerm=True, network_mode="none",
+                    buildargs={"BASE": self._id(base)} if base else {},
+                )  # fmt: skip
+            finally:
+                with contextlib.suppress(APIError):
+                    self.client.images.prune(filters={"dangling": True, "label": _STAGE})
+
+    def named(self, environment: Environment, parent: str, say: Say) -> str:
+        """Build the image of a named environment: its image plus variables and labels; return its tag."""
+        tag = f"envmatrix/{tag_part(environment.name)}:latest"
+        labels = named_labels(environment)
+        with docker_errors(f"looking for {parent}"):
+            text = named_dockerfile(environment, self._id(parent), labels)
+        say(f"building {tag} on {parent}: metadata only")
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            member = tarfile.TarInfo("Dockerfile")
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+        archive.seek(0)
+        with docker_errors(f"building {tag}"):
+            self.client.images.build(
+                fileobj=archive, custom_context=True, tag=tag, rm=True, forcerm=True, network_mode="none"
+            )
+        return tag
+
+    def bench_inside(self, tag: str) -> str | None:
+        """Return the digest of the bench/ that an image holds, or None without such an image."""
+        try:
+            labels: Mapping[str, str] = self.client.images.get(tag).labels or {}
+        except ImageNotFound:
+            return None
+        return labels.get("org.envmatrix.bench")
+
+    def save(self, tag: str, file: Path) -> None:
+        """Write an image as a docker archive."""
+        with docker_errors(f"saving {tag}"), disk_errors(file), file.open("wb") as target:
+            for piece in self.client.images.get(tag).save(chunk_size=2**20, named=True):
+                target.write(piece)
+
+
+def named_labels(environment: Environment) -> dict[str, str]:
+    """Return the labels of a named image."""
+    return {
+        "org.opencontainers.image.title": f"envmatrix/{environment.name}",
+        "org.opencontainers.image.description": environment.description or environment.name,
+        "org.envmatrix.levels": json.dumps(dict(environment.levels), sort_keys=True),
+    }
+
+
+def _has(client: DockerClient, tag: str) -> bool:
+    for name in (tag, f"localhost/{tag}"):
+        with contextlib.suppress(ImageNotFound):
+            client.images.get(name)
+            return True
+    return False
+
+
+def _first_line(error: EngineError) -> str:
+    return error.message.splitlines()[0][:160]
+
+
+def container_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Return what run.json says of a built image."""
+    layers = attributes.get("RootFS", {}).get("Layers") or []
+    return {"image_id": str(attributes.get("Id", "")), "layers": " ".join(layers)}

@@ -1,0 +1,156 @@
+"""Engine ``enroot``: containers without privileges from a squashfs file, as clusters with Pyxis use them.
+
+The squashfs is the one inside the SIF, so Enroot, Apptainer and Docker run the same root file system. Enroot knows
+no network isolation and no limits of its own: a trial sees the host's network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envmatrix.engines.apptainer import ApptainerEngine, find_program
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say
+from envmatrix.engines.local import group_name, preload_variable, sweep_groups
+from envmatrix.engines.memory import confined
+from envmatrix.engines.places import Places
+from envmatrix.environment import Image, Library
+from envmatrix.errors import EngineError
+from envmatrix.host import format_cpus
+from envmatrix.images.cache import digest_of, disk_errors
+from envmatrix.images.definitions import ROOM
+from envmatrix.process import Exit, run, run_logged
+
+_WORK = "/work"
+_LIMIT_S = 1800.0
+_KEPT = (
+    "PATH",
+    "HOME",
+    "USER",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+    "XDG_DATA_HOME",
+    "ENROOT_DATA_PATH",
+    "ENROOT_RUNTIME_PATH",
+)
+_PARTITION = re.compile(r"^\s*(\d+)\s*\|.*\bFS \(Squashfs/", re.MULTILINE)
+
+
+def squashfs_partition(listing: str) -> str | None:
+    """Return the number of the squashfs partition in what `apptainer sif list` prints, None when there is none."""
+    found = _PARTITION.search(listing)
+    return found[1] if found else None
+
+
+def container_name(reference: str) -> str:
+    """Return the name under which an image is unpacked."""
+    return f"envmatrix-{digest_of(reference)[:16]}"
+
+
+def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
+    """Return the command of a job in ``image``, a container's name or a squashfs file: a pure function.
+
+    The variables go through ``env -i`` inside, so that nothing of Enroot or the host reaches the process.
+    """
+    mounts = [(str(job.mounts.work), _WORK, "rw")]
+    mounts += [(str(path), f"{ROOM}/{name}", "ro") for name, path in job.mounts.read.items()]
+    bad = next((source for source, _, _ in mounts if re.search(r"[\s:,\\$]", source)), None)
+    if bad:
+        raise EngineError(
+            f"Enroot cannot mount {bad!r}: blanks, colons, commas, dollars and backslashes mean something in its fstab",
+            remedy="use another folder for results, or ENVMATRIX_CACHE",
+        )
+    variables = {**job.env, **preload_variable(job.preload)}
+    return [
+        program, "start",
+        *(w for s, t, mode in mounts for w in ("--mount", f"{s}:{t}:none:x-create=dir,bind,{mode}")),
+        "--mount", "tmpfs:/tmp:tmpfs:x-create=dir,rw,mode=1777", "--",
+        image, "/bin/sh", "-c", 'cd "$0" && exec "$@"', _WORK, "/usr/bin/env", "-i",
+        *(f"{name}={value}" for name, value in variables.items()), *job.argv,
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EnrootEngine:
+    """Runs trials in Enroot containers."""
+
+    places: Places
+    name: str = "enroot"
+
+    def unavailable(self) -> str | None:
+        """Say why Enroot cannot be used here, or None when it can."""
+        if shutil.which("enroot") is None:
+            return "enroot is not on PATH: https://github.com/NVIDIA/enroot/blob/master/doc/installation.md"
+        return ApptainerEngine(self.places).unavailable()
+
+    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+        """Take the squashfs out of the image's SIF and unpack it as a container, or find it unpacked."""
+        prepared = ApptainerEngine(self.places).prepare(image, libraries, say)
+        file = self.places.cache.root / "enroot" / digest_of(prepared.reference)[:24] / "image.sqsh"
+
+        def take_out(place: Path) -> None:
+            say(f"taking the squashfs out of {prepared.reference}")
+            _take_out(Path(prepared.reference), place / "image.sqsh")
+
+        self.places.cache.folder(file.parent, take_out)
+        known = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
+        name = container_name(str(file))
+        if name not in known:
+            say(f"unpacking {file} as {name}")
+            _checked(["enroot", "create", "--name", name, str(file)])
+        return replace(prepared, engine=self.name, reference=str(file))
+
+    def inside(self, mounts: Mounts) -> Mapping[str, str]:
+        """Return the paths inside the container."""
+        return {"work": _WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
+
+    def run(self, job: Job) -> Exit:
+        """Run ``job`` in the unpacked container; it dies with this process."""
+        argv = start_argv(job, container_name(job.prepared.reference))
+        limits = job.limits
+        variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        limited = confined(group_name(job), limits.memory_bytes, limits.memory_nodes)
+        with disk_errors(job.log), job.log.open("ab") as log, limited as confinement:
+            ended = run_logged(
+                argv, env=variables, cwd=job.mounts.work, log=log, limit_s=limits.seconds, cpus=limits.cpus,
+                confine=confinement.enter,
+            )  # fmt: skip
+            code = -(ended.code - 128) if ended.code > 128 else ended.code
+            return replace(ended, code=code, out_of_memory=not ended.ok and confinement.ran_out())
+
+    def command_line(self, job: Job) -> CommandLine:
+        """Return ``job`` as a command; containers may be local to a node, so the file itself is started."""
+        limits = job.limits
+        prefix = ["taskset", "--cpu-list", format_cpus(limits.cpus)] if limits.cpus else []
+        prefix += ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"] if limits.memory_nodes else []
+        argv = tuple(start_argv(job, job.prepared.reference))
+        return CommandLine(argv, {}, job.mounts.work, _KEPT, tuple(prefix), (Path(job.prepared.reference),))
+
+    def sweep(self, run: str) -> int:
+        """Remove the cgroups of a killed run (its containers died with it)."""
+        return sweep_groups(run)
+
+
+def _take_out(sif: Path, target: Path) -> None:
+    program = find_program() or "apptainer"
+    listing = run([program, "sif", "list", str(sif)], limit_s=_LIMIT_S)
+    number = squashfs_partition(listing.stdout)
+    if number is None:
+        raise EngineError(f"{sif} holds no squashfs: {listing.last_words(2)}")
+    with target.open("wb") as file:
+        ended = run_logged(
+            [program, "sif", "dump", number, str(sif)], env=dict(os.environ), cwd=target.parent, log=file,
+            limit_s=_LIMIT_S,
+        )  # fmt: skip
+    if not ended.ok:
+        raise EngineError(f"the squashfs could not be taken out of {sif}: the process {ended}")
+
+
+def _checked(argv: list[str]) -> None:
+    done = run(argv, limit_s=_LIMIT_S)
+    if not done.exit.ok:
+        raise EngineError(f"enroot could not unpack the image: {done.last_words(2)}")

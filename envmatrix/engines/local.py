@@ -1,0 +1,170 @@
+"""Engine ``local``: a process of a venv (or of a Python that is already there), with an empty host environment."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say
+from envmatrix.engines.memory import confined, leftover_groups, remove_group
+from envmatrix.engines.places import Places
+from envmatrix.engines.stamps import inputs_digest, prepared_from
+from envmatrix.environment import Image, Library
+from envmatrix.errors import EngineError, SkipEnvironmentError
+from envmatrix.host import format_cpus
+from envmatrix.images.cache import disk_errors
+from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
+from envmatrix.images.locks import Locks
+from envmatrix.images.pythons import Python, ask, remembered_python
+from envmatrix.images.system import known_to_loader
+from envmatrix.images.venvs import build_venv
+from envmatrix.images.wheelhouse import Wheelhouse
+from envmatrix.process import Exit, run, run_logged
+
+_TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
+_GROUP = "envmatrix-"
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Runs trials as plain processes of this machine."""
+
+    places: Places
+    name: str = "local"
+
+    def unavailable(self) -> str | None:
+        """Say why this engine cannot be used here, or None when it can."""
+        return None if sys.platform == "linux" else "the local engine needs Linux (affinity, LD_PRELOAD)"
+
+    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+        """Build what is missing of ``image`` and its libraries, or find it built (a stamp makes that instant)."""
+        if image.suite and not image.requirements and not image.interpreter:
+            raise SkipEnvironmentError(
+                f"image {image.name} is made of Debian {image.suite}'s own packages, which only a container can hold",
+                remedy="use `--engine docker` or `--engine apptainer`",
+            )
+        python = _given(image.interpreter) if image.interpreter else remembered_python(self.places.cache, image.python)
+        stamp = (
+            self.places.cache.root
+            / "prepared"
+            / f"local-{inputs_digest(self.places, image, libraries, asdict(python))[:24]}.json"
+        )
+        prepared = _still_there(prepared_from(self.places.cache.read_json(stamp)))
+        if prepared is None:
+            prepared = self._build(image, libraries, python, say)
+            if not prepared.missing:  # a library that is missing now may be installed before the next time
+                self.places.cache.write(stamp, json.dumps({**asdict(prepared), "loader": None}))
+        return replace(prepared, loader=frozenset(known_to_loader()))
+
+    def _build(self, image: Image, libraries: tuple[Library, ...], python: Python, say: Say) -> Prepared:
+        cache = self.places.cache
+        locks = Locks(self.places.locks, cache)
+        if image.interpreter:
+            reference, program, facts = python.path, python.path, _imports_torch(python, image)
+        else:
+            reference, program, facts = self._venv(image, python, locks, say)
+        host = python if not image.interpreter else remembered_python(cache, None)
+        folders: Folders = LibraryBuilder(cache, locks, host, say).build(libraries)
+        facts = {**facts, "python": python.version, **folders.facts}
+        return Prepared(image.name, self.name, reference, program, folders.folders, facts, folders.missing)
+
+    def _venv(self, image: Image, python: Python, locks: Locks, say: Say) -> tuple[str, str, dict[str, str]]:
+        path, section = locks.of_image(image, python, say)
+        wheels = Wheelhouse(self.places.cache).fill(section.packages, path, python, image.index, say)
+        folder = build_venv(self.places.cache, python, section.packages, wheels, say)
+        facts = {"lock": path.name, "lock_digest": f"sha256:{sections_digest([section])}"}
+        facts |= {f"package {pin.name}": pin.version for pin in section.packages}
+        return str(folder), str(folder / "bin" / "python"), facts
+
+    def inside(self, mounts: Mounts) -> Mapping[str, str]:
+        """Return host paths: nothing is hidden from a local process."""
+        return {"work": str(mounts.work), **{name: str(path) for name, path in mounts.read.items()}}
+
+    def run(self, job: Job) -> Exit:
+        """Run ``job`` with exactly its variables; LD_PRELOAD is set only in the child."""
+        variables = {**job.env, **preload_variable(job.preload)}
+        limits = job.limits
+        limited = confined(group_name(job), limits.memory_bytes, limits.memory_nodes)
+        with disk_errors(job.log), job.log.open("ab") as log, limited as confinement:
+            ended = run_logged(
+                job.argv, env=variables, cwd=job.mounts.work, log=log, limit_s=limits.seconds, cpus=limits.cpus,
+                confine=confinement.enter,
+            )  # fmt: skip
+            return replace(ended, out_of_memory=not ended.ok and confinement.ran_out())
+
+    def command_line(self, job: Job) -> CommandLine:
+        """Return ``job`` as a command; its memory limit is RLIMIT_DATA, as here where no cgroup may be made."""
+        limits = job.limits
+        prefix = [] if not limits.cpus else ["taskset", "--cpu-list", format_cpus(limits.cpus)]
+        prefix += [] if not limits.memory_nodes else ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"]
+        prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]
+        needs = (Path(job.prepared.python), *(Path(path) for path in job.preload if "/" in path))
+        env = {**job.env, **preload_variable(job.preload)}
+        return CommandLine(job.argv, env, job.mounts.work, prefix=tuple(prefix), needs=needs)
+
+    def sweep(self, run: str) -> int:
+        """Remove the cgroups of a killed run (its processes died with it)."""
+        return sweep_groups(run)
+
+
+def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:
+    """Return LD_PRELOAD for these libraries, in this order; the loader splits at blanks and colons."""
+    bad = next((path for path in preload if re.search(r"[\s:]", path)), None)
+    if bad:
+        raise EngineError(
+            f"{bad!r} cannot be preloaded: the loader splits LD_PRELOAD at blanks and colons (ld.so(8))",
+            remedy="set ENVMATRIX_CACHE to a folder without blanks and colons in its path",
+        )
+    return {"LD_PRELOAD": ":".join(preload)} if preload else {}
+
+
+def plain_name(text: str) -> str:
+    """Return a text as it can stand in a file's name."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text)[:100]
+
+
+def sweep_groups(run: str) -> int:
+    """Remove the cgroups that a killed run of that name left behind; return how many."""
+    return sum(remove_group(group) for group in leftover_groups(_GROUP + plain_name(run) + "."))
+
+
+def group_name(job: Job) -> str:
+    """Return the name of a job's cgroup."""
+    return f"{_GROUP}{plain_name(job.run)}.{plain_name(job.label)}"
+
+
+def _still_there(prepared: Prepared | None) -> Prepared | None:
+    """Return what a stamp says, or None when what it names is gone."""
+    if prepared is None:
+        return None
+    paths = [prepared.reference, prepared.python, *prepared.libraries.values()]
+    return prepared if all(Path(path).exists() for path in paths) else None
+
+
+def _given(interpreter: str) -> Python:
+    path = shutil.which(Path(interpreter).expanduser())
+    python = ask(path) if path else None
+    if python is None:
+        raise SkipEnvironmentError(
+            f"interpreter: {interpreter} is no Python that starts on this machine",
+            remedy="load the module that has it (`module load ...`), or write its full path in matrix.yaml",
+        )
+    return python
+
+
+def _imports_torch(python: Python, image: Image) -> dict[str, str]:
+    """Check, in the empty environment of a trial, that the given Python has torch."""
+    done = run([python.path, "-c", _TORCH], limit_s=300.0, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})
+    try:
+        version, file = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        raise SkipEnvironmentError(
+            f"interpreter: {image.interpreter} ({python.path}) cannot import torch: {done.last_words(1)}",
+            remedy=f"install PyTorch for it (`{python.path} -m pip install torch`), or name another interpreter",
+        ) from None
+    return {"torch": version, "torch_file": file}

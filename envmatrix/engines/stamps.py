@@ -1,0 +1,35 @@
+"""Remembering what was prepared, so that a no-change prepare costs milliseconds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from envmatrix.engines.base import Prepared
+from envmatrix.engines.places import Places
+from envmatrix.environment import Image, Library
+from envmatrix.images.cache import digest_of
+from envmatrix.images.definitions import recipe_digest
+from envmatrix.images.suites import bootstrap_argv
+
+
+def inputs_digest(places: Places, image: Image, libraries: tuple[Library, ...], *more: object) -> str:
+    """Return a digest of all that a prepared image follows from, the texts of its locks among it."""
+    pattern = re.compile(rf"({re.escape(image.name)}|libraries|system)\..*\.txt\Z")
+    names = sorted(places.locks.iterdir()) if places.locks.is_dir() else []
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in names if pattern.match(path.name)]
+    how = (recipe_digest(wheels=True), bootstrap_argv("", Path(), ""))
+    return digest_of(asdict(image), [asdict(item) for item in libraries], texts, how, more)
+
+
+def prepared_from(body: dict[str, Any] | None) -> Prepared | None:
+    """Read a stamp; None when there is none, or one of another version."""
+    if body is None:
+        return None
+    try:
+        loader = body.pop("loader")
+        return Prepared(**body, loader=None if loader is None else frozenset(loader))
+    except (TypeError, KeyError):
+        return None

@@ -1,0 +1,227 @@
+"""An environment: one level of every factor, resolved into the image it needs and what it sets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from envmatrix.errors import InputError, suggestion
+from envmatrix.matrix.model import Factor, Level, Matrix
+from envmatrix.matrix.templates import fill
+
+#: Variables that are lists: two levels may each contribute, joined by this separator.
+JOINED = {
+    "GLIBC_TUNABLES": ":",
+    "MALLOC_CONF": ",",
+    "PYTORCH_ALLOC_CONF": ",",
+    "PYTORCH_CUDA_ALLOC_CONF": ",",
+}
+_REFERENCE_IMAGE = "default"
+
+
+@dataclass(frozen=True)
+class Library:
+    """Shared libraries that a setting factor's level needs, held by every image in a folder of its own.
+
+    ``requirements`` are wheels (unpacked, never installed into the venv: two versions of one library must be able
+    to lie side by side), ``apt`` Debian packages (unpacked likewise).
+    """
+
+    key: str
+    requirements: tuple[str, ...] = ()
+    apt: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Image:
+    """One combination of image factors. ``name`` is a stable identifier used in file names and tags."""
+
+    name: str
+    python: str | None = None
+    requirements: tuple[str, ...] = ()
+    index: tuple[str, ...] = ()
+    apt: tuple[str, ...] = ()
+    suite: str | None = None
+    base: str | None = None
+    interpreter: str | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A name, one level of every factor, and all that follows from it. Templates are already filled in.
+
+    ``variables`` maps to None where a variable is explicitly absent. ``preload`` is (library key, file name) in
+    the order in which LD_PRELOAD must list them; an empty key means: wherever the system has it.
+    """
+
+    name: str
+    description: str
+    levels: Mapping[str, str]
+    image: Image
+    variables: Mapping[str, str | None]
+    preload: tuple[tuple[str, str], ...]
+    claims: Mapping[str, tuple[str, ...]]
+    cpus: str | None = None
+    memory_nodes: str | None = None
+    changes_numerics: bool = False
+    libraries: tuple[Library, ...] = field(default=())
+
+
+def library_of(factor: str, level_name: str, level: Level) -> Library | None:
+    """Return the library folder that a setting factor's level needs, or None when it needs none."""
+    if not level.requirements and not level.apt:
+        return None
+    return Library(f"{factor}-{level_name}", level.requirements, level.apt, level.preload)
+
+
+def all_libraries(matrix: Matrix) -> tuple[Library, ...]:
+    """Return the libraries of every setting factor's level: every image holds all of them."""
+    found = (
+        library_of(factor.name, name, level)
+        for factor in matrix.factors.values()
+        if not factor.is_image
+        for name, level in factor.levels.items()
+    )
+    return tuple(library for library in found if library)
+
+
+def image_of(matrix: Matrix, levels: Mapping[str, str]) -> Image:
+    """Combine the image factors' levels into one image; its name joins the level names that say something."""
+    chosen = [(factor, levels[factor.name]) for factor in matrix.factors.values() if factor.is_image]
+    bits = [factor.levels[level] for factor, level in chosen]
+    named = [f"{factor.name}-{level}" for factor, level in chosen]
+
+    def one(attribute: str) -> str | None:
+        values = [value for level in bits if (value := getattr(level, attribute))]
+        return values[-1] if values else None
+
+    return Image(
+        name="_".join(named) or _REFERENCE_IMAGE,
+        python=one("python"),
+        requirements=tuple(item for level in bits for item in level.requirements),
+        index=tuple(level.index for level in bits if level.index),
+        apt=tuple(item for level in bits for item in level.apt),
+        suite=one("suite"),
+        base=one("base"),
+        interpreter=one("interpreter"),
+    )
+
+
+def images_of(matrix: Matrix) -> dict[str, Image]:
+    """Return every image that a named environment or a design of ``matrix`` can ask for, by name."""
+    environments = [resolve(matrix, name, {}) for name in matrix.environments]
+    return {environment.image.name: environment.image for environment in environments}
+
+
+def _merge_variable(merged: dict[str, str | None], name: str, value: str | None, who: str) -> None:
+    old = merged.get(name)
+    if name not in merged or old == value:
+        merged[name] = value
+    elif name in JOINED and old and value:
+        merged[name] = f"{old}{JOINED[name]}{value}"
+    else:
+        raise InputError(
+            f"{who} sets {name} to {value!r}, but another level already sets it to {old!r}",
+            remedy="choose levels that do not set the same variable, or write one level that sets both things",
+        )
+
+
+def _check_requires(name: str, factor: Factor, level: Level, levels: Mapping[str, str]) -> None:
+    for other, allowed in level.requires.items():
+        if levels[other] not in allowed:
+            raise InputError(
+                f"environment {name!r}: {factor.name}={levels[factor.name]} requires "
+                f"{other} to be {' or '.join(allowed)}, not {levels[other]}",
+                remedy=f"set {other}: {allowed[0]} in it, or leave {factor.name} at {factor.reference}",
+            )
+
+
+def complete_levels(matrix: Matrix, chosen: Mapping[str, str], name: str) -> dict[str, str]:
+    """Fill in the reference level of every factor not in ``chosen``; unknown words are an InputError."""
+    for factor, level in chosen.items():
+        if factor not in matrix.factors:
+            raise InputError(f"environment {name!r}: no factor {factor!r}", remedy=suggestion(factor, matrix.factors))
+        if level not in matrix.factors[factor].levels:
+            known = matrix.factors[factor].levels
+            raise InputError(f"environment {name!r}: {factor} has no level {level!r}", remedy=suggestion(level, known))
+    return {factor.name: chosen.get(factor.name, factor.reference) for factor in matrix.factors.values()}
+
+
+def resolve(matrix: Matrix, name: str, facts: Mapping[str, str]) -> Environment:
+    """Resolve a named environment; ``facts`` fills templates such as {physical_cores} (empty: left as written)."""
+    if name not in matrix.environments:
+        raise InputError(f"no environment {name!r}", remedy=suggestion(name, matrix.environments))
+    entry = matrix.environments[name]
+    return build(matrix, name, entry.levels, facts, entry.description)
+
+
+def build(
+    matrix: Matrix, name: str, chosen: Mapping[str, str], facts: Mapping[str, str], description: str = ""
+) -> Environment:
+    """Build an environment from chosen levels (a factorial design's cell has no entry of its own)."""
+    levels = complete_levels(matrix, chosen, name)
+    variables: dict[str, str | None] = {}
+    preload: list[tuple[str, str]] = []
+    claims: dict[str, tuple[str, ...]] = {}
+    libraries: list[Library] = []
+    bits = [(matrix.factors[factor], matrix.factors[factor].levels[level]) for factor, level in levels.items()]
+    for factor, level in bits:
+        _check_requires(name, factor, level, levels)
+        for variable, value in level.env.items():
+            text = None if value is None else fill(value, facts)
+            _merge_variable(variables, variable, text, f"{factor.name}={levels[factor.name]} of {name!r}")
+        library = None if factor.is_image else library_of(factor.name, levels[factor.name], level)
+        libraries += [library] if library else []
+        preload += [(library.key if library else "", item) for item in level.preload]
+        claims.update({path: tuple(fill(v, facts) for v in allowed) for path, allowed in level.claims.items()})
+    last = {
+        attribute: [v for _, level in bits if (v := getattr(level, attribute))]
+        for attribute in ("cpus", "memory_nodes")
+    }
+    return Environment(
+        name=name,
+        description=description,
+        levels=levels,
+        image=image_of(matrix, levels),
+        variables=variables,
+        preload=tuple(_preload_order(preload)),
+        claims=claims,
+        cpus=fill(last["cpus"][-1], facts) if last["cpus"] else None,
+        memory_nodes=fill(last["memory_nodes"][-1], facts) if last["memory_nodes"] else None,
+        changes_numerics=any(level.changes_numerics for _, level in bits),
+        libraries=tuple(libraries),
+    )
+
+
+def _preload_order(items: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Put allocators first: OpenMP runtimes allocate while they load, and must find the final malloc."""
+    return sorted(items, key=lambda item: "malloc" not in item[1])
+
+
+def digest(environment: Environment) -> str:
+    """Return a sha256 over everything that makes this environment what it is, its names apart."""
+    body = {key: value for key, value in asdict(environment).items() if key not in {"name", "description", "claims"}}
+    return "sha256:" + hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def to_json(environment: Environment) -> dict[str, Any]:
+    """Return the environment's part of run.json."""
+    return {**asdict(environment), "digest": digest(environment)}
+
+
+def from_json(body: Mapping[str, Any]) -> Environment:
+    """Read what ``to_json`` wrote: a resumed run uses the environments it began with, not today's matrix."""
+    fields = {key: value for key, value in body.items() if key in Environment.__dataclass_fields__}
+    fields["image"] = Image(**_tuples(body["image"]))
+    fields["libraries"] = tuple(Library(**_tuples(item)) for item in body["libraries"])
+    fields["preload"] = tuple((key, file) for key, file in body["preload"])
+    fields["claims"] = {path: tuple(allowed) for path, allowed in body["claims"].items()}
+    return Environment(**fields)
+
+
+def _tuples(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in body.items()}

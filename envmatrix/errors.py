@@ -1,0 +1,88 @@
+"""The errors a user can meet: each says what happened, where, and what to do. Only ``cli`` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import IntEnum
+from pathlib import Path
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the ``envmatrix`` command (documented in README.md)."""
+
+    FINE = 0
+    BAD_INPUT = 2
+    SOME_FAILED = 3
+    NOTHING_RAN = 4
+    SLOWER = 5
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in a file; ``line`` and ``column`` count from 1 as editors do."""
+
+    file: Path
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+
+
+class EnvmatrixError(Exception):
+    """Base of every error shown to a user.
+
+    ``message`` says what happened, ``where`` the place, ``remedy`` what to change; ``exit_code`` is the
+    command's exit code when this error ends it.
+    """
+
+    exit_code = ExitCode.BAD_INPUT
+
+    def __init__(self, message: str, *, remedy: str = "", where: Where | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.where = where
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        remedy = f"\n  -> {self.remedy}" if self.remedy else ""
+        return f"{place}{self.message}{remedy}"
+
+
+class InputError(EnvmatrixError):
+    """Something the user wrote (matrix.yaml, an argument, a file) cannot be used as it is."""
+
+
+class StoreError(EnvmatrixError):
+    """A results folder cannot be read or written; what is on disk is left as it is."""
+
+
+class NothingRanError(EnvmatrixError):
+    """Not one trial could be run."""
+
+    exit_code = ExitCode.NOTHING_RAN
+
+
+class EngineError(EnvmatrixError):
+    """An engine is not there, does not answer, or could not build."""
+
+    exit_code = ExitCode.NOTHING_RAN
+
+
+class SkipEnvironmentError(EnvmatrixError):
+    """This environment cannot be had on this machine; the others go on. The message is the skip reason."""
+
+    exit_code = ExitCode.NOTHING_RAN
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Say which known word was probably meant, or list them all when none is near."""
+    words = sorted(set(known))
+    near = get_close_matches(word, words, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known: {', '.join(words)}" if words else "there is none yet"

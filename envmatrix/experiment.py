@@ -1,0 +1,284 @@
+"""From a design to something that can run: arms, environments, engines, prepared images, and the run's folder."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from envmatrix import __version__, project
+from envmatrix import environment as environments
+from envmatrix.data import pinned_workload, prepare_data
+from envmatrix.engines.base import Engine, Prepared, Say, library_path
+from envmatrix.engines.catalog import find_engine
+from envmatrix.engines.places import Places
+from envmatrix.environment import Environment, Library
+from envmatrix.errors import EngineError, InputError, NothingRanError, SkipEnvironmentError, suggestion
+from envmatrix.host import Host, parse_cpus, this_host
+from envmatrix.images.cache import Cache
+from envmatrix.matrix import Design, Matrix
+from envmatrix.plan import Plan, make_arms
+from envmatrix.store import Run, RunFolder
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run that is ready to go on: what run.json says, and the prepared images it needs on this machine."""
+
+    run: Run
+    folder: RunFolder
+    engines: Mapping[str, Engine]
+    environments: Mapping[str, Environment]
+    prepared: Mapping[tuple[str, str], Prepared]
+    bench: Path
+    data: Path
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return self.run.plan
+
+
+def find_design(matrix: Matrix, name: str) -> Design:
+    """Return the design called ``name``, or an InputError that says which there are."""
+    if name not in matrix.designs:
+        raise InputError(f"no design {name!r}", remedy=suggestion(name, matrix.designs))
+    return matrix.designs[name]
+
+
+def design_environments(matrix: Matrix, design: Design, facts: Mapping[str, str]) -> dict[str, Environment]:
+    """Resolve every environment of a design, the baseline first."""
+    if design.factors:
+        return {env.name: env for env in _factorial(matrix, design, facts)}
+    names = dict.fromkeys((design.baseline, *design.environments, *design.ladder))
+    return {name: environments.resolve(matrix, name, facts) for name in names}
+
+
+def _factorial(matrix: Matrix, design: Design, facts: Mapping[str, str]) -> Iterable[Environment]:
+    """Yield one environment per cell of the full factorial; the first cell is the baseline."""
+    factors = list(design.factors)
+    for index, cell in enumerate(itertools.product(*design.factors.values())):
+        chosen = dict(zip(factors, cell, strict=True))
+        name = design.baseline if index == 0 else "+".join(f"{factor}-{level}" for factor, level in chosen.items())
+        yield environments.build(matrix, name, chosen, facts)
+
+
+def make_plan(design: Design, names: tuple[str, ...], engines: tuple[str, ...]) -> Plan:
+    """Make the plan of a design; pure, and the same for the same seed."""
+    return Plan(
+        design=design.name,
+        arms=make_arms(names, design.workloads, engines, design.baseline, design.application),
+        seed=design.seed,
+        min_blocks=design.min_blocks,
+        max_blocks=design.max_blocks,
+        target=design.target,
+        margin=design.margin,
+        budget_s=design.budget,
+        race=design.race,
+    )
+
+
+def prepare_images(
+    chosen: Mapping[str, Environment], engines: Mapping[str, Engine], libraries: tuple[Library, ...], say: Say
+) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
+    """Build every image on every engine; return what is ready and, per (environment, engine), why it is not."""
+    ready: dict[tuple[str, str], Prepared] = {}
+    missing: dict[tuple[str, str], str] = {}
+    failures: dict[tuple[str, str], str] = {}
+    for engine in engines.values():
+        for env in chosen.values():
+            key = (env.image.name, engine.name)
+            try:
+                if key not in ready and key not in failures:
+                    ready[key] = engine.prepare(env.image, libraries, say)
+                if key in ready:
+                    check_libraries(ready[key], env)
+            except (SkipEnvironmentError, EngineError) as error:
+                if key not in ready:
+                    failures[key] = str(error)
+                missing[env.name, engine.name] = str(error)
+            if key in failures:
+                missing[env.name, engine.name] = failures[key]
+    return ready, missing
+
+
+def check_libraries(prepared: Prepared, env: Environment) -> None:
+    """Find every library that ``env`` preloads, or raise SkipEnvironmentError with the install lines."""
+    for key, file in env.preload:
+        library_path(prepared, key, file)
+
+
+def open_engines(names: Iterable[str], places: Places) -> dict[str, Engine]:
+    """Find the engines and make sure that each can be used here."""
+    engines = {name: find_engine(name, places) for name in names}
+    for name, engine in engines.items():
+        reason = engine.unavailable()
+        if reason:
+            raise EngineError(f"engine {name} cannot be used here: {reason}", remedy="`envmatrix doctor` says more")
+    return engines
+
+
+def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
+    """Copy ``bench`` into the cache under its digest, so that an edit during a run changes nothing in it."""
+    source = source or project.bench_folder()
+    digest = project.bench_digest(source)
+    target = _bench_copy(digest)
+    if not target.exists():
+        temporary = target.parent.with_name(f".{target.parent.name}.{id(target)}")
+        shutil.copytree(source, temporary / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+        try:
+            temporary.rename(target.parent)
+        except OSError:
+            shutil.rmtree(temporary)
+    return digest, target
+
+
+def _bench_copy(digest: str) -> Path:
+    return project.cache_folder() / "bench" / digest.removeprefix("sha256:")[:16] / "bench"
+
+
+def begin(
+    matrix: Matrix,
+    design: Design,
+    engine_names: tuple[str, ...],
+    results: Path,
+    say: Say,
+    command: tuple[str, ...],
+    launcher: str = "here",
+    host: Host | None = None,
+    bench: Path | None = None,
+    name: str | None = None,
+) -> Experiment:
+    """Prepare everything a design needs and write run.json; nothing has been measured yet.
+
+    ``host`` is the machine that trials will run on (None: this one), ``bench`` the benchmark (None: the project's),
+    ``name`` the run's name (None: design and time).
+    """
+    digest, bench = snapshot_bench(bench)
+    host = host or this_host()
+    facts = host.facts(confined(design, host))
+    chosen = design_environments(matrix, design, facts)
+    engines = open_engines(engine_names, places_of(Path(matrix.path), bench))
+    ready, missing = prepare_images(chosen, engines, environments.all_libraries(matrix), say)
+    plan = make_plan(design, tuple(chosen), engine_names)
+    skipped = {arm.name: reason for arm in plan.arms if (reason := missing.get((arm.runs, arm.engine)))}
+    if len(skipped) == len(plan.arms):
+        raise NothingRanError(
+            f"no environment of design {design.name!r} can be had here: {next(iter(skipped.values()))}"
+        )
+    created = datetime.datetime.now(datetime.timezone.utc)
+    run = Run(
+        name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}",
+        created=created.isoformat(timespec="seconds"),
+        plan=plan,
+        matrix_digest=matrix.digest,
+        bench_digest=digest,
+        host=host.to_json(),
+        versions={"envmatrix": __version__},
+        environments={name: environments.to_json(env) for name, env in chosen.items()},
+        workloads=_workloads(matrix, design, bench, say),
+        design=design.model_dump(mode="json"),
+        images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
+        skipped=skipped,
+        launcher=launcher,
+        matrix_text=Path(matrix.path).read_text(encoding="utf-8"),
+        command=command,
+    )
+    run, folder = _new_folder(run, results)
+    return Experiment(run, folder, engines, chosen, ready, bench, _data_folder())
+
+
+def _workloads(matrix: Matrix, design: Design, bench: Path, say: Say) -> dict[str, dict[str, Any]]:
+    """Return the workloads of a design as run.json keeps them, their data sets made ready and named."""
+    bodies = {name: matrix.workloads[name].model_dump(mode="json") for name in (*design.workloads, *design.application)}
+    wanted = [body["options"].get("data") for body in bodies.values() if not body["command"]]
+    names = prepare_data(bench, _data_folder(), wanted, say)
+    home = Path(matrix.path).resolve().parent
+    return {name: placed_workload(pinned_workload(body, names), home) for name, body in bodies.items()}
+
+
+def placed_workload(workload: dict[str, Any], home: Path) -> dict[str, Any]:
+    """Return a workload with the absolute path of its program's folder (by default, that of matrix.yaml)."""
+    if not workload["command"]:
+        return workload
+    folder = (home / (workload["files"] or ".")).resolve()
+    if not folder.is_dir():
+        raise InputError(
+            f"workload {workload['name']!r}: files: there is no folder {folder}",
+            remedy="name the folder that holds the program, relative to matrix.yaml",
+        )
+    return {**workload, "files": str(folder)}
+
+
+def _data_folder() -> Path:
+    return project.cache_folder() / "data"
+
+
+def _new_folder(run: Run, results: Path) -> tuple[Run, RunFolder]:
+    """Create the run's folder under a name that no other run has."""
+    for attempt in itertools.count(1):
+        name = run.name if attempt == 1 else f"{run.name}-{attempt}"
+        folder = RunFolder(results / name)
+        if not folder.path.exists():
+            named = replace(run, name=name)
+            folder.create(named)
+            return named, folder
+    raise AssertionError
+
+
+def confined(design: Design, host: Host) -> tuple[int, ...]:
+    """Return the CPUs that a design confines its trials to (empty: all), checked against the machine."""
+    if design.cpus is None:
+        return ()
+    try:
+        cpus = parse_cpus(design.cpus)
+    except ValueError as error:
+        raise InputError(f"design {design.name!r}: cpus: {error}") from error
+    foreign = set(cpus) - set(host.cpus)
+    if foreign:
+        raise InputError(
+            f"design {design.name!r}: this machine has no CPU {min(foreign)} for this process",
+            remedy=f"choose among {','.join(map(str, host.cpus))}",
+        )
+    return cpus
+
+
+def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:
+    """Load a run that was begun earlier, and prepare on this machine what its remaining trials need.
+
+    The environments are those the run began with; of today's matrix only the place of its locks is used.
+    """
+    run = folder.load()
+    bench = kept_bench(run.bench_digest)
+    chosen = {name: environments.from_json(body) for name, body in run.environments.items()}
+    engines = open_engines(dict.fromkeys(arm.engine for arm in run.plan.arms), places_of(matrix_path, bench))
+    libraries = {library.key: library for env in chosen.values() for library in env.libraries}
+    ready, _ = prepare_images(chosen, engines, tuple(libraries.values()), say)
+    options = [body["options"] for body in run.workloads.values() if not body["command"]]
+    prepare_data(bench, _data_folder(), [body.get("data") for body in options], say)
+    return Experiment(run, folder, engines, chosen, ready, bench, _data_folder())
+
+
+def kept_bench(digest: str) -> Path:
+    """Return the copy of bench/ that a run began with, or an InputError when it is gone."""
+    current, bench = snapshot_bench()
+    if current == digest:
+        return bench
+    kept = _bench_copy(digest)
+    if not kept.exists():
+        raise InputError(
+            "bench/ has changed since this run began, and the old copy is gone from the cache",
+            remedy="check out the version that began it, or begin a new run",
+        )
+    return kept
+
+
+def places_of(matrix_path: Path, bench: Path) -> Places:
+    """Return where engines find locks and bench/, and where they build. Locks beside the matrix come first."""
+    beside = matrix_path.resolve().parent / "containers" / "locks"
+    locks = beside if beside.is_dir() else project.locks_folder()
+    return Places(Cache(project.cache_folder()), locks, bench)

@@ -1,0 +1,119 @@
+"""Facts of the machine: what templates are filled from, and what run.json says of the host."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_CPU = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine as this process sees it. ``cpus`` are those it may use; sizes are in bytes."""
+
+    name: str
+    kernel: str
+    machine: str
+    distribution: str
+    cpu_model: str
+    cpus: tuple[int, ...]
+    physical_cpus: tuple[int, ...]
+    numa_nodes: int
+    memory_bytes: int
+    hypervisor: bool
+
+    def facts(self, cpus: Iterable[int] = ()) -> dict[str, str]:
+        """Return the values of the templates of matrix.yaml, for the CPUs a trial is confined to."""
+        mine = tuple(cpus) or self.cpus
+        physical = tuple(cpu for cpu in self.physical_cpus if cpu in mine) or mine
+        return {
+            "logical_cpus": str(len(mine)),
+            "physical_cores": str(len(physical)),
+            "numa_nodes": str(self.numa_nodes),
+            "cpu_list": format_cpus(mine),
+            "physical_cpu_list": format_cpus(physical),
+            "last_cpu": str(max(mine)),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the host's part of run.json."""
+        return asdict(self)
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """Read a Linux CPU list such as '0-3,8'; ValueError says what is wrong with it."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+            msg = f"{text!r} is no CPU list, such as 0-3,8"
+            raise ValueError(msg)
+        found.update(range(int(first), int(last if dash else first) + 1))
+    return tuple(sorted(found))
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """Write a Linux CPU list, ranges joined: (0, 1, 2, 8) -> '0-2,8'."""
+    parts: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if parts and cpu == parts[-1][1] + 1:
+            parts[-1][1] = cpu
+        else:
+            parts.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _one_per_core(cpus: Iterable[int]) -> tuple[int, ...]:
+    """Keep the first CPU of each physical core (SMT siblings share one)."""
+    seen: set[str] = set()
+    kept = []
+    for cpu in cpus:
+        siblings = _read(_CPU / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
+        if siblings not in seen:
+            seen.add(siblings)
+            kept.append(cpu)
+    return tuple(kept)
+
+
+def _field(text: str, name: str) -> str:
+    lines = (line.partition(":") for line in text.splitlines())
+    return next((value.strip() for key, _, value in lines if key.strip() == name), "")
+
+
+def _os_release() -> Mapping[str, str]:
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:
+        return {}
+
+
+def this_host() -> Host:
+    """Look at the machine."""
+    cpuinfo = _read(Path("/proc/cpuinfo"))
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
+    return Host(
+        name=socket.gethostname(),
+        kernel=platform.release(),
+        machine=platform.machine(),
+        distribution=_os_release().get("PRETTY_NAME", ""),
+        cpu_model=_field(cpuinfo, "model name") or platform.processor(),
+        cpus=cpus,
+        physical_cpus=_one_per_core(cpus),
+        numa_nodes=max(1, nodes),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        hypervisor=" hypervisor" in cpuinfo,
+    )

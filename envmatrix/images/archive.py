@@ -1,0 +1,42 @@
+"""A root file system's tar as a docker archive, which Apptainer can start from without any Docker."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+from envmatrix.images.cache import disk_errors, file_digest
+
+
+def rooted(tar: Path, target: Path) -> None:
+    """Copy a tar so that root owns every file: a user namespace with one user can unpack no other owner.
+
+    SIFs keep no owners, so nothing is lost.
+    """
+    with disk_errors(target), tarfile.open(tar) as source, tarfile.open(target, "w") as written:
+        for member in source:
+            member.uid = member.gid = 0
+            member.uname = member.gname = "root"
+            written.addfile(member, source.extractfile(member) if member.isreg() else None)
+
+
+def docker_archive(tar: Path, archive: Path, name: str) -> None:
+    """Write ``tar`` as a docker archive of one layer, called ``name``."""
+    digest = file_digest(tar)
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }
+    ).encode()
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
+    with disk_errors(archive), tarfile.open(archive, "w") as target:
+        target.add(tar, "layer.tar")
+        for path, body in (("config.json", config), ("manifest.json", manifest)):
+            member = tarfile.TarInfo(path)
+            member.size = len(body)
+            target.addfile(member, io.BytesIO(body))

@@ -1,0 +1,149 @@
+"""The cache folder: content-addressed folders and files that are whole or absent, also with several builders."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envmatrix.errors import EngineError, Where
+
+_FREE_SPACE = "free some space there, or set ENVMATRIX_CACHE to a folder on a larger disk; nothing half-built was left"
+_REMEDIES = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EACCES: "set ENVMATRIX_CACHE to a folder that you may write to",
+    errno.EPERM: "set ENVMATRIX_CACHE to a folder that you may write to",
+    errno.EROFS: "set ENVMATRIX_CACHE to a folder that you may write to",
+    errno.EEXIST: "set ENVMATRIX_CACHE to a folder, not to a file",
+    errno.ENOTDIR: "set ENVMATRIX_CACHE to a folder, not to a file",
+}
+
+
+def digest_of(*parts: object) -> str:
+    """Return a sha256 (hex) over anything JSON can hold."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the sha256 (hex) of a file."""
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            total.update(piece)
+    return total.hexdigest()
+
+
+@contextlib.contextmanager
+def disk_errors(place: Path) -> Iterator[None]:
+    """Turn an OSError about ``place`` into an EngineError with its remedy."""
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        where = Where(Path(error.filename) if isinstance(error.filename, str) else place)
+        raise EngineError(f"{error.strerror or error}", where=where, remedy=remedy) from error
+
+
+def disk_full(place: Path) -> EngineError:
+    """Return the error for a program that could not write because the disk is full."""
+    return EngineError("no space left on device", where=Where(place), remedy=_FREE_SPACE)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where downloads and everything built from them lie. Each entry's path holds a digest of what it is."""
+
+    root: Path
+
+    @contextlib.contextmanager
+    def only_one(self, name: str) -> Iterator[None]:
+        """Hold the lock of that name: a second builder waits here, then finds the work done."""
+        with disk_errors(self.root):
+            folder = self.root / "building"
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(folder / f"{digest_of(name)[:16]}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def folder(self, path: Path, build: Callable[[Path], None]) -> bool:
+        """Make sure the folder ``path`` is there; ``build`` fills a new one. Return whether it was built now.
+
+        The folder is built beside its place and renamed into it when whole; what a killed builder left behind is
+        removed by the next one.
+        """
+        if path.is_dir():
+            return False
+        with self.only_one(str(path)), disk_errors(path):
+            if path.is_dir():
+                return False
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for left in path.parent.glob(f".{path.name}.*"):
+                remove_tree(left)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+            try:
+                temporary.chmod(0o755)
+                build(temporary)
+                temporary.rename(path)
+            except BaseException:
+                remove_tree(temporary)
+                raise
+        return True
+
+    @contextlib.contextmanager
+    def scratch(self, name: str) -> Iterator[Path]:
+        """Give a folder inside the cache (so that a rename out of it works) that is gone afterwards."""
+        with disk_errors(self.root):
+            folder = self.root / "scratch"
+            folder.mkdir(parents=True, exist_ok=True)
+            path = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=folder))
+        try:
+            yield path
+        finally:
+            remove_tree(path)
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a small file so that a reader sees all of it or none."""
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text)
+                Path(temporary).replace(path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+
+    def read_json(self, path: Path) -> dict[str, Any] | None:
+        """Read a stamp; None when it is absent or damaged (it is then made again)."""
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return body if isinstance(body, dict) else None
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder, also one that holds read-only folders."""
+    if not path.exists():
+        return
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            child = Path(folder) / name
+            if not child.is_symlink():
+                with contextlib.suppress(OSError):
+                    child.chmod(0o700)
+    shutil.rmtree(path, ignore_errors=True)

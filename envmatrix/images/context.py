@@ -1,0 +1,160 @@
+"""The context of an image's build: everything that goes in, fetched and checked on the host beforehand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envmatrix import __version__, project
+from envmatrix.engines.base import Say
+from envmatrix.engines.places import Places
+from envmatrix.environment import Image, Library
+from envmatrix.errors import SkipEnvironmentError
+from envmatrix.images.cache import digest_of, disk_errors
+from envmatrix.images.definitions import LIBRARIES, Recipe, python_inside, recipe_digest, recipe_of
+from envmatrix.images.libraries import Folders, LibraryBuilder, fetch_packages, sections_digest
+from envmatrix.images.lockfile import Pinned
+from envmatrix.images.locks import Locks
+from envmatrix.images.pythons import python_for_wheels
+from envmatrix.images.suites import PYTHONS, Suite, suite_of
+from envmatrix.images.wheelhouse import Wheelhouse, link_or_copy
+
+_ALWAYS = ("python3", "numactl")
+
+
+@dataclass(frozen=True)
+class Base:
+    """What an image starts from. ``reference`` is what FROM says; ``digest`` its digest; ``status`` its packages."""
+
+    suite: str
+    reference: str
+    digest: str
+    status: str
+    choice: str
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """All that an image is made of, on the host, checked by hash. ``key`` changes when any of it does."""
+
+    image: Image
+    base: Base
+    debs: tuple[Pinned, ...]
+    deb_files: tuple[Path, ...]
+    wheels: tuple[Pinned, ...]
+    wheel_files: tuple[Path, ...]
+    folders: Folders
+    lock: str = ""
+    lock_digest: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Digest of everything but bench/, which is mounted while benchmarking."""
+        pins = [pin.sha256 for pin in (*self.debs, *self.wheels)]
+        recipe = recipe_digest(bool(self.image.requirements))
+        return digest_of(self.base.digest, pins, self.facts.get("libraries"), recipe)[:24]
+
+    @property
+    def python(self) -> str:
+        """Path of the Python inside."""
+        return python_inside(bool(self.image.requirements))
+
+    def libraries(self) -> dict[str, str]:
+        """Return library key -> folder inside the image."""
+        return {key: f"{LIBRARIES}/{key}" for key in self.folders.folders}
+
+    def labels(self, bench: str) -> dict[str, str]:
+        """Return the image's OCI labels (https://specs.opencontainers.org/image-spec/annotations/)."""
+        return {
+            "org.opencontainers.image.title": f"envmatrix image {self.image.name}",
+            "org.opencontainers.image.version": __version__,
+            "org.opencontainers.image.revision": self.key,
+            "org.opencontainers.image.base.name": self.base.reference,
+            "org.opencontainers.image.base.digest": self.base.digest,
+            "org.envmatrix.lock": self.lock_digest,
+            "org.envmatrix.bench": bench,
+        }
+
+    def recipe(self, bench: str) -> Recipe:
+        """Return the recipe for the definition's text."""
+        return recipe_of(self.image, self.base.reference, self.labels(bench))
+
+
+def container_suite(image: Image) -> str:
+    """Return the suite of an image in a container; a Python that no suite has skips the environment."""
+    if image.interpreter:
+        raise SkipEnvironmentError(
+            f"image {image.name} is a Python of this machine, which a container does not have",
+            remedy="use `--engine local` for it",
+        )
+    return suite_of(image.suite, image.python)
+
+
+def gather(places: Places, image: Image, libraries: Sequence[Library], base: Base, say: Say) -> Ingredients:
+    """Lock, fetch and check everything that ``image`` on ``base`` is made of."""
+    locks = Locks(places.locks, places.cache)
+    suite = Suite(base.suite, places.cache)
+    python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
+    packages = (*_ALWAYS, *(["python3-venv"] if image.requirements else []), *_named(image, suite))
+    lock, system = locks.of_system(
+        suite.distribution, packages, base.choice, say, lambda: suite.closure(packages, base.status)
+    )
+    deb_files = fetch_packages(places.cache, suite.apt, system.packages, lock, say)
+    wheels: tuple[Pinned, ...] = ()
+    wheel_files: list[Path] = []
+    lock_name, lock_digest = lock.name, f"sha256:{sections_digest([system])}"
+    if image.requirements:
+        path, section = locks.of_image(image, python, say)
+        wheels = section.packages
+        wheel_files = Wheelhouse(places.cache).fill(wheels, path, python, image.index, say)
+        lock_name, lock_digest = path.name, f"sha256:{sections_digest([section])}"
+    folders = LibraryBuilder(places.cache, locks, python, say, suite.apt).build(libraries)
+    return Ingredients(
+        image, base, system.packages, tuple(deb_files), wheels, tuple(wheel_files), folders, lock_name, lock_digest,
+        {"libraries": digest_of(dict(folders.facts))},
+    )  # fmt: skip
+
+
+def _named(image: Image, suite: Suite) -> list[str]:
+    """Return the image's own Debian packages, the first alternative that the suite has."""
+    return [suite.apt.find(words).name if "|" in words else words for words in image.apt]
+
+
+def write_context(ingredients: Ingredients, bench: Path, folder: Path) -> None:
+    """Lay out the context in ``folder`` (hard links where the file system allows)."""
+    with disk_errors(folder):
+        for name in ("debs", "wheels", "lib", "bench"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for file in ingredients.deb_files:
+            link_or_copy(file, folder / "debs" / file.name)
+        for file in ingredients.wheel_files:
+            link_or_copy(file, folder / "wheels" / file.name)
+        text = "".join(pin.text() for pin in ingredients.wheels)
+        (folder / "wheels" / "requirements.txt").write_text(text, encoding="utf-8")
+        for key, source in ingredients.folders.folders.items():
+            shutil.copytree(source, folder / "lib" / key, symlinks=True)
+        shutil.copytree(
+            bench, folder / "bench", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+        )
+
+
+def context_facts(ingredients: Ingredients) -> dict[str, str]:
+    """Return what run.json says of an image: base, lock, every package with its version."""
+    return {
+        "base": ingredients.base.reference,
+        "base_digest": ingredients.base.digest,
+        "base_choice": ingredients.base.choice,
+        "lock": ingredients.lock,
+        "lock_digest": ingredients.lock_digest,
+        **{f"package {pin.name}": pin.version for pin in ingredients.wheels},
+        **{f"system {pin.name}": pin.version for pin in ingredients.debs},
+        **dict(ingredients.folders.facts),
+    }
+
+
+def bench_digest(places: Places) -> str:
+    """Return the digest of the bench/ that would be baked in now."""
+    return project.bench_digest(places.bench)

@@ -1,0 +1,269 @@
+"""Dockerfiles and Apptainer definitions. Pure functions: every value of matrix.yaml is quoted, none can run.
+
+Both are built from one folder (the *context*), filled on the host, with the network off:
+
+    debs/              Debian packages that the image adds to its base
+    wheels/            wheels, and requirements.txt with their hashes
+    lib/KEY/           shared libraries of the setting factors, each in a folder of its own
+    bench/             the benchmark
+    base.tar           (Apptainer alone) the base as a docker archive
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from envmatrix.environment import Environment, Image
+from envmatrix.errors import InputError
+
+VENV = "/opt/envmatrix/venv"
+LIBRARIES = "/opt/envmatrix/lib"
+ROOM = "/envmatrix"
+#: An ordinary user that owns nothing: 65532 is "nonroot" in distroless images too.
+USER = 65532
+_TEMPLATE = re.compile(r"\{[a-z_]+\}")
+
+#: What every image sets; an environment's own variables come after.
+COMMON: Mapping[str, str] = {
+    "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/tmp",  # noqa: S108 - the one writable place of a read-only container
+    "TMPDIR": "/tmp",  # noqa: S108
+    "LANG": "C.UTF-8",
+    "PYTHONPATH": ROOM,
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+}
+_CONTEXT = "/opt/context"
+#: Files that engines mount over, and that a build cannot write in place because its own engine has.
+_ETC = "/opt/envmatrix/etc"
+COMMAND = ("python3", "-m", "bench")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an image is made of, as far as its definition must say it. ``labels`` are OCI labels."""
+
+    image: str
+    base: str
+    wheels: bool
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def recipe_of(image: Image, base: str, labels: Mapping[str, str] | None = None) -> Recipe:
+    """Return the recipe of an image on a base."""
+    return Recipe(image.name, base, bool(image.requirements), labels or {})
+
+
+def python_inside(wheels: bool) -> str:
+    """Return the path of the Python that has torch inside an image."""
+    return f"{VENV}/bin/python3" if wheels else "/usr/bin/python3"
+
+
+def docker_quote(value: str) -> str:
+    """Quote a value for ENV and LABEL: in double quotes only backslash, quote and dollar are special."""
+    refuse_control(value)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'
+
+
+def shell_quote(value: str) -> str:
+    """Quote a value for %environment: single quotes; ``{{`` is broken up, for it would be a build argument.
+
+    A single quote is refused: Apptainer 1.4 writes these values anew and would put a backslash before it.
+    """
+    refuse_control(value)
+    if "'" in value:
+        raise InputError(
+            f"{value!r} holds a single quote, which Apptainer changes in an image's variables",
+            remedy="leave it out, or use the docker or local engine (trials under Apptainer take it as it is)",
+        )
+    quoted = f"'{value}'"
+    while "{{" in quoted:
+        quoted = quoted.replace("{{", "{''{")
+    return quoted
+
+
+def refuse_control(value: str) -> None:
+    """Raise InputError for characters that no definition can hold on one line."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+        raise InputError(
+            f"{value!r} holds a newline or another control character, which an image's variables cannot",
+            remedy="take it out of matrix.yaml",
+        )
+
+
+def environment_variables(environment: Environment, libraries: Mapping[str, str]) -> dict[str, str]:
+    """Return what a named image sets on top of COMMON; ``libraries`` maps keys to folders inside.
+
+    A value that depends on the machine ({physical_cores}) and was not filled in is left out.
+    """
+    said = {name: value for name, value in environment.variables.items() if value is not None}
+    fixed = {name: value for name, value in said.items() if not _TEMPLATE.search(value)}
+    paths = [f"{libraries[key]}/{file}" if key else file for key, file in environment.preload]
+    return {**fixed, **({"LD_PRELOAD": ":".join(paths)} if paths else {})}
+
+
+def left_open(environment: Environment) -> dict[str, str]:
+    """Return the variables whose values depend on the machine, as matrix.yaml writes them."""
+    said = environment.variables.items()
+    return {name: value for name, value in said if value is not None and _TEMPLATE.search(value)}
+
+
+def library_folders(environment: Environment) -> dict[str, str]:
+    """Return where an image holds the libraries that an environment preloads."""
+    return {key: f"{LIBRARIES}/{key}" for key, _ in environment.preload if key}
+
+
+def dockerfile(recipe: Recipe) -> str:
+    """Return the Dockerfile of an image (works with and without BuildKit, and with Podman)."""
+    refuse_control(recipe.base)
+    steps = [
+        f"ARG BASE={docker_quote(recipe.base)}",
+        "FROM ${BASE} AS build",
+        'LABEL org.envmatrix.stage="build"',
+        "COPY . /opt/context/",
+        "RUN " + " \\\n && ".join([*build_steps(recipe.wheels, _CONTEXT), f"rm -rf {_CONTEXT}"]),
+        "",
+        "FROM scratch",
+        "COPY --from=build / /",
+        f"COPY --from=build {_ETC}/ /etc/",
+        *(f"ENV {name}={docker_quote(value)}" for name, value in COMMON.items()),
+        *(f"LABEL {name}={docker_quote(value)}" for name, value in sorted(recipe.labels.items())),
+        "WORKDIR /work",
+        f"USER {USER}:{USER}",
+        f"CMD {json.dumps(list(COMMAND))}",
+    ]
+    return "\n".join(steps) + "\n"
+
+
+def build_steps(wheels: bool, context: str) -> list[str]:
+    """Return the shell commands that turn a base and a context into an image; no value of the user is in them."""
+    install = [
+        f"if ls {context}/debs/*.deb >/dev/null 2>&1; then"
+        f" DEBIAN_FRONTEND=noninteractive apt-get -o APT::Sandbox::User=root install -qq -y --no-install-recommends"
+        f" --allow-downgrades {context}/debs/*.deb >/dev/null; fi"
+    ]
+    venv = [
+        f"python3 -m venv {VENV}",
+        f"{VENV}/bin/python3 -m pip install -q --disable-pip-version-check --no-cache-dir --no-index --no-deps"
+        f" --no-compile --require-hashes --find-links {context}/wheels -r {context}/wheels/requirements.txt",
+        f"rm -rf {VENV}/lib/python3*/site-packages/pip*",
+        f"{{ {VENV}/bin/python3 -m compileall -q -j 0 {VENV}/lib || true; }}",
+    ]
+    finish = [
+        f"mkdir -p {LIBRARIES} {ROOM}/bench {ROOM}/data /work",
+        f"cp -R {context}/lib/. {LIBRARIES}/",
+        f"cp -R {context}/bench/. {ROOM}/bench/",
+        f"chmod -R a+rX {LIBRARIES} {ROOM}",
+        "chmod 1777 /work /tmp",
+        f"mkdir -p {_ETC} && touch {_ETC}/hosts {_ETC}/hostname {_ETC}/resolv.conf",
+        "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /root/.cache",
+    ]
+    return [*install, *(venv if wheels else []), *finish]
+
+
+def recipe_digest(wheels: bool) -> str:
+    """Return a digest of how images are built: an image of an older recipe is built anew."""
+    return hashlib.sha256(dockerfile(Recipe("", "", wheels)).encode()).hexdigest()
+
+
+def named_dockerfile(environment: Environment, parent: str, labels: Mapping[str, str]) -> str:
+    """Return the Dockerfile of a named environment on its image: metadata only, so no layer is added."""
+    refuse_control(parent)
+    lines = [f"FROM {parent}", *_docker_metadata(environment, labels)]
+    return "\n".join(lines) + "\n"
+
+
+def _docker_metadata(environment: Environment, labels: Mapping[str, str]) -> list[str]:
+    variables = environment_variables(environment, library_folders(environment))
+    open_ones = [
+        f"# on your machine, run it with --env {name}={value}" for name, value in left_open(environment).items()
+    ]
+    return [
+        *open_ones,
+        *(f"ENV {name}={docker_quote(value)}" for name, value in variables.items()),
+        *(f"LABEL {name}={docker_quote(value)}" for name, value in sorted(labels.items())),
+    ]
+
+
+def _head(environment: Environment, how: str) -> str:
+    description = f": {environment.description}" if environment.description else ""
+    levels = ", ".join(f"{factor}={level}" for factor, level in environment.levels.items())
+    return (
+        f"# {environment.name}{description}\n# {levels}\n"
+        f"# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:\n"
+        f"#   envmatrix context {environment.name} build/context\n#   {how}\n"
+    )
+
+
+def whole_dockerfile(environment: Environment, recipe: Recipe) -> str:
+    """Return the stand-alone Dockerfile of a named environment, as committed under containers/."""
+    name = environment.name
+    how = f"docker build --network none -f containers/{name}.Dockerfile -t envmatrix/{name} build/context"
+    labels = {"org.opencontainers.image.title": f"envmatrix/{name}"}
+    text = dockerfile(recipe).splitlines()
+    cut = next(number for number, line in enumerate(text) if line.startswith("WORKDIR"))
+    body = [*text[:cut], *_docker_metadata(environment, labels), *text[cut:]]
+    return _head(environment, how) + "\n" + "\n".join(body) + "\n"
+
+
+def definition(environment: Environment | None, recipe: Recipe, labels: Mapping[str, str]) -> str:
+    """Return the Apptainer definition of an image (or of a named environment on it), built from a context."""
+    steps = "\n".join(f"    {step}" for step in ["set -e", *build_steps(recipe.wheels, _CONTEXT)])
+    return (
+        "Bootstrap: {{ BOOTSTRAP }}\nFrom: {{ FROM }}\n\n"
+        "%arguments\n    BOOTSTRAP=docker\n"
+        f"    FROM={recipe.base}\n    CONTEXT=build/context\n\n"
+        "%files\n    {{ CONTEXT }} /opt/context\n\n"
+        f"%post\n{steps}\n    rm -rf /opt/context\n\n"
+        + _environment_section(environment, whole=True)
+        + _labels_section({**recipe.labels, **labels})
+        + _runscript()
+    )
+
+
+def whole_definition(environment: Environment, recipe: Recipe) -> str:
+    """Return the stand-alone definition of a named environment, as committed under containers/."""
+    name = environment.name
+    how = f"apptainer build containers/{name}.sif containers/{name}.def"
+    labels = {"org.opencontainers.image.title": f"envmatrix/{name}"}
+    return _head(environment, how) + definition(environment, recipe, labels)
+
+
+def named_definition(environment: Environment, sif: str, labels: Mapping[str, str]) -> str:
+    """Return the definition of a named SIF that is derived from its image's SIF."""
+    refuse_control(sif)
+    return (
+        f"Bootstrap: localimage\nFrom: {sif}\n\n"
+        + _environment_section(environment, whole=False)
+        + _labels_section(labels)
+        + _runscript()
+    )
+
+
+def _environment_section(environment: Environment | None, *, whole: bool) -> str:
+    named = environment_variables(environment, library_folders(environment)) if environment else {}
+    lines = [
+        f"    export {name}={shell_quote(value)}" for name, value in {**(COMMON if whole else {}), **named}.items()
+    ]
+    open_ones = left_open(environment).items() if environment else ()
+    lines += [f"    # on your machine, run it with --env {name}={value}" for name, value in open_ones]
+    return "%environment\n" + "\n".join(lines) + "\n\n" if lines else ""
+
+
+def _labels_section(labels: Mapping[str, str]) -> str:
+    for value in labels.values():
+        refuse_control(value)
+    plain = {name: value.replace("{{", "{ {") for name, value in labels.items() if value}
+    lines = "\n".join(f"    {name} {value}" for name, value in sorted(plain.items()))
+    return f"%labels\n{lines}\n\n" if plain else ""
+
+
+def _runscript() -> str:
+    """Apptainer starts in the caller's folder: a bench/ there must not take the place of the image's own."""
+    return f'%runscript\n    exec env PYTHONSAFEPATH=1 {" ".join(COMMAND)} "$@"\n'

@@ -1,0 +1,168 @@
+"""Which exact packages an image and its libraries are made of: the committed lock, else one made on the fly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envmatrix.engines.base import Say
+from envmatrix.environment import Image, Library
+from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where
+from envmatrix.images.cache import Cache, digest_of
+from envmatrix.images.debian import Apt, distribution
+from envmatrix.images.lockfile import Lock, Pinned, Section, asked_text, read_lock
+from envmatrix.images.pip import Request, host_platform, pip_of, resolve
+from envmatrix.images.pythons import Python, remembered_python
+
+LIBRARIES = "libraries"
+
+
+def image_asked(image: Image) -> str:
+    """Return what an image asks of pip, as its lock must have it."""
+    return asked_text((*image.requirements, *(f"--extra-index-url {url}" for url in image.index)))
+
+
+@dataclass(frozen=True)
+class Locks:
+    """The committed locks of a project (``folder``), and those made on the fly (in the cache)."""
+
+    folder: Path
+    cache: Cache
+
+    def image_file(self, image: Image, python: Python) -> Path:
+        """Return where the committed lock of an image lies."""
+        return self.folder / f"{image.name}.{python.tag}.txt"
+
+    def of_image(self, image: Image, python: Python, say: Say) -> tuple[Path, Section]:
+        """Return the lock's path and its section for ``image``; made on the fly when none fits."""
+        committed = self.image_file(image, python)
+        return self._find(committed, "image", image.name, image_asked(image), say, lambda: self._pip(image, python))
+
+    def of_system(
+        self, suite: str, packages: Sequence[str], base: str, say: Say, make: Callable[[], tuple[Pinned, ...]]
+    ) -> tuple[Path, Section]:
+        """Return the lock of the Debian packages that an image adds to ``base``."""
+        asked = asked_text((*packages, f"on {base}"))
+        return self._find(self.folder / f"system.{suite}.txt", "system", digest_of(asked)[:12], asked, say, make)
+
+    def of_library(
+        self, library: Library, python: Python, say: Say, apt: Apt | None = None
+    ) -> list[tuple[Path, Section]]:
+        """Return the locks' paths and sections for a library: wheels, Debian packages, or both.
+
+        ``apt`` knows another suite than this machine's own distribution.
+        """
+        found = []
+        if library.requirements:
+            asked = asked_text(library.requirements)
+            request = Request(library.requirements, dependencies=False)
+            found.append(
+                self._find(self.wheels_file, "library", library.key, asked, say, lambda: self._resolve(request, python))
+            )
+        if library.apt:
+            asked = asked_text(library.apt)
+            found.append(
+                self._find(
+                    self.debian_file(apt), "library", library.key, asked, say, lambda: self._apt(library.apt, apt)
+                )
+            )
+        return found
+
+    @property
+    def wheels_file(self) -> Path:
+        """Lock of the libraries that come in wheels."""
+        return self.folder / f"{LIBRARIES}.{host_platform()}.txt"
+
+    def debian_file(self, apt: Apt | None = None) -> Path:
+        """Lock of the libraries that come in packages of this machine's distribution, or of ``apt``'s suite."""
+        name = apt.lists if apt else distribution()
+        if name is None:
+            raise EngineError("there is no apt on this machine")
+        return self.folder / f"{LIBRARIES}.{name}.txt"
+
+    def _find(
+        self, committed: Path, kind: str, name: str, asked: str, say: Say, make: Callable[[], tuple[Pinned, ...]]
+    ) -> tuple[Path, Section]:
+        lock = read_lock(committed)
+        section = lock.find(kind, name, asked) if lock else None
+        if section:
+            return committed, section
+        why = "was made for something else than matrix.yaml asks now" if lock else "does not exist"
+        fresh = self.cache.root / "locks" / f"{committed.stem}.{digest_of(kind, name, asked)[:12]}.txt"
+        lock = read_lock(fresh)
+        section = lock.find(kind, name, asked) if lock else None
+        if section:
+            return fresh, section
+        say(f"{kind} {name}: {committed.name} {why}; locking it now, in the cache (`envmatrix lock` writes it)")
+        self.cache.write(fresh, Lock(fresh, (Section(kind, name, asked, make()),)).text())
+        return fresh, self._again(fresh, kind, name, asked)
+
+    def _again(self, path: Path, kind: str, name: str, asked: str) -> Section:
+        lock = read_lock(path)
+        section = lock.find(kind, name, asked) if lock else None
+        if section is None:
+            raise InputError(f"{kind} {name} cannot be locked as it is written: {asked!r}", where=Where(path))
+        return section
+
+    def _pip(self, image: Image, python: Python) -> tuple[Pinned, ...]:
+        return self._resolve(Request(image.requirements, image.index), python)
+
+    def _resolve(self, request: Request, python: Python) -> tuple[Pinned, ...]:
+        with self.cache.scratch("lock") as scratch:
+            return (
+                resolve(pip_of(self.cache, python), replace(request, target=python.target), scratch)
+                if request.requirements
+                else ()
+            )
+
+    def _apt(self, words: Sequence[str], suite: Apt | None = None) -> tuple[Pinned, ...]:
+        apt = suite or Apt(self.cache)
+        return tuple(apt.find(word) for word in words)
+
+    def make(self, images: Sequence[Image], libraries: Sequence[Library], say: Say) -> list[Path]:
+        """Make every lock anew and write it into ``folder``; return the files written.
+
+        An image whose Python is not on this machine keeps the lock it has, and that is said.
+        """
+        written = [path for image in images if (path := self._make_image(image, say))]
+        python = remembered_python(self.cache, None)
+        wheels = [self._wheel_section(item, python) for item in libraries if item.requirements]
+        written += self._write(self.wheels_file, wheels, say)
+        if distribution() is not None:
+            written += self._write(self.debian_file(), self._debian_sections(libraries, say), say)
+        return written
+
+    def _wheel_section(self, library: Library, python: Python) -> Section:
+        request = Request(library.requirements, dependencies=False)
+        return Section("library", library.key, asked_text(library.requirements), self._resolve(request, python))
+
+    def _debian_sections(self, libraries: Sequence[Library], say: Say) -> list[Section]:
+        sections = []
+        for item in libraries:
+            try:
+                sections += (
+                    [Section("library", item.key, asked_text(item.apt), self._apt(item.apt))] if item.apt else []
+                )
+            except EngineError as error:
+                say(f"not locked: {item.key}: {error.message}")
+        return sections
+
+    def _make_image(self, image: Image, say: Say) -> Path | None:
+        if not image.requirements or image.interpreter:
+            return None
+        try:
+            python = remembered_python(self.cache, image.python)
+            section = Section("image", image.name, image_asked(image), self._pip(image, python))
+        except SkipEnvironmentError as error:
+            say(f"not locked: {image.name}: {error.message}")
+            return None
+        written = self._write(self.image_file(image, python), [section], say)
+        return written[0] if written else None
+
+    def _write(self, path: Path, sections: Sequence[Section], say: Say) -> list[Path]:
+        if not sections:
+            return []
+        self.cache.write(path, Lock(path, tuple(sections)).text())
+        say(f"wrote {path}")
+        return [path]

@@ -1,0 +1,85 @@
+"""Taking shared objects out of wheels and Debian packages, flat, so that no member can leave its folder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from envmatrix.errors import EngineError
+
+_SHARED_OBJECT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\.so(\.[0-9]+)*\Z")
+#: More than any library has; a larger member is refused rather than written.
+_LARGEST = 2 * 2**30
+
+
+def _is_shared_object(member: str) -> str | None:
+    name = PurePosixPath(member).name
+    return name if _SHARED_OBJECT.match(name) else None
+
+
+def _write(source: IO[bytes], target: Path) -> None:
+    if target.exists():
+        return
+    with target.open("wb") as file:
+        shutil.copyfileobj(source, file)
+    target.chmod(0o755)
+
+
+def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str]:
+    """Write the shared objects ``wanted`` (empty: all) of a wheel into ``folder``; return the names of all it has."""
+    names: list[str] = []
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for member in sorted(archive.infolist(), key=lambda item: item.filename):
+                name = _is_shared_object(member.filename)
+                is_link = (member.external_attr >> 28) == 0o12
+                if name is None or member.is_dir() or is_link or member.file_size > _LARGEST:
+                    continue
+                names.append(name)
+                if not wanted or name in wanted:
+                    with archive.open(member) as source:
+                        _write(source, folder / name)
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise EngineError(f"{wheel.name} is no wheel ({error})", remedy=f"remove {wheel} and try again") from error
+    return sorted(set(names))
+
+
+def unpack_tar(tar: Path, folder: Path) -> list[str]:
+    """Write the shared objects of a package's tar into ``folder`` under their bare names; return the names.
+
+    A link is kept only as a link to another bare name inside the folder; one that leads nowhere is dropped.
+    """
+    links: dict[str, str] = {}
+    names: list[str] = []
+    try:
+        with tarfile.open(tar) as archive:
+            for member in archive:
+                name = _is_shared_object(member.name)
+                if name and member.isfile() and member.size <= _LARGEST:
+                    source = archive.extractfile(member)
+                    if source:
+                        _write(source, folder / name)
+                        names.append(name)
+                elif name and (member.issym() or member.islnk()):
+                    links[name] = PurePosixPath(member.linkname).name
+    except tarfile.TarError as error:
+        raise EngineError(f"{tar.name} is no tar archive ({error})") from error
+    return sorted({*names, *_link(links, folder)})
+
+
+def _link(links: dict[str, str], folder: Path) -> list[str]:
+    made = []
+    for name, target in sorted(links.items()):
+        end, seen = target, {name}
+        while end in links and end not in seen:
+            seen.add(end)
+            end = links[end]
+        if name != end and not (folder / name).exists() and (folder / end).is_file():
+            (folder / name).symlink_to(end)
+            made.append(name)
+    return made

@@ -1,0 +1,199 @@
+"""Slurm's own commands. Their answers only explain and steer; what is done is decided by files alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envmatrix.errors import EngineError, InputError, suggestion
+from envmatrix.host import Host
+from envmatrix.matrix import Slurm
+from envmatrix.process import Finished, run
+
+_LIMIT_S = 60.0
+_OVERRIDES = re.compile(r"(SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SACCT_|SLURM_(?!CONF))")
+#: States in which a job may still run (or run again).
+ALIVE = frozenset({
+    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING",
+    "SIGNALING", "STAGE_OUT", "STOPPED", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
+})  # fmt: skip
+_USABLE = frozenset({
+    "idle", "alloc", "allocated", "mix", "mixed", "comp", "completing", "plnd", "planned", "resv", "reserved",
+    "reboot", "powering_up", "pow_up", "powered_down", "pow_dn",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One job as Slurm sees it; ``reason`` says why it waits, or why it ended."""
+
+    job: str
+    name: str
+    state: str
+    node: str
+    reason: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether the job may still run."""
+        return self.state in ALIVE
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as sinfo tells it. ``threads`` is per core."""
+
+    name: str
+    partition: str
+    default: bool
+    state: str
+    cpus: int
+    sockets: int
+    cores: int
+    threads: int
+    memory_bytes: int
+    features: frozenset[str]
+    reason: str
+
+    @property
+    def usable(self) -> bool:
+        """Whether jobs can start on it, now or when it is free."""
+        return not self.state.endswith("*") and self.state.rstrip("~#!%$@^-+") in _USABLE
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """What templates such as {physical_cores} depend on."""
+        return self.cpus, self.sockets, self.cores, self.threads
+
+
+def command_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what would override the options of a script or change the form of an answer."""
+    return {name: value for name, value in variables.items() if not _OVERRIDES.match(name)}
+
+
+def read_queue(text: str) -> list[JobState]:
+    """Read squeue's answer in the form id|name|state|node|reason."""
+    rows = [line.split("|", 4) for line in text.splitlines()]
+    return [JobState(*row) for row in rows if len(row) == 5]
+
+
+def read_nodes(text: str) -> list[Node]:
+    """Read sinfo's answer, one line a node and partition."""
+    rows = (line.split("|", 9) for line in text.splitlines())
+    return [_node(row) for row in rows if len(row) == 10]
+
+
+def _node(row: list[str]) -> Node:
+    name, partition, state, cpus, sockets, cores, threads, memory, features, reason = row
+    words = [] if features in ("(null)", "") else features.split(",")
+    return Node(
+        name, partition.rstrip("*"), partition.endswith("*"), state, _count(cpus), _count(sockets), _count(cores),
+        _count(threads), _count(memory) * 2**20, frozenset(words), "" if reason == "none" else reason,
+    )  # fmt: skip
+
+
+def _count(text: str) -> int:
+    digits = re.match(r"\d+", text)
+    return int(digits[0]) if digits else 0
+
+
+class SlurmClient:
+    """sbatch, squeue, sinfo, scancel and, where there is accounting, sacct."""
+
+    def _run(self, *argv: str, cwd: Path | None = None) -> Finished:
+        return run(argv, limit_s=_LIMIT_S, env=command_variables(os.environ), cwd=cwd)
+
+    def nodes(self, options: Slurm) -> list[Node]:
+        """Return the nodes that the options allow; an InputError names what they have wrong."""
+        done = self._run("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%c|%X|%Y|%Z|%m|%f|%E")
+        if not done.exit.ok:
+            raise EngineError(
+                f"Slurm does not answer: {done.last_words(2)}",
+                remedy="`sinfo` must work in this shell; is this a login node of the cluster?",
+            )
+        everything = read_nodes(done.stdout)
+        partitions = {node.partition for node in everything}
+        if options.partition and not set(options.partition.split(",")) <= partitions:
+            wrong = next(name for name in options.partition.split(",") if name not in partitions)
+            raise InputError(f"Slurm has no partition {wrong!r}", remedy=suggestion(wrong, partitions))
+        found = {node.name: node for node in everything if _asked_for(node, options)}
+        if not found and (options.constraint or not options.nodelist):
+            raise InputError("no node of Slurm fits what was asked for", remedy="check --partition and --constraint")
+        missing = [name for name in options.nodelist if name not in found]
+        if missing:
+            raise InputError(f"there is no node {missing[0]!r} to be had", remedy=suggestion(missing[0], found))
+        return list(found.values())
+
+    def submit(self, script: Path) -> str:
+        """Submit a script and return the job's id; Slurm's own words say why it refuses one."""
+        done = self._run("sbatch", "--parsable", str(script), cwd=Path("/"))
+        job = done.stdout.strip().split(";")[0]
+        if not done.exit.ok or not job:
+            said = re.sub(r"sbatch: (error: )?", "", done.last_words(3))
+            raise EngineError(
+                f"Slurm refused the job: {said}",
+                remedy="check partition, account, constraint, time and your quota; nothing is lost, "
+                "`envmatrix resume` goes on",
+            )
+        return job
+
+    def queue(self, job_prefix: str) -> list[JobState] | None:
+        """Return this user's jobs with that beginning of their name, or None when Slurm does not answer."""
+        done = self._run("squeue", "--me", "--noheader", "--states=all", "--format=%i|%j|%T|%N|%r")
+        if not done.exit.ok:
+            return None
+        return [state for state in read_queue(done.stdout) if state.name.startswith(job_prefix)]
+
+    def past_state(self, job: str) -> str:
+        """Return how accounting says a job ended, '' where there is none or it does not know the job."""
+        done = self._run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State")
+        words = done.stdout.split() if done.exit.ok else []
+        return words[0] if words else ""
+
+    def exit_status(self, job: str) -> int | None:
+        """Return the exit status of a job's script as slurmctld remembers it, None when it does not."""
+        done = self._run("scontrol", "--oneliner", "show", "job", job)
+        found = re.search(r" ExitCode=(\d+):\d+", done.stdout) if done.exit.ok else None
+        return int(found[1]) if found else None
+
+    def cancel(self, jobs: Iterable[str]) -> None:
+        """Cancel jobs; one that has ended meanwhile is no error."""
+        names = list(jobs)
+        if names:
+            self._run("scancel", *names)
+
+
+def _asked_for(node: Node, options: Slurm) -> bool:
+    in_partition = node.partition in options.partition.split(",") if options.partition else node.default
+    named = not options.nodelist or node.name in options.nodelist
+    plain = options.constraint if options.constraint and re.fullmatch(r"[\w.-]+", options.constraint) else None
+    return in_partition and named and (plain is None or plain in node.features)
+
+
+def nodes_host(nodes: list[Node]) -> Host:
+    """Describe the nodes as one machine, for templates such as {physical_cores}; they must be of one shape.
+
+    Linux numbers the first hardware thread of every core first; where a machine differs, the claims of an
+    environment that places threads say so.
+    """
+    usable = [node for node in nodes if node.usable]
+    if not usable:
+        said = "; ".join(f"{node.name} is {node.state} {node.reason}".strip() for node in nodes)
+        raise EngineError(f"no node can take jobs: {said}", remedy="choose another partition, or wait")
+    shapes = {node.shape: node.name for node in usable}
+    if len(shapes) > 1:
+        named = ", ".join(f"{name} has {shape[0]} CPUs" for shape, name in shapes.items())
+        raise InputError(
+            f"the nodes are of different shapes ({named}), so thread counts cannot be the same on all of them",
+            remedy="narrow them with --constraint or --partition, or name them in `slurm: {nodelist: [...]}`",
+        )
+    node = usable[0]
+    cpus = tuple(range(node.cpus))
+    return Host(
+        name=",".join(sorted(n.name for n in usable)), kernel="", machine=os.uname().machine, distribution="",
+        cpu_model="", cpus=cpus, physical_cpus=cpus[: node.cpus // max(1, node.threads)], numa_nodes=node.sockets,
+        memory_bytes=node.memory_bytes, hypervisor=False,
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""What a block's job leaves on the shared file system. These files alone decide which trials are done."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envmatrix.process import Exit
+from envmatrix.store import write_whole
+
+
+@dataclass(frozen=True)
+class TrialEnd:
+    """How a trial ended on its node. ``folder`` holds its work folder and its log."""
+
+    folder: Path
+    exit: Exit
+    node: str
+    job: str
+    started: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """One line of ``starts``: a trial began in this attempt, after so many restarts of its job."""
+
+    trial: str
+    attempt: int
+    restarts: int
+    job: str
+    node: str
+
+
+@dataclass(frozen=True)
+class BlockFolder:
+    """The folder of one block: scripts, starts, and one folder for every finished trial."""
+
+    path: Path
+
+    @property
+    def exists(self) -> bool:
+        """Whether a job was ever made for this block."""
+        return self.path.is_dir()
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt that may run trials (0: none yet)."""
+        text = _read(self.path / "attempt").strip()
+        return int(text) if text.isdigit() else 0
+
+    def next_attempt(self) -> int:
+        """Name a new attempt as the one that may run trials; an older one stops before its next trial."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        number = self.attempt + 1
+        write_whole(self.path / "attempt", f"{number}\n")
+        return number
+
+    @property
+    def node(self) -> str:
+        """Name of the node that finished a trial of this block, '' when none did."""
+        return _read(self.path / "node").strip()
+
+    def script(self, attempt: int) -> Path:
+        """Return the path of an attempt's script."""
+        return self.path / f"script-{attempt}.sh"
+
+    def planned(self, attempt: int) -> set[str]:
+        """Return the trials that an attempt's job runs."""
+        return set(_read(self.path / f"planned-{attempt}").split())
+
+    def plan(self, attempt: int, trials: Iterable[str]) -> None:
+        """Note which trials an attempt's job runs."""
+        write_whole(self.path / f"planned-{attempt}", "".join(f"{trial}\n" for trial in trials))
+
+    def work(self, trial: str, attempt: int) -> Path:
+        """Return the work folder of a trial while it runs."""
+        return self.path / f"{trial}.try{attempt}" / "work"
+
+    def begun(self, attempt: int) -> dict[str, Any] | None:
+        """Return what an attempt's job wrote when it began: job, node, epoch, restarts."""
+        return _json(self.path / f"begun-{attempt}")
+
+    def stopped(self, attempt: int) -> tuple[int, str, str] | None:
+        """Return (status, node, path) of an attempt whose script stopped by itself."""
+        words = _read(self.path / f"stopped-{attempt}").strip().split(" ", 2)
+        if len(words) < 2 or not words[0].isdigit():
+            return None
+        return int(words[0]), words[1], words[2] if len(words) == 3 else ""
+
+    def starts(self) -> list[Start]:
+        """Return every start of a trial; a half-written last line is passed over."""
+        rows = (line.split() for line in _read(self.path / "starts").splitlines())
+        return [Start(r[0], int(r[1]), int(r[2]), r[3], r[4]) for r in rows if len(r) == 5 and r[1].isdigit()]
+
+    def end(self, trial: str) -> TrialEnd | None:
+        """Return how a trial ended, or None while it has not."""
+        folder = self.path / trial
+        body = _json(folder / "end")
+        ended = None if body is None else trial_end(folder, body)
+        if ended is None and folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # damaged by a full disk: the trial runs again
+        return ended
+
+    def forget(self, trial: str) -> None:
+        """Remove what a trial left, once it is in trials.jsonl; the mark keeps a requeued job from repeating it."""
+        if self.path.is_dir():
+            (self.path / f"{trial}.done").touch()
+        for folder in (self.path / trial, *self.path.glob(f"{trial}.try*")):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def note_end(self, attempt: int, cause: str, *, excused: bool) -> None:
+        """Note why an attempt ended too early, and whether that excuses the trial that ran."""
+        write_whole(self.path / f"ended-{attempt}", f"{'excused' if excused else 'blamed'} {cause}\n")
+
+    def has_ended(self, attempt: int) -> bool:
+        """Whether it is noted why an attempt ended."""
+        return (self.path / f"ended-{attempt}").exists()
+
+    def losses(self, trial: str) -> int:
+        """Return how many attempts ended, with no excuse, while this unfinished trial ran."""
+        attempts = {start.attempt for start in self.starts() if start.trial == trial}
+        return sum(not _read(self.path / f"ended-{attempt}").startswith("excused") for attempt in attempts)
+
+    def last_cause(self) -> str:
+        """Return why the last attempt ended too early, as far as it is known."""
+        return _read(self.path / f"ended-{self.attempt}").strip().partition(" ")[2] or "UNKNOWN"
+
+
+def trial_end(folder: Path, body: dict[str, Any]) -> TrialEnd | None:
+    """Read the document ``end``; None when it is damaged."""
+    try:
+        status, limit = int(body["status"]), float(body["limit"])
+        wall = float(body["uptime"][1]) - float(body["uptime"][0])
+        # timeout(1): 124 when its signal was enough, 137 when the program had to be killed
+        timed_out = status in (124, 137) and wall >= limit
+        code = -(status - 128) if status > 128 else status
+        ended = Exit(code, wall, timed_out, out_of_memory=int(body["ooms"]) > 0 and status == 137)
+        return TrialEnd(folder, ended, str(body["node"]), str(body["job"]), float(body["epoch"]))
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return body if isinstance(body, dict) else None

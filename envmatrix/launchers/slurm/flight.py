@@ -1,0 +1,109 @@
+"""A block that is out, and what is to be done when its job has ended too early: pure decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from envmatrix.launchers.slurm.client import JobState
+from envmatrix.launchers.slurm.files import BlockFolder
+from envmatrix.launchers.slurm.script import OTHER_NODE, STOPPED
+from envmatrix.plan import Slot
+
+#: Ends of a job that are no fault of the trial that ran.
+_EXCUSED = frozenset({"CANCELLED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED"})
+#: A clock that is off by less than this (seconds) is not worth a word.
+_CLOCK_S = 5.0
+
+
+@dataclass
+class Flight:
+    """A block that is out: its slots that are not done, and the job that runs them."""
+
+    block: int
+    slots: dict[str, Slot]
+    files: BlockFolder
+    attempt: int = 0
+    job: str = ""
+    node: str = ""
+    submitted: float = 0.0
+    finished: int = 0
+    gone: int = 0
+    started: set[tuple[str, int, int]] = field(default_factory=set)
+    told: str = ""
+
+    def new_starts(self) -> list[Slot]:
+        """Return the slots whose trial began since the last time."""
+        fresh = []
+        for start in self.files.starts():
+            key = (start.trial, start.attempt, start.restarts)
+            if key not in self.started:
+                self.started.add(key)
+                fresh += [self.slots[start.trial]] if start.trial in self.slots else []
+        return fresh
+
+    def news(self, state: JobState) -> str:
+        """Return one line when the job's state or what it waits for has changed, else ''."""
+        waits = state.state == "PENDING"
+        line = f"waits ({state.reason})" if waits else f"is {state.state.lower()} on {state.node}"
+        if line == self.told:
+            return ""
+        self.told = line
+        return f"block {self.block}: job {state.job} {line}"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why a job ended before its block was done. ``bad_node`` is the node that is to be left out, '' for none."""
+
+    cause: str
+    text: str
+    excused: bool = False
+    give_up: bool = False
+    bad_node: str = ""
+
+
+def explain_loss(
+    state: JobState | None, past: str, stopped: tuple[int, str, str] | None, unusable: Mapping[str, str]
+) -> Loss:
+    """Say why a job ended too early, from whatever is known.
+
+    ``state`` is the queue's last word and ``past`` that of accounting, either may be missing; ``stopped`` is what
+    the script itself left; ``unusable`` maps nodes that cannot take jobs to their state.
+    """
+    if stopped:
+        status, node, path = stopped
+        text = STOPPED.get(status, f"the script ended with status {status}")
+        return Loss(f"exit {status}", f"{text}{f': {path}' if path else ''} (node {node})", True,
+                    bad_node="" if status == OTHER_NODE else node)  # fmt: skip
+    known = state.state if state and not state.alive else past
+    node = state.node if state else ""
+    bad = node if node in unusable else ""
+    if known.startswith("CANCELLED"):
+        return Loss("CANCELLED", "it was cancelled", True, give_up=not bad, bad_node=bad)
+    if bad:
+        return Loss(known or "NODE_FAIL", f"node {bad} is {unusable[bad]}", True, bad_node=bad)
+    if not known:
+        return Loss("UNKNOWN", "Slurm no longer knows it")
+    reason = f", {state.reason}" if state and state.reason not in ("None", "") else ""
+    return Loss(known, f"{known}{reason}", known in _EXCUSED, bad_node=node if known == "NODE_FAIL" else "")
+
+
+def clock_offset(epoch: float, submitted: float, now: float) -> float:
+    """Return how many seconds a node's clock is certainly off (behind: negative), 0 when it may be right.
+
+    A job begins after it was submitted and before its file is seen; only a time outside of that is wrong.
+    """
+    if epoch < submitted - _CLOCK_S:
+        return epoch - submitted
+    return epoch - now if epoch > now + _CLOCK_S else 0.0
+
+
+def clock_words(node: str, offset: float) -> str:
+    """Tell that a node's clock is off."""
+    direction: Literal["ahead of", "behind"] = "ahead of" if offset > 0 else "behind"
+    return (
+        f"the clock of node {node} is at least {abs(offset):.0f} s {direction} this machine's; when its trials "
+        "started is by its own clock, how long they took is not affected"
+    )

@@ -1,0 +1,104 @@
+"""From the slots of a block to its batch job, and from what a job left to trials."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+
+from envmatrix.engines.base import Job
+from envmatrix.errors import EnvmatrixError
+from envmatrix.experiment import Experiment
+from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
+from envmatrix.launchers.slurm.script import BlockJob, Step
+from envmatrix.matrix import Slurm
+from envmatrix.plan import Slot
+from envmatrix.store import Outcome, Trial, trial_of
+from envmatrix.trial import judged, make_job
+
+
+def slurm_options(experiment: Experiment) -> Slurm:
+    """Return what the run's design asks of Slurm."""
+    return Slurm.model_validate(experiment.run.design.get("slurm") or {})
+
+
+def job_prefix(experiment: Experiment) -> str:
+    """Return what the names of this run's jobs begin with: found again after a crash, no other run's."""
+    key = f"{experiment.folder.path.resolve()}|{experiment.run.created}"
+    return f"envmatrix-{hashlib.sha256(key.encode()).hexdigest()[:10]}-"
+
+
+def block_folder(experiment: Experiment, block: int) -> BlockFolder:
+    """Return the folder of a block's jobs."""
+    return BlockFolder(experiment.folder.path.resolve() / "slurm" / f"b{block:04d}")
+
+
+def script_variables() -> dict[str, str]:
+    """Return the variables of a script: its own commands must be found as they are by whoever submits."""
+    return {name: os.environ.get(name, default) for name, default in (("PATH", os.defpath), ("HOME", "/"))}
+
+
+def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: int) -> Step:
+    """Make one trial's step; EnvmatrixError says why its engine cannot run it as a command."""
+    engine = experiment.engines[slot.arm.engine]
+    job = make_job(experiment, slot, files.work(slot.trial, attempt))
+    command = engine.command_line(job)
+    needs = (*command.needs, *job.mounts.read.values())
+    return Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds)
+
+
+def make_steps(
+    experiment: Experiment, slots: Iterable[Slot], files: BlockFolder, attempt: int
+) -> tuple[list[Step], list[Trial]]:
+    """Make the steps of a block; a slot that cannot be run at all becomes a failed trial."""
+    steps, failed = [], []
+    for slot in slots:
+        try:
+            steps.append(make_step(experiment, slot, files, attempt))
+        except EnvmatrixError as error:
+            failed.append(trial_of(slot, "failed", str(error)))
+    return steps, failed
+
+
+def make_block_job(
+    experiment: Experiment,
+    block: int,
+    steps: Iterable[Step],
+    attempt: int,
+    *,
+    node: str = "",
+    avoid: Iterable[str] = (),
+) -> BlockJob:
+    """Make the batch job of a block's steps."""
+    return BlockJob(
+        job_name=f"{job_prefix(experiment)}b{block:04d}",
+        title=f"envmatrix run {experiment.run.name}, block {block}",
+        folder=block_folder(experiment, block).path,
+        attempt=attempt,
+        steps=tuple(steps),
+        options=slurm_options(experiment),
+        variables=script_variables(),
+        node=node,
+        avoid=tuple(sorted(set(avoid) - {node})),
+    )
+
+
+def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial:
+    """Judge what a trial left on the shared file system, exactly as one that ran here."""
+    job: Job = make_job(experiment, slot, end.folder / "work")
+    log = end.folder / "log"
+    if log.exists():
+        shutil.copyfile(log, job.log)
+    return judged(experiment, slot, end.exit, job, started=end.started, node=end.node)
+
+
+def lost_trial(slot: Slot, cause: str, node: str) -> Trial:
+    """Make the trial of a slot whose job died again and again while it ran."""
+    remedy = {
+        "TIMEOUT": "; give its block more time with --time",
+        "OUT_OF_MEMORY": "; give its block more memory",
+    }.get(cause, "")
+    outcome: Outcome = "timed_out" if cause == "TIMEOUT" else "failed"
+    return trial_of(slot, outcome, f"its Slurm job died twice while it ran ({cause}){remedy}", node=node)

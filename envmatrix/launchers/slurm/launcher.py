@@ -1,0 +1,295 @@
+"""The launcher ``slurm``: keeps as many blocks in the queue as nodes were asked for, and collects their files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+
+from envmatrix.engines.base import Say
+from envmatrix.errors import EngineError
+from envmatrix.experiment import Experiment
+from envmatrix.launchers.base import Work
+from envmatrix.launchers.slurm import jobs
+from envmatrix.launchers.slurm.client import JobState, SlurmClient
+from envmatrix.launchers.slurm.flight import Flight, Loss, clock_offset, clock_words, explain_loss
+from envmatrix.launchers.slurm.placing import Placing
+from envmatrix.launchers.slurm.script import CANNOT_WRITE, block_script
+from envmatrix.plan import Slot
+from envmatrix.store import Trial, write_whole
+
+#: Seconds between two looks at the files, and the bounds of those at the queue (everyone shares slurmctld).
+_FILES_S = 0.5
+_QUEUE_S = (1.0, 30.0)
+#: Looks at the queue without a living job before it counts as ended: a node's files appear late over NFS.
+_SETTLE = 3
+#: Jobs in a row that ended without one finished trial: something is wrong with all of them.
+_FRUITLESS = 3
+#: A trial whose job died so often while it ran counts as failed, so that the block goes on.
+_LOSSES = 2
+Ask = Callable[[str], bool]
+Trials = Generator[Trial, None, None]
+
+
+class SlurmLauncher:
+    """Runs every block as one exclusive job on one node."""
+
+    name = "slurm"
+    measures_here = False
+
+    def __init__(self, experiment: Experiment, client: SlurmClient, say: Say, ask: Ask | None) -> None:
+        self._experiment = experiment
+        self._client = client
+        self._say = say
+        self._ask = ask
+        self._options = jobs.slurm_options(experiment)
+        self._prefix = jobs.job_prefix(experiment)
+        self._placing = Placing(client, self._options, say)
+        self._flights: dict[int, Flight] = {}
+        self._backlog: list[Flight] = []
+        self._fruitless = 0
+        self._silent = False
+        self._clocks: set[str] = set()
+        self._next_look = 0.0
+        self._wait = _QUEUE_S[0]
+
+    @property
+    def width(self) -> int:
+        """How many blocks run at once."""
+        return self._options.nodes
+
+    def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
+        """Collect what earlier jobs left, then keep the queue filled until there are no more blocks."""
+        yield from self._adopt(work)
+        source = iter(blocks)
+        more = True
+        while more or self._flights or self._backlog:
+            while more and len(self._flights) + len(self._backlog) < self.width:
+                block = next(source, None)
+                more = block is not None
+                yield from self._take(block or [], work)
+            for flight in list(self._flights.values()):
+                yield from self._collect(flight, work)
+            if time.monotonic() >= self._next_look and (self._flights or self._backlog):
+                yield from self._look(work)
+            if self._flights or self._backlog:
+                time.sleep(_FILES_S)
+
+    def interrupted(self) -> None:
+        """Ask whether to cancel the jobs; without someone to ask they go on, and ``resume`` collects them."""
+        names = [flight.job for flight in self._flights.values() if flight.job]
+        if not names:
+            return
+        if self._ask and self._ask(f"cancel {len(names)} Slurm job(s) of this run?"):
+            self._client.cancel(names)
+            for flight in self._flights.values():
+                flight.files.note_end(flight.attempt, "CANCELLED", excused=True)
+            self._say(f"cancelled job(s) {', '.join(names)}; trials that have ended are kept")
+        else:
+            self._say(f"job(s) {', '.join(names)} go on in Slurm; `envmatrix resume` collects what they finish")
+
+    def _adopt(self, work: Work) -> Trials:
+        """Collect the trials that ended while nobody watched; watch the jobs that still run."""
+        queue = self._client.queue(self._prefix)
+        if queue is None:
+            raise EngineError("Slurm does not answer", remedy="wait until `squeue` works here, then `envmatrix resume`")
+        alive = {state.name: state for state in queue if state.alive}
+        root = jobs.block_folder(self._experiment, 0).path.parent
+        for path in sorted(root.glob("b[0-9]*")) if root.is_dir() else []:
+            block = int(path.name[1:])
+            flight = self._flight(block, self._experiment.plan.block(block), work)
+            state = alive.get(f"{self._prefix}{path.name}")
+            if state:
+                planned = flight.files.planned(flight.attempt)
+                flight.slots = {name: slot for name, slot in flight.slots.items() if name in planned}
+                self._watch(flight, state.job)
+                self._say(f"block {block}: job {state.job} of an earlier start is still there; waiting for it")
+            elif flight.attempt and not flight.files.has_ended(flight.attempt):
+                flight.files.note_end(flight.attempt, "UNWATCHED", excused=True)
+            yield from self._collect(flight, work)
+
+    def _flight(self, block: int, slots: Iterable[Slot], work: Work) -> Flight:
+        """Make a flight of what is not done; the leftovers of what is done go."""
+        files = jobs.block_folder(self._experiment, block)
+        left = {}
+        for slot in slots:
+            if work.is_done(slot.trial):
+                files.forget(slot.trial)
+            elif slot.arm.name not in self._experiment.run.skipped:
+                left[slot.trial] = slot
+        return Flight(block, left, files, files.attempt)
+
+    def _watch(self, flight: Flight, job: str) -> None:
+        flight.job, flight.submitted = job, time.time()
+        flight.finished = flight.gone = 0
+        flight.told = ""
+        self._flights[flight.block] = flight
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        self._wait, self._next_look = _QUEUE_S[0], time.monotonic() + _QUEUE_S[0]
+
+    def _take(self, block: list[Slot], work: Work) -> Trials:
+        """Take one more block; one that is out already (adopted) is left alone."""
+        if not block or block[0].block in self._flights:
+            return
+        for slot in block:
+            if slot.arm.name in self._experiment.run.skipped:
+                yield work.run(slot)
+        flight = self._flight(block[0].block, block, work)
+        if flight.slots:
+            self._backlog.append(flight)
+            self._next_look = 0.0
+
+    def _collect(self, flight: Flight, work: Work) -> Trials:
+        """Yield the trials that have ended; what is yielded is on disk when this goes on."""
+        for slot in flight.new_starts():
+            work.begins(slot)
+        self._check_clock(flight)
+        for name, slot in list(flight.slots.items()):
+            end = flight.files.end(name)
+            if end is not None:
+                yield jobs.trial_from_files(self._experiment, slot, end)
+                flight.files.forget(name)
+                del flight.slots[name]
+                flight.finished += 1
+                self._fruitless = 0
+        if not flight.slots:
+            self._flights.pop(flight.block, None)
+
+    def _check_clock(self, flight: Flight) -> None:
+        begun = flight.files.begun(flight.attempt) if flight.submitted else None
+        if not begun or str(begun["node"]) in self._clocks:
+            return
+        self._clocks.add(str(begun["node"]))
+        offset = clock_offset(float(begun["epoch"]), flight.submitted, time.time())
+        if offset:
+            self._say(clock_words(str(begun["node"]), offset))
+
+    def _look(self, work: Work) -> Trials:
+        """Look at the queue: submit what waits, follow what runs, deal with what has ended too early."""
+        self._wait = min(_QUEUE_S[1], self._wait * 1.5)
+        self._next_look = time.monotonic() + self._wait
+        queue = self._client.queue(self._prefix)
+        self._note(silent=queue is None)
+        if queue is None:
+            self._look_soon()
+            return
+        yield from self._submit_backlog(queue)
+        by_job = {state.job: state for state in queue}
+        for flight in list(self._flights.values()):
+            yield from self._follow(flight, by_job.get(flight.job), work)
+
+    def _note(self, *, silent: bool) -> None:
+        if silent != self._silent:
+            self._say("Slurm does not answer; running jobs go on, waiting" if silent else "Slurm answers again")
+        self._silent = silent
+
+    def _submit_backlog(self, queue: list[JobState]) -> Trials:
+        alive = {state.name: state.job for state in queue if state.alive}
+        while self._backlog and len(self._flights) < self.width:
+            flight = self._backlog[0]
+            known = alive.get(f"{self._prefix}{flight.files.path.name}")
+            if known:  # sbatch was cut off before it could answer, but Slurm has the job
+                self._watch(self._backlog.pop(0), known)
+                continue
+            node = self._placing.node_for(flight.block, flight.files.node)
+            if node is None:
+                home = flight.files.node
+                self._say(f"block {flight.block} was begun on node {home}, which cannot be had; `resume` goes on later")
+                self._backlog.pop(0)
+                self._next_look = 0.0
+                continue
+            try:
+                yield from self._submit(flight, node)
+            except EngineError as error:
+                if not self._flights:
+                    raise
+                self._say(f"{error.message}; trying again when a job has ended")
+                return
+            self._backlog.pop(0)
+
+    def _submit(self, flight: Flight, node: str) -> Trials:
+        """Submit what is left of a block as a new attempt."""
+        for name, slot in list(flight.slots.items()):
+            if flight.files.losses(name) >= _LOSSES:
+                yield jobs.lost_trial(slot, flight.files.last_cause(), flight.files.node)
+                del flight.slots[name]
+        if not flight.slots:
+            return
+        flight.attempt = flight.files.next_attempt()
+        steps, failed = jobs.make_steps(self._experiment, flight.slots.values(), flight.files, flight.attempt)
+        for trial in failed:
+            yield trial
+            del flight.slots[trial.trial]
+        if steps:
+            job = jobs.make_block_job(
+                self._experiment, flight.block, steps, flight.attempt, node=node, avoid=self._placing.left_out
+            )
+            flight.node = node
+            flight.files.plan(flight.attempt, flight.slots)
+            script = flight.files.script(flight.attempt)
+            write_whole(script, block_script(job))
+            self._watch(flight, self._client.submit(script))
+
+    def _follow(self, flight: Flight, state: JobState | None, work: Work) -> Trials:
+        stopped = flight.files.stopped(flight.attempt)
+        if state and state.alive and not stopped:
+            flight.gone = 0
+            unusable = self._placing.unusable() if state.state == "PENDING" and flight.node else {}
+            if flight.node in unusable:  # it was requeued, and would wait for a node that may never come back
+                self._client.cancel([flight.job])
+                self._drop(
+                    flight,
+                    Loss(
+                        "NODE_FAIL",
+                        f"node {flight.node} is {unusable[flight.node]}",
+                        excused=True,
+                        bad_node=flight.node,
+                    ),
+                )
+                return
+            news = flight.news(state)
+            if news:
+                self._say(news)
+                self._look_soon()
+            return
+        flight.gone += 1
+        self._look_soon()
+        if flight.gone < _SETTLE:
+            return
+        yield from self._collect(flight, work)
+        if flight.slots:
+            self._lost(flight, state)
+
+    def _lost(self, flight: Flight, state: JobState | None) -> None:
+        """Find out why a job ended before its trials did."""
+        past = self._client.past_state(flight.job) if state is None else ""
+        stopped = flight.files.stopped(flight.attempt)
+        if state and not stopped and self._client.exit_status(flight.job) == CANNOT_WRITE:
+            stopped = (CANNOT_WRITE, state.node, str(flight.files.path))
+        self._drop(flight, explain_loss(state, past, stopped, self._placing.unusable()))
+
+    def _drop(self, flight: Flight, loss: Loss) -> None:
+        """Take a block back whose job is no more: it is submitted again, or left to ``resume``."""
+        del self._flights[flight.block]
+        self._say(
+            f"block {flight.block}: job {flight.job} ended with {len(flight.slots)} trial(s) not done: {loss.text}"
+        )
+        flight.files.note_end(flight.attempt, loss.cause, excused=loss.excused)
+        if loss.bad_node:
+            self._placing.leave_out(loss.bad_node, loss.text)
+        if loss.give_up:
+            return
+        self._fruitless = 0 if flight.finished else self._fruitless + 1
+        if self._fruitless >= _FRUITLESS:
+            raise _hopeless(flight, loss)
+        self._backlog.append(flight)
+        self._next_look = 0.0
+
+
+def _hopeless(flight: Flight, loss: Loss) -> EngineError:
+    return EngineError(
+        f"{_FRUITLESS} jobs in a row ended without one finished trial; the last one: {loss.text}",
+        remedy=f"see {flight.files.path} for their scripts and logs (no log: the node does not see that folder, "
+        "which must be on a file system that all nodes share); then `envmatrix resume`",
+    )

@@ -1,0 +1,70 @@
+"""What the command line asks of Slurm, laid over the design's ``slurm:`` part."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from envmatrix.engines.base import Say
+from envmatrix.errors import EngineError, InputError
+from envmatrix.experiment import Experiment
+from envmatrix.host import Host
+from envmatrix.launchers.slurm.client import SlurmClient, nodes_host
+from envmatrix.launchers.slurm.files import BlockFolder
+from envmatrix.launchers.slurm.jobs import block_folder, make_block_job, make_steps, slurm_options
+from envmatrix.launchers.slurm.script import block_script
+from envmatrix.matrix import Slurm
+
+#: Engines whose trials are commands that a node can run.
+_COMMANDS = ("local", "apptainer", "enroot")
+
+
+def overlay(part: Slurm, arguments: argparse.Namespace) -> Slurm:
+    """Return the part with the command line's options over it; an InputError names a bad one."""
+    given = {key: value for key in Slurm.model_fields if (value := getattr(arguments, key, None)) is not None}
+    try:
+        return Slurm.model_validate({**part.model_dump(), **given})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise InputError(f"--{problem['loc'][0]}: {problem['msg'].removeprefix('Value error, ')}") from error
+
+
+def look_at_nodes(part: Slurm, engines: tuple[str, ...], say: Say) -> Host:
+    """Return what the nodes look like to a trial, after checking that this cluster can run the design."""
+    foreign = next((name for name in engines if name not in _COMMANDS), None)
+    if foreign:
+        raise EngineError(
+            f"engine {foreign} needs its own service on every node, so launcher slurm cannot use it",
+            remedy=f"use one of: {', '.join(_COMMANDS)}",
+        )
+    nodes = SlurmClient().nodes(part)
+    host = nodes_host(nodes)
+    for node in nodes:
+        if not node.usable:
+            say(f"node {node.name} is left out: it is {node.state}{f' ({node.reason})' if node.reason else ''}")
+    return host
+
+
+def scripts(experiment: Experiment, how_many: int) -> list[str]:
+    """Return the scripts of the first blocks exactly as they would be submitted first."""
+    nodes = slurm_options(experiment).nodelist
+    texts = []
+    for slots in [experiment.plan.block(index) for index in range(min(how_many, experiment.plan.max_blocks))]:
+        block = slots[0].block
+        files: BlockFolder = block_folder(experiment, block)
+        wanted = [slot for slot in slots if slot.arm.name not in experiment.run.skipped]
+        steps, failed = make_steps(experiment, wanted, files, attempt=1)
+        for trial in failed:
+            raise EngineError(f"{trial.arm}: {trial.reason}")
+        node = nodes[block % len(nodes)] if nodes else ""
+        texts.append(block_script(make_block_job(experiment, block, steps, 1, node=node)))
+    return texts
+
+
+def with_options(design: Mapping[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return run.json's design with the command line's options over its slurm part (for ``resume``)."""
+    part = Slurm.model_validate(design.get("slurm") or {})
+    return {**design, "slurm": overlay(part, arguments).model_dump(mode="json")}

@@ -1,0 +1,207 @@
+"""The text of a block's batch script: a pure function, so that what runs on a node can be read and tested."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envmatrix.engines.base import CommandLine
+from envmatrix.errors import InputError
+from envmatrix.matrix import Slurm
+
+#: Seconds a job may take beyond the sum of its trials' limits: start, images read for the first time, the end.
+_SLACK_S = 120.0
+_LONG_PADDING = re.compile(r"([A-Za-z_]\w*=)(x{32,})\Z")
+CANNOT_WRITE, NOT_SEEN, OTHER_NODE = 66, 69, 75
+#: Exit statuses of a script that stopped by itself, and what they mean.
+STOPPED: Mapping[int, str] = {
+    CANNOT_WRITE: "the node cannot write to the results folder",
+    NOT_SEEN: "the node does not see a file that the trials need",
+    OTHER_NODE: "the job started again on another node than the one that began its block",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One trial of a block: ``limit_s`` is its time limit in seconds."""
+
+    trial: str
+    title: str
+    command: CommandLine
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class BlockJob:
+    """What one batch job does. ``folder`` is the block's folder on the shared file system.
+
+    ``variables`` are those of the script itself (PATH and HOME of whoever submits). ``node`` pins the job to the
+    node that began the block, ``avoid`` names nodes that failed.
+    """
+
+    job_name: str
+    title: str
+    folder: Path
+    attempt: int
+    steps: tuple[Step, ...]
+    options: Slurm
+    variables: Mapping[str, str]
+    node: str = ""
+    avoid: tuple[str, ...] = ()
+
+
+def block_script(job: BlockJob) -> str:
+    """Return the POSIX shell script that runs a block's trials one after the other on one node.
+
+    Every trial runs in a folder of its own that gets its final name, in one rename, only when its record and its
+    end are in it. Raises InputError for a newline in any value: no line of a script could hold it safely.
+    """
+    needs = sorted({str(path) for step in job.steps for path in step.command.needs})
+    lines = [
+        "#!/bin/sh",
+        f"# {_plain(job.title)}; attempt {job.attempt}: {len(job.steps)} trial(s), one after the other, on one node.",
+        *_directives(job),
+        "set -u",
+        *(f"export {name}={quoted(value)}" for name, value in job.variables.items()),
+        f"folder={quoted(str(job.folder))}",
+        f"attempt={job.attempt}",
+        "trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished",
+        *_modules(job.options.modules),
+        _FUNCTIONS.strip("\n"),
+        'begin "$@"',
+        *(f"need {quoted(path)}" for path in needs),
+    ]
+    for step in job.steps:
+        lines += ["", f"# {_plain(step.title)}", _trial(step)]
+    return "\n".join([*lines, "", 'say "all trials of this job are done"', ""])
+
+
+def time_limit_s(job: BlockJob) -> float:
+    """Return the job's time limit: the one asked for, or what its trials may take at most."""
+    return job.options.time or sum(step.limit_s for step in job.steps) + _SLACK_S
+
+
+def _directives(job: BlockJob) -> list[str]:
+    """Return the #SBATCH lines; no path stands in them, so nothing in them needs Slurm's own quoting."""
+    options = job.options
+    asked = [
+        ("job-name", job.job_name), ("nodes", "1"), ("ntasks", "1"), ("exclusive", None),
+        ("mem", "0" if options.memory is None else f"{max(1, options.memory // 2**20)}M"),
+        ("time", slurm_time(time_limit_s(job))),
+        ("chdir", "/"), ("output", "/dev/null"), ("export", "ALL"), ("requeue", None),
+    ]  # fmt: skip
+    given = [
+        ("partition", options.partition), ("account", options.account), ("constraint", options.constraint),
+        ("gres", f"gpu:{options.gpus}" if options.gpus else None), ("nodelist", job.node or None),
+        ("exclude", ",".join(job.avoid) or None),
+    ]  # fmt: skip
+    asked += [(name, value) for name, value in given if value]
+    lines = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in asked]
+    return [*lines, *(f"#SBATCH {option}" for option in options.options)]
+
+
+def slurm_time(seconds: float) -> str:
+    """Write a duration as Slurm reads it, rounded up to whole minutes: 5400 -> 1:30:00."""
+    minutes = max(1, -(-int(seconds) // 60))
+    return f"{minutes // 60}:{minutes % 60:02d}:00"
+
+
+def quoted(text: str) -> str:
+    """Quote a text for a POSIX shell; a newline or another control character is refused."""
+    if re.search(r"[\x00-\x1f\x7f]", text):
+        raise InputError(
+            f"{text!r} holds a newline or another control character, which no batch script can hold safely",
+            remedy="rename the folder, or change the value",
+        )
+    return shlex.quote(text)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^ -~]", "?", text)
+
+
+def _modules(modules: tuple[str, ...]) -> list[str]:
+    if not modules:
+        return []
+    profile = "command -v module >/dev/null 2>&1 || . /etc/profile >/dev/null 2>&1"
+    return ["set +u", profile, *(f"module load {quoted(name)} || exit 69" for name in modules), "set -u"]
+
+
+def _trial(step: Step) -> str:
+    command = step.command
+    words = [
+        f"trial {quoted(step.trial)} {max(1, round(step.limit_s))} {quoted(str(command.cwd))}",
+        *([shlex.join(command.prefix)] if command.prefix else []),
+        " ".join(["env -i", *(f'${{{name}+"{name}=${name}"}}' for name in command.keep)]),
+        *(_word(f"{name}={value}") for name, value in command.env.items()),
+        " ".join(_word(word) for word in command.argv),
+    ]
+    return " \\\n  ".join(words)
+
+
+def _word(text: str) -> str:
+    """Quote a word; the padding of an environment, up to 4 KiB of one letter, is written by its length."""
+    padding = _LONG_PADDING.match(text)
+    return f'{padding[1]}"$(padding {len(padding[2])})"' if padding else quoted(text)
+
+
+_FUNCTIONS = r"""
+say() { echo "$(date '+%Y-%m-%d %H:%M:%S') $node: $*"; }
+padding() { printf "%${1}s" '' | tr ' ' x; }
+uptime_s() { read -r up idle </proc/uptime && echo "$up"; }
+ooms() {  # how many processes of this job's control group were killed for memory so far
+  while IFS=: read -r number kind path; do
+    case $kind in
+      memory) events=/sys/fs/cgroup/memory$path/memory.oom_control ;;
+      '') events=/sys/fs/cgroup$path/memory.events ;;
+      *) continue ;;
+    esac
+    [ -r "$events" ] || continue
+    while read -r key value; do [ "$key" = oom_kill ] && echo "$value" && return; done <"$events"
+  done </proc/self/cgroup
+  echo 0
+}
+put() {  # FILE TEXT: the file is whole or absent
+  printf '%s\n' "$2" >".$1.$attempt" && mv -f ".$1.$attempt" "$1" || exit 66
+}
+begin() {
+  node=${SLURMD_NODENAME:-$(uname -n)} job=${SLURM_JOB_ID:-none} restarts=${SLURM_RESTART_COUNT:-0}
+  cd "$folder" 2>/dev/null && touch "job-$attempt.log" 2>/dev/null || exit 66
+  exec </dev/null >>"job-$attempt.log" 2>&1
+  say "job $job begins, attempt $attempt, restart $restarts"
+  put "begun-$attempt" "{\"job\":\"$job\",\"node\":\"$node\",\"epoch\":$(date +%s),\"restarts\":$restarts}"
+  if [ -e node ] && read -r home <node && [ "$home" != "$node" ]; then
+    say "this block belongs to node $home"
+    put "stopped-$attempt" "75 $node"
+    exit 75
+  fi
+}
+need() {
+  [ -e "$1" ] && return
+  say "$1 is not there"
+  put "stopped-$attempt" "69 $node $1"
+  exit 69
+}
+trial() {  # NAME LIMIT FOLDER COMMAND...
+  name=$1 limit=$2 work=$3 try=$1.try$attempt
+  shift 3
+  if [ -e "$name" ] || [ -e "$name.done" ]; then return; fi  # finished before this job was started again
+  read -r wanted <attempt
+  [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
+  rm -rf "$try" && mkdir -p "$work" || exit 66
+  echo "$name $attempt $restarts $job $node" >>starts || exit 66
+  killed=$(ooms) epoch=$(date +%s) from=$(uptime_s)
+  (cd "$work" && exec timeout --kill-after=5 "$limit" "$@") >"$try/log" 2>&1
+  status=$? to=$(uptime_s)
+  [ "$status" -le 128 ] || sleep 2  # if the job is being ended, its own signal comes now
+  out_of_memory=$(($(ooms) - killed))
+  printf '{"job":"%s","node":"%s","status":%d,"ooms":%d,"epoch":%d,"uptime":[%s,%s],"limit":%d}\n' \
+    "$job" "$node" "$status" "$out_of_memory" "$epoch" "$from" "$to" "$limit" >"$try/end" || exit 66
+  [ -e node ] || put node "$node"
+  [ -e "$name" ] || mv "$try" "$name" || exit 66
+  say "$name ended with status $status"
+}
+"""

@@ -1,0 +1,269 @@
+"""The frozen types of matrix.yaml. Scalars arrive as the text the user wrote; each field turns it into its type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from envmatrix.matrix.quantities import parse_bytes, parse_duration, parse_percent
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+SLURM_WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
+#: sbatch options that a block's script depends on.
+SLURM_OWN = frozenset(
+    f"--{name}"
+    for name in (
+        "array",
+        "chdir",
+        "error",
+        "exclude",
+        "exclusive",
+        "export",
+        "job-name",
+        "mem",
+        "nodelist",
+        "nodes",
+        "no-requeue",
+        "ntasks",
+        "open-mode",
+        "output",
+        "overcommit",
+        "parsable",
+        "requeue",
+        "wait",
+        "wrap",
+    )
+)
+
+
+def _text(value: Any) -> Any:
+    """Accept one word where a list of words is meant."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _no_control(value: str) -> str:
+    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+        msg = "newlines and other control characters cannot be passed alike by every engine"
+        raise ValueError(msg)
+    return value
+
+
+def _variable(value: str) -> str:
+    if not VARIABLE.match(value):
+        msg = f"{value!r} is no variable name (letters, digits, underscore)"
+        raise ValueError(msg)
+    if value in {"LD_PRELOAD", "PYTHONPATH", "PATH", "HOME"}:
+        msg = f"{value} is set by envmatrix itself" + ("; use `preload:`" if value == "LD_PRELOAD" else "")
+        raise ValueError(msg)
+    return value
+
+
+def _library_file(value: str) -> str:
+    if "/" in value or " " in value or ":" in value or not value:
+        msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2"
+        raise ValueError(msg)
+    return value
+
+
+def _slurm_word(value: str) -> str:
+    if not SLURM_WORD.match(value) or value.startswith("-"):
+        msg = f"{value!r} holds a character that cannot stand in an #SBATCH line"
+        raise ValueError(msg)
+    return value
+
+
+def _slurm_option(value: str) -> str:
+    if not value.startswith("--") or not SLURM_WORD.match(value):
+        msg = f"{value!r} is no sbatch option of the form --name=value"
+        raise ValueError(msg)
+    if value.partition("=")[0] in SLURM_OWN:
+        msg = f"{value.partition('=')[0]} is set by envmatrix itself"
+        raise ValueError(msg)
+    return value
+
+
+Text = Annotated[str, AfterValidator(_no_control)]
+SlurmWord = Annotated[str, AfterValidator(_slurm_word)]
+SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(_text)]
+Words = Annotated[tuple[Text, ...], BeforeValidator(_text)]
+Percent = Annotated[float, BeforeValidator(parse_percent)]
+Seconds = Annotated[float, BeforeValidator(parse_duration)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+VariableName = Annotated[str, AfterValidator(_variable)]
+LibraryFile = Annotated[str, AfterValidator(_library_file)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Level(_Frozen):
+    """One level of a factor: what it puts into the image, and what it sets when a process starts."""
+
+    description: Text = Field("", description="one line, shown in lists and reports")
+    python: Text | None = Field(None, description="Python of the image, such as '3.11'; none: the host's")
+    requirements: Words = Field((), description="pip requirements, pinned: name==version")
+    index: Text | None = Field(None, description="a further package index, passed over when unreachable")
+    apt: Words = Field((), description="Debian packages; 'a | b' takes the first that the suite has")
+    suite: Text | None = Field(None, description="Debian suite of the image")
+    base: Text | None = Field(None, description="base image, name@sha256:digest")
+    interpreter: Text | None = Field(None, description="a Python with torch that is already on the machine")
+    env: Mapping[VariableName, Text | None] = Field(
+        default_factory=dict, description="variables; null: explicitly absent"
+    )
+    preload: Annotated[tuple[LibraryFile, ...], BeforeValidator(_text)] = Field(
+        (), description="libraries for LD_PRELOAD, by file name"
+    )
+    cpus: Text | None = Field(None, description="CPU list the process starts on, such as 0-3")
+    memory_nodes: Text | None = Field(None, description="NUMA nodes its memory comes from, such as 0")
+    claims: Mapping[str, Words] = Field(
+        default_factory=dict, description="evidence path -> the value, or values, it must show"
+    )
+    requires: Mapping[str, Words] = Field(
+        default_factory=dict, description="factor -> the levels of it that this level works with"
+    )
+    changes_numerics: bool = Field(False, description="results may differ; flagged in every table")
+
+    @property
+    def is_image(self) -> bool:
+        """Whether this level changes which Python or PyTorch is on disk (an image factor's level)."""
+        return any((self.python, self.suite, self.base, self.interpreter, self.index))
+
+
+class Factor(_Frozen):
+    """A factor and its levels in the order written; the first level is the reference."""
+
+    name: str
+    levels: Mapping[str, Level]
+
+    @property
+    def reference(self) -> str:
+        """Name of the first level."""
+        return next(iter(self.levels))
+
+    @property
+    def is_image(self) -> bool:
+        """Whether any level changes bits on disk beyond added libraries."""
+        return any(level.is_image for level in self.levels.values())
+
+
+class EnvironmentEntry(_Frozen):
+    """A named choice of levels; factors not named are at their reference."""
+
+    name: str
+    description: str = ""
+    levels: Mapping[str, str]
+
+
+class Metric(_Frozen):
+    """Where a user's own program says how fast it was."""
+
+    regex: Text | None = Field(None, description="the first group of its last match is the number")
+    json_file: Text | None = Field(None, description="a JSON file the program writes, as FILE:dotted.path")
+    wall: bool = Field(False, description="the program's wall time in seconds")
+    better: Literal["higher", "lower"] = "higher"
+
+    @field_validator("regex")
+    @classmethod
+    def _has_a_group(cls, pattern: str | None) -> str | None:
+        try:
+            groups = re.compile(pattern).groups if pattern is not None else 1
+        except re.error as error:
+            msg = f"{pattern!r} is no regular expression: {error}"
+            raise ValueError(msg) from None
+        if groups < 1:
+            msg = f"{pattern!r} has no group: put ( ) around the number"
+            raise ValueError(msg)
+        return pattern
+
+    @field_validator("json_file")
+    @classmethod
+    def _names_file_and_key(cls, value: str | None) -> str | None:
+        file, colon, key = (value or "x:x").partition(":")
+        if not (file and colon and key):
+            msg = f"{value!r} must be FILE:dotted.key"
+            raise ValueError(msg)
+        return value
+
+    @model_validator(mode="after")
+    def _says_one_place(self) -> Metric:
+        if sum((self.regex is not None, self.json_file is not None, self.wall)) != 1:
+            msg = "write one of regex, json_file and wall"
+            raise ValueError(msg)
+        return self
+
+
+class Workload(_Frozen):
+    """What is run: options of the built-in benchmark, or the user's own command."""
+
+    name: str
+    description: str = ""
+    options: Mapping[str, Any] = Field(default_factory=dict)
+    command: tuple[Text, ...] = ()
+    metric: Metric | None = None
+    files: Text | None = None
+
+
+class Slurm(_Frozen):
+    """What a design asks of Slurm (launcher ``slurm``); the command line lays over it."""
+
+    nodes: int = Field(1, ge=1, le=1000, description="how many blocks run at once, each alone on a node of its own")
+    partition: SlurmWord | None = Field(None, description="partition; none: the cluster's default")
+    account: SlurmWord | None = Field(None, description="account to charge")
+    constraint: SlurmWord | None = Field(None, description="node features, so that all nodes are of one kind")
+    nodelist: SlurmWords = Field((), description="nodes by name; blocks go round them")
+    time: Seconds | None = Field(None, description="time limit of one block; none: what its trials may take")
+    memory: Bytes | None = Field(None, description="memory of one block's job; none: all of the node")
+    gpus: SlurmWord | None = Field(None, description="GPUs of a node, such as 2 or a100:2")
+    modules: SlurmWords = Field((), description="modules to load first, so that apptainer is found")
+    options: Annotated[tuple[Annotated[str, AfterValidator(_slurm_option)], ...], BeforeValidator(_text)] = Field(
+        (), description="further sbatch options, such as --qos=high"
+    )
+
+
+class Design(_Frozen):
+    """Which environments and workloads are compared, and how much effort goes into it."""
+
+    name: str
+    description: Text = ""
+    environments: Words = Field((), description="named environments; the baseline is always among them")
+    factors: Mapping[str, Words] = Field(
+        default_factory=dict, description="full factorial over these levels of these factors"
+    )
+    ladder: Words = Field((), description="environments added one after the other; each is compared as a step")
+    workloads: Words = Field(min_length=1, description="named workloads")
+    application: Words = Field((), description="workloads that change the program; compared with the first workload")
+    published: Mapping[str, Text] = Field(
+        default_factory=dict, description="environment or workload -> figures of a source, shown beside ours"
+    )
+    engines: Words = Field(("local",), description="engines; more than one compares them")
+    baseline: Text = Field("baseline", description="the environment all others are compared with")
+    target: Percent = Field(0.03, description="stop when every interval's half-width is at most this")
+    margin: Percent = Field(0.03, description="a whole interval inside +-margin is called the same")
+    budget: Seconds = Field(300.0, description="stop after this time")
+    trial_limit: Seconds = Field(300.0, description="a trial that runs longer is ended")
+    min_blocks: int = Field(6, ge=2, description="no claim below this many complete blocks")
+    max_blocks: int = Field(40, ge=1, le=100_000)
+    seed: int = Field(1, ge=0)
+    race: bool = Field(False, description="arms that are surely not the best stop early (docs/statistics.md)")
+    cpus: Text | None = Field(None, description="CPU list every trial is confined to; none: all")
+    memory: Bytes | None = Field(None, description="memory limit of a trial, such as 8GiB")
+    shm: Bytes = Field(2**30, description="size of /dev/shm in containers")
+    gpus: Words = Field((), description="GPUs of a trial: all, or numbers or UUIDs; none: none in containers")
+    slurm: Slurm = Field(default_factory=lambda: Slurm.model_validate({}), description="what launcher slurm asks for")
+
+
+class Matrix(_Frozen):
+    """The whole of matrix.yaml. ``digest`` is the sha256 of the file as read."""
+
+    version: int
+    factors: Mapping[str, Factor]
+    environments: Mapping[str, EnvironmentEntry]
+    workloads: Mapping[str, Workload]
+    designs: Mapping[str, Design]
+    digest: str
+    path: str

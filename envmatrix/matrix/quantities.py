@@ -1,0 +1,43 @@
+"""Percentages, durations and sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\Z")
+_SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?\Z", re.IGNORECASE)
+
+
+def parse_percent(value: Any) -> Any:
+    """Turn '3%' or '0.03' into 0.03; anything outside 0..100 % is refused."""
+    text = str(value).strip()
+    try:
+        number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        msg = f"{text!r} is no percentage, such as 3%"
+        raise ValueError(msg) from None
+    if not 0 < number < 1:
+        msg = f"{text!r} must lie between 0% and 100%"
+        raise ValueError(msg)
+    return number
+
+
+def parse_duration(value: Any) -> Any:
+    """Turn '90', '90s', '5m' or '1.5h' into seconds."""
+    match = _DURATION.match(str(value).strip())
+    if not match or float(match[1]) <= 0:
+        msg = f"{value!r} is no duration, such as 30s, 5m or 2h"
+        raise ValueError(msg)
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_bytes(value: Any) -> Any:
+    """Turn '512MiB', '8G' or '1000000' into bytes (K, M, G, T are powers of 1024)."""
+    match = _BYTES.match(str(value).strip())
+    if not match:
+        msg = f"{value!r} is no size, such as 512MiB or 8GiB"
+        raise ValueError(msg)
+    unit = (match[2] or "B").upper()[0]
+    return int(float(match[1]) * 1024 ** "BKMGT".index(unit))

@@ -1,0 +1,21 @@
+"""Templates such as {physical_cores} in values of matrix.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_TEMPLATE = re.compile(r"\{([a-z_]+)\}")
+
+#: What a template may name. OMP_PLACES={0:2} and the like are no templates: their braces hold no word.
+KNOWN = ("logical_cpus", "physical_cores", "numa_nodes", "cpu_list", "physical_cpu_list", "last_cpu")
+
+
+def unknown(text: str) -> str | None:
+    """Return the first template name in ``text`` that does not exist, or None."""
+    return next((name for name in _TEMPLATE.findall(text) if name not in KNOWN), None)
+
+
+def fill(text: str, facts: Mapping[str, str]) -> str:
+    """Replace each known template whose value is in ``facts``; anything else stays as written."""
+    return _TEMPLATE.sub(lambda match: facts.get(match[1], match[0]), text)

@@ -1,0 +1,139 @@
+"""What differs between a packed run and its reproduction, and which effects were found again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from envmatrix.stats.effects import Effect, estimate
+from envmatrix.stats.replication import Replication, compare
+from envmatrix.stats.samples import Samples, read_samples
+from envmatrix.store import Run, RunFolder
+
+_HOST = ("cpu_model", "cpus", "numa_nodes", "memory_bytes", "kernel", "distribution", "hypervisor")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not the same: ``then`` in the pack, ``now`` here (None: absent)."""
+
+    where: str
+    what: str
+    then: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} was {_shown(self.then)}, is {_shown(self.now)}"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The answer of ``envmatrix reproduce``."""
+
+    first: Run
+    second: Run
+    differences: tuple[Difference, ...]
+    effects: tuple[Replication, ...]
+    tolerance: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document for programs."""
+        return {
+            "schema": 1, "packed_run": self.first.name, "run": self.second.name, "tolerance": self.tolerance,
+            "differences": [asdict(item) for item in self.differences],
+            "effects": [_effect_json(item) for item in self.effects],
+        }  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _effect_json(item: Replication) -> dict[str, Any]:
+    def part(effect: Effect | None) -> dict[str, Any] | None:
+        keys = ("ratio", "low", "high", "verdict", "blocks", "flags")
+        return None if effect is None else {key: getattr(effect, key) for key in keys}
+
+    return {
+        "arm": item.arm, "environment": item.environment, "answer": item.answer, "same_direction": item.same_direction,
+        "then": part(item.first), "now": part(item.second), "difference": {"low": item.low, "high": item.high},
+    }  # fmt: skip
+
+
+def _mappings(where: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+    for key in dict.fromkeys((*then, *now)):
+        values = [list(v) if isinstance(v, tuple) else v for v in (then.get(key), now.get(key))]
+        if values[0] != values[1]:
+            yield Difference(where, key, *values)
+
+
+def image_differences(
+    first: Run, second: Run, packed: Mapping[str, Mapping[str, str]], built: Mapping[str, str]
+) -> list[Difference]:
+    """List what differs in the bits of images. ``packed`` and ``built`` hold the sha256 of images that are files."""
+    found: list[Difference] = []
+    for key in dict.fromkeys((*first.images, *second.images)):
+        found += _mappings(f"image {key}", first.images.get(key, {}), second.images.get(key, {}))
+    for key, bits in packed.items():
+        if built.get(key) != bits["sha256"]:
+            found.append(Difference(f"image {key}", "sha256 of its file", bits["sha256"], built.get(key)))
+    return found
+
+
+def run_differences(first: Run, second: Run) -> list[Difference]:
+    """List what differs in the machine, the benchmark and what environments set (templates fill per machine)."""
+    found = [
+        *_mappings("host", {k: first.host.get(k) for k in _HOST}, {k: second.host.get(k) for k in _HOST}),
+        *_mappings("benchmark", {"digest": first.bench_digest}, {"digest": second.bench_digest}),
+    ]
+    for name, body in first.environments.items():
+        other = second.environments.get(name, {})
+        variables = body.get("variables", {}), other.get("variables", {})
+        found += _mappings(f"environment {name}", *variables)
+        keys = ("preload", "cpus", "memory_nodes")
+        found += _mappings(f"environment {name}", {k: body.get(k) for k in keys}, {k: other.get(k) for k in keys})
+    for arm, reason in second.skipped.items():
+        if arm not in first.skipped:
+            found.append(Difference(arm, "skipped here", None, reason))
+    return found
+
+
+def evidence_differences(first: Samples, second: Samples) -> list[Difference]:
+    """List what the processes themselves saw differently, each once for all arms that agree on it."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for arm, facts in first.facts.items():
+        other = second.facts.get(arm)
+        if other is None or not other.outcomes["ok"] or not facts.outcomes["ok"]:
+            continue
+        for path in dict.fromkeys((*facts.evidence, *other.evidence)):
+            then, now = (" or ".join(sorted(one.evidence.get(path, {}))) or "nothing" for one in (facts, other))
+            if then != now:
+                found.setdefault((path, then, now), []).append(arm)
+    return [Difference(f"evidence of {_many(arms)}", path, then, now) for (path, then, now), arms in found.items()]
+
+
+def _many(arms: Sequence[str]) -> str:
+    return arms[0] if len(arms) == 1 else f"{len(arms)} arms"
+
+
+def reproduction(
+    folders: tuple[RunFolder, RunFolder],
+    packed: Mapping[str, Mapping[str, str]],
+    built: Mapping[str, str],
+    tolerance: float,
+) -> Reproduction:
+    """Compare a packed run with the one that was made here from it."""
+    first, second = (folder.load() for folder in folders)
+    then, now = (read_samples(folder, run.plan) for folder, run in zip(folders, (first, second), strict=True))
+    analyses = [
+        estimate(run.plan, samples, workloads=run.workloads, environments=run.environments, metrics=())
+        for run, samples in ((first, then), (second, now))
+    ]
+    differences = [
+        *image_differences(first, second, packed, built),
+        *run_differences(first, second),
+        *evidence_differences(then, now),
+    ]
+    return Reproduction(first, second, tuple(differences), compare(analyses[0], analyses[1], tolerance), tolerance)

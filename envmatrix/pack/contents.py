@@ -1,0 +1,79 @@
+"""What goes into a pack: all that is needed to repeat a run elsewhere, and to compare with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from envmatrix import __version__
+from envmatrix.engines.base import Prepared
+from envmatrix.errors import InputError
+from envmatrix.experiment import Experiment
+from envmatrix.pack.archive import Content, entry_of
+from envmatrix.pack.manifest import Manifest
+from envmatrix.store import Run, RunFolder
+
+_RESULTS = ("run.json", "trials.jsonl", "summary.json", "report.md", "report.html")
+#: Folders of a checkout that hold definitions and bills of material, as far as they are there.
+_DEFINITIONS = ("containers",)
+_LARGEST_DEFINITION = 16 * 2**20
+_SKIPPED = frozenset({".sif", ".img", ".sqsh", ".tar", ".pyc"})
+
+
+def collect(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str, Content]:
+    """Return the files of a pack by name: results, matrix, locks and definitions, SBOMs, and bench/ itself."""
+    if not folder.trials_file.exists():
+        raise InputError(f"run {run.name} has no trials yet", remedy=f"`envmatrix resume {run.name}`")
+    found: dict[str, Content] = {"matrix.yaml": run.matrix_text.encode()}
+    for name in _RESULTS:
+        if (folder.path / name).exists():
+            found[f"run/{name}"] = folder.path / name
+    found |= _tree(bench, "bench")
+    for name in _DEFINITIONS:
+        found |= _tree(matrix.resolve().parent / name, name)
+    return found
+
+
+def _tree(folder: Path, name: str) -> dict[str, Content]:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()) if folder.is_dir() else ()
+    return {
+        f"{name}/{path.relative_to(folder).as_posix()}": path
+        for path in files
+        if path.suffix not in _SKIPPED and "__pycache__" not in path.parts
+        and path.stat().st_size <= _LARGEST_DEFINITION
+    }  # fmt: skip
+
+
+def image_files(prepared: Mapping[tuple[str, str], Prepared]) -> dict[str, Path]:
+    """Return the images that are single files (SIF, squashfs) as 'image@engine' -> file."""
+    return {
+        f"{image}@{engine}": Path(done.reference)
+        for (image, engine), done in prepared.items()
+        if Path(done.reference).is_file() and Path(done.reference).suffix in (".sif", ".sqsh")
+    }
+
+
+def bills(experiment: Experiment) -> dict[str, Content]:
+    """Return the bills of material of the images, from the engines that write them."""
+    found: dict[str, Content] = {}
+    for (image, engine), prepared in experiment.prepared.items():
+        place = getattr(experiment.engines[engine], "bill_file", None)
+        path = place(prepared) if place else None
+        if path is not None and path.is_file():
+            found[f"sbom/{image}@{engine}.json"] = path
+    return found
+
+
+def make_manifest(run: Run, contents: Mapping[str, Content], images: Mapping[str, Path]) -> Manifest:
+    """Make the manifest; an image that is not among the contents is named by its digest alone."""
+    files = {name: entry_of(content) for name, content in contents.items()}
+    bits = {}
+    for key, path in images.items():
+        name = image_name(key, path)
+        bits[key] = {"sha256": entry_of(path).sha256, **({"file": name} if name in contents else {})}
+    return Manifest(run.name, run.created, __version__, files, bits)
+
+
+def image_name(key: str, path: Path) -> str:
+    """Return the name of an image's file inside a pack."""
+    return f"images/{key.replace('/', '_')}{path.suffix}"

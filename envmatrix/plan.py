@@ -1,0 +1,113 @@
+"""The plan: which arms are compared, and in which random order, block by block. Pure and seeded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+#: Name of the second copy of the baseline (A/A): its interval is the noise floor.
+CONTROL = "control"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is compared: one environment x workload x engine, against the arm named by ``reference``.
+
+    ``environment`` is the name shown ('control' for the second copy of the baseline), ``runs`` the environment
+    that is really run. The reference arm of a comparison has ``reference`` None.
+    """
+
+    name: str
+    environment: str
+    runs: str
+    workload: str
+    engine: str
+    reference: str | None
+
+    @property
+    def is_control(self) -> bool:
+        """Whether this is a second copy of a baseline."""
+        return self.environment == CONTROL
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One trial to be: ``trial`` is its stable name, ``pad`` the length of the padding of its environment.
+
+    The padding moves the stack by a random amount, so that one lucky memory layout does not stick to an
+    environment (Mytkowicz et al., ASPLOS 2009).
+    """
+
+    trial: str
+    block: int
+    position: int
+    arm: Arm
+    pad: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A design made concrete. ``arms`` keeps the order of the design; the order within a block is random.
+
+    ``race``: arms that are surely not the best, or surely the same as their reference, leave before the end.
+    """
+
+    design: str
+    arms: tuple[Arm, ...]
+    seed: int
+    min_blocks: int
+    max_blocks: int
+    target: float
+    margin: float
+    budget_s: float
+    race: bool = False
+
+    def block(self, index: int) -> list[Slot]:
+        """Return block ``index`` (from 0): every arm once, in an order that only (seed, index) decides."""
+        chance = random.Random(f"{self.seed}:{index}")  # noqa: S311 - an experiment's order, not a secret
+        order = chance.sample(self.arms, len(self.arms))
+        return [
+            Slot(f"b{index:04d}-p{position:03d}", index, position, arm, chance.randrange(0, 4096))
+            for position, arm in enumerate(order)
+        ]
+
+    def blocks(self, first: int = 0) -> Iterator[list[Slot]]:
+        """Yield the blocks from ``first`` to the last one allowed."""
+        return (self.block(index) for index in range(first, self.max_blocks))
+
+
+def arm_name(environment: str, workload: str, engine: str) -> str:
+    """Return the stable identifier used in the CLI, file names and reports alike."""
+    return f"{environment}:{workload}@{engine}"
+
+
+def make_arms(
+    environments: tuple[str, ...],
+    workloads: tuple[str, ...],
+    engines: tuple[str, ...],
+    baseline: str,
+    application: tuple[str, ...] = (),
+) -> tuple[Arm, ...]:
+    """Cross environments, workloads and engines.
+
+    Each arm is compared with the baseline of the same workload and engine. With several engines, the baseline
+    under a further engine is compared with the baseline under the first one, so that the cost of an engine shows.
+    ``application`` names workloads that change the program instead of the environment: each is run in the baseline
+    environment and compared with the first workload there, so that one table shows what each layer buys.
+    """
+    arms: list[Arm] = []
+    for workload in workloads:
+        for engine in engines:
+            base = arm_name(baseline, workload, engine)
+            first = arm_name(baseline, workload, engines[0])
+            arms.append(Arm(base, baseline, baseline, workload, engine, None if base == first else first))
+            arms.append(Arm(arm_name(CONTROL, workload, engine), CONTROL, baseline, workload, engine, base))
+            arms += [
+                Arm(arm_name(name, workload, engine), name, name, workload, engine, base)
+                for name in environments
+                if name != baseline
+            ]
+            if workload == workloads[0]:
+                arms += [Arm(arm_name(name, name, engine), name, baseline, name, engine, base) for name in application]
+    return tuple(arms)

@@ -1,0 +1,153 @@
+"""The checks of ``envmatrix doctor``. Each is one function from the machine to findings; nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from envmatrix import project
+from envmatrix.engines.catalog import ENGINES, find_engine
+
+State = Literal["good", "note", "bad"]
+_GIB = 2**30
+_ENOUGH_DISK = 6 * _GIB
+_STEAL_WINDOW_S = 0.5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: ``bad`` spoils figures or stops a run, ``note`` is worth knowing."""
+
+    subject: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+def _read(path: str, root: Path) -> str:
+    try:
+        return (root / path.lstrip("/")).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def governor(root: Path) -> Iterator[Finding]:
+    """Look at the CPU frequency governor."""
+    found = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", root)
+    if not found:
+        yield Finding("frequency governor", "note", "not visible (usual in virtual machines)")
+    elif found == "performance":
+        yield Finding("frequency governor", "good", found)
+    else:
+        yield Finding("frequency governor", "bad", found, "sudo cpupower frequency-set --governor performance")
+
+
+def turbo(root: Path) -> Iterator[Finding]:
+    """Look at whether clocks may rise above the nominal one."""
+    no_turbo = _read("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
+    boost = _read("/sys/devices/system/cpu/cpufreq/boost", root)
+    if no_turbo == "0" or boost == "1":
+        yield Finding(
+            "turbo",
+            "note",
+            "on: clocks depend on heat and on other work",
+            "switch it off for narrower intervals",
+        )
+    elif no_turbo or boost:
+        yield Finding("turbo", "good", "off")
+
+
+def load(root: Path) -> Iterator[Finding]:
+    """Look at what else is running."""
+    words = _read("/proc/loadavg", root).split()
+    cpus = len(os.sched_getaffinity(0))
+    if not words:
+        return
+    busy = float(words[0])
+    state: State = "bad" if busy > 0.3 * cpus else "good"
+    remedy = "wait until it is quiet, or end what runs beside" if state == "bad" else ""
+    yield Finding("load", state, f"{busy:.2f} in the last minute on {cpus} CPUs", remedy)
+
+
+def _steal_ticks(root: Path) -> tuple[int, int]:
+    words = _read("/proc/stat", root).split("\n")[0].split()[1:]
+    ticks = [int(word) for word in words]
+    return (ticks[7] if len(ticks) > 7 else 0), sum(ticks[:8])
+
+
+def steal(root: Path) -> Iterator[Finding]:
+    """Measure for half a second how much time the hypervisor takes away."""
+    if not _read("/proc/stat", root):
+        return
+    stolen, total = _steal_ticks(root)
+    time.sleep(_STEAL_WINDOW_S)
+    stolen_after, total_after = _steal_ticks(root)
+    share = (stolen_after - stolen) / max(1, total_after - total)
+    if share > 0.01:
+        yield Finding("steal time", "bad", f"{share:.1%}", "another guest uses these CPUs; expect wider intervals")
+    else:
+        yield Finding("steal time", "good", f"{share:.1%}")
+
+
+def huge_pages(root: Path) -> Iterator[Finding]:
+    """Look at transparent huge pages: with `never` the huge-page levels cannot do anything."""
+    text = _read("/sys/kernel/mm/transparent_hugepage/enabled", root)
+    chosen = text[text.find("[") + 1 : text.find("]")] if "[" in text else ""
+    if chosen == "never":
+        yield Finding("transparent huge pages", "note", "never: huge-page levels have no effect here")
+    elif chosen:
+        yield Finding("transparent huge pages", "good", chosen)
+
+
+def limits(root: Path) -> Iterator[Finding]:
+    """Look for a CPU quota: OpenMP runtimes do not see it and start too many threads."""
+    quota = _read("/sys/fs/cgroup/cpu.max", root).split()
+    old = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", root)
+    if (quota and quota[0] != "max") or (old and old != "-1"):
+        yield Finding("CPU quota", "bad", "this process runs under a quota", "use a CPU set instead (cpuset, taskset)")
+
+
+def disk(root: Path) -> Iterator[Finding]:
+    """Look at the room for images and venvs."""
+    del root
+    folder = project.cache_folder()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    state: State = "good" if free > _ENOUGH_DISK else "bad"
+    remedy = "" if state == "good" else "free some space, or point ENVMATRIX_CACHE to a larger disk"
+    yield Finding("disk", state, f"{free / _GIB:.1f} GiB free for {folder}", remedy)
+    if not os.access(existing, os.W_OK):
+        yield Finding("cache", "bad", f"{existing} cannot be written", "point ENVMATRIX_CACHE to a folder of yours")
+
+
+def libraries(root: Path) -> Iterator[Finding]:
+    """Look at whether system libraries can be fetched without root."""
+    del root
+    if shutil.which("apt-get") and shutil.which("dpkg-deb"):
+        yield Finding("system libraries", "good", "apt-get can fetch jemalloc and others into the cache, without root")
+    else:
+        remedy = "dnf install jemalloc gperftools-libs mimalloc, or conda install -c conda-forge jemalloc mimalloc"
+        yield Finding("system libraries", "note", "no apt-get: only libraries that are installed are used", remedy)
+
+
+def engines(root: Path) -> Iterator[Finding]:
+    """Ask each engine whether it can be used."""
+    del root
+    for name in ENGINES:
+        reason = find_engine(name).unavailable()
+        yield Finding(f"engine {name}", "note" if reason else "good", reason or "ready")
+
+
+CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
+    governor, turbo, load, steal, huge_pages, limits, disk, libraries, engines,
+)  # fmt: skip
+
+
+def examine(root: Path = Path("/")) -> list[Finding]:
+    """Run every check; ``root`` is where /proc and /sys are looked for."""
+    return [finding for check in CHECKS for finding in check(root)]

@@ -1,0 +1,7 @@
+"""From effects to what people read: terminal, Markdown, HTML and JSON, all made from one Summary."""
+
+from envmatrix.report.summary import Summary, summarise
+from envmatrix.report.terminal import present
+from envmatrix.report.write import write_reports
+
+__all__ = ["Summary", "present", "summarise", "write_reports"]

@@ -1,0 +1,180 @@
+"""Warnings as values: what a reader must know before acting on a report, each with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from envmatrix.report.text import count, interval, one_line, ratio
+from envmatrix.stats.effects import Analysis, Effect, Flag
+from envmatrix.stats.samples import Samples
+from envmatrix.store import Run
+
+
+class Kind(str, Enum):
+    """What can be wrong. The value is the stable word of summary.json."""
+
+    NOTHING_MEASURED = "nothing-measured"
+    NO_REFERENCE = "no-reference"
+    TOO_FEW_BLOCKS = "too-few-blocks"
+    CONTROL_OFF = "control-off-1.0"
+    UNEQUAL_WORK = "unequal-work"
+    STAND_IN = "stand-in-data"
+    FAILED = "failed-trials"
+    INVALID = "invalid-trials"
+    SKIPPED = "skipped-environment"
+    MIXED_HOSTS = "mixed-hosts"
+    STRANGERS = "trials-outside-the-plan"
+    DRIFT = "drift"
+    STEAL = "steal-time"
+    OTHER_LOAD = "other-load"
+    FREQUENCY = "frequency-change"
+    UNVERIFIED = "claims-not-verifiable"
+
+
+@dataclass(frozen=True)
+class Caution:
+    """One warning: what it is about, what was seen, and what to do about it."""
+
+    kind: Kind
+    subject: str
+    text: str
+    remedy: str
+
+
+Facts = tuple[Run, Samples, Analysis]
+
+
+def _nothing(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    if not any(fact.outcomes["ok"] for fact in samples.facts.values()):
+        yield Caution(
+            Kind.NOTHING_MEASURED, run.plan.design, "not one trial ended well, so nothing can be said",
+            "read the reasons below and the files in logs/; `envmatrix doctor` checks the machine",
+        )  # fmt: skip
+
+
+def _no_reference(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    names = {arm.reference for arm in run.plan.arms if arm.reference}
+    for name in sorted(names):
+        if name not in samples.facts or not samples.facts[name].outcomes["ok"]:
+            yield Caution(
+                Kind.NO_REFERENCE, name, "no trial of it ended well: nothing can be compared with it",
+                "read its reasons below; without a baseline there are numbers, but no effects",
+            )  # fmt: skip
+
+
+def _few_blocks(run: Run, _samples: Samples, analysis: Analysis) -> Iterator[Caution]:
+    short = [effect for effect in analysis.primary_effects() if effect.missing > 0 and effect.blocks]
+    if short:
+        most = max(effect.missing for effect in short)
+        yield Caution(
+            Kind.TOO_FEW_BLOCKS, ", ".join(effect.environment for effect in short),
+            f"fewer than {run.plan.min_blocks} complete blocks: no claim is made",
+            f"`envmatrix resume {run.name}` with a larger budget: {count(most, 'more block')} needed",
+        )  # fmt: skip
+
+
+def _control_off(_run: Run, _samples: Samples, analysis: Analysis) -> Iterator[Caution]:
+    for effect in analysis.primary_effects():
+        low, high = effect.low, effect.high
+        if effect.is_control and low is not None and high is not None and not low <= 1.0 <= high:
+            yield Caution(
+                Kind.CONTROL_OFF, effect.arm,
+                f"two copies of one environment differ: {ratio(effect.ratio)}, interval {interval(effect)}",
+                "something beside the environment acts on the trials (or this is one of the 5 % of false "
+                "alarms): repeat the run on a quieter machine before acting on small effects",
+            )  # fmt: skip
+
+
+def _unequal_work(_run: Run, _samples: Samples, analysis: Analysis) -> Iterator[Caution]:
+    for effect in analysis.primary_effects():
+        if Flag.UNEQUAL_WORK in effect.flags:
+            yield Caution(
+                Kind.UNEQUAL_WORK, effect.arm, "; ".join(effect.notes),
+                "it did not do what its reference did: explain that before using its speed-up",
+            )  # fmt: skip
+
+
+def _stand_in(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    names = {name for fact in samples.facts.values() if fact.stand_in for name in fact.data}
+    if names:
+        yield Caution(
+            Kind.STAND_IN, ", ".join(sorted(names)),
+            "the real data set could not be had; trials ran on generated data of the same shape",
+            "speeds are comparable, accuracies are not those of the real data, which needs a network",
+        )  # fmt: skip
+
+
+def _reasons(effect_kind: Kind, outcomes: tuple[str, ...], remedy: str) -> Callable[..., Iterator[Caution]]:
+    def find(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+        for name, fact in samples.facts.items():
+            number = sum(fact.outcomes[outcome] for outcome in outcomes)
+            reasons = [text for text in fact.reasons if text.startswith(outcomes)]
+            if number:
+                total = sum(fact.outcomes.values())
+                yield Caution(
+                    effect_kind,
+                    name,
+                    f"{number} of {count(total, 'trial')}: {one_line('; '.join(reasons), 300)}",
+                    remedy,
+                )
+
+    return find
+
+
+def _skipped(run: Run, _samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    for name, reason in run.skipped.items():
+        yield Caution(Kind.SKIPPED, name, one_line(reason, 300), "the reason names what to install or change")
+
+
+def _mixed_hosts(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    if len(samples.nodes) > 1:
+        yield Caution(
+            Kind.MIXED_HOSTS, ", ".join(samples.nodes[:8]),
+            f"trials ran on {len(samples.nodes)} machines",
+            "ask for one machine, or keep every block on one: only then do pairs cancel it",
+        )  # fmt: skip
+
+
+def _strangers(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    if samples.strangers:
+        yield Caution(
+            Kind.STRANGERS, "trials.jsonl", f"{count(samples.strangers, 'line')} of no arm of this plan",
+            "they are left out; check whether files of two runs were mixed",
+        )  # fmt: skip
+
+
+#: A further check is one more entry here.
+CHECKS: tuple[Callable[[Run, Samples, Analysis], Iterator[Caution]], ...] = (
+    _nothing,
+    _no_reference,
+    _control_off,
+    _unequal_work,
+    _few_blocks,
+    _stand_in,
+    _reasons(
+        Kind.INVALID,
+        ("invalid",),
+        "it was not what its name says: mend the level, or its claims",
+    ),
+    _reasons(Kind.FAILED, ("failed", "timed_out"), "read the trial's file in logs/"),
+    _skipped,
+    _mixed_hosts,
+    _strangers,
+)
+
+
+def find_cautions(run: Run, samples: Samples, analysis: Analysis) -> tuple[Caution, ...]:
+    """Run every check; most important kinds first."""
+    from envmatrix.report import conditions  # it needs Caution from here
+
+    machine = (
+        conditions.drift, conditions.stolen, conditions.other_load, conditions.frequency, conditions.unverified
+    )  # fmt: skip
+    return tuple(caution for check in (*CHECKS, *machine) for caution in check(run, samples, analysis))
+
+
+def effect_note(effect: Effect) -> str:
+    """Return an effect's flags as one text for a table, which names stand-in data once, in its title."""
+    return ", ".join(flag for flag in effect.flags if flag != Flag.STAND_IN)

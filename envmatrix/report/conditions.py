@@ -1,0 +1,97 @@
+"""Warnings about the machine while it measured: drift, stolen time, other load, changing frequency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.report.cautions import Caution, Kind
+from envmatrix.stats.effects import Analysis
+from envmatrix.stats.pairing import logs_of
+from envmatrix.stats.samples import Samples
+from envmatrix.store import Run
+
+Floats = NDArray[np.float64]
+#: From the first to the last block; pairs cancel drift, but a machine that drifts this much is not at rest.
+DRIFT = 0.05
+STOLEN = 0.01
+FREQUENCY = 0.10
+_TICKS_PER_S = 100.0
+
+
+def _level_of_blocks(samples: Samples, names: list[str], metric: str) -> Floats:
+    """Return each block's mean log speed, arms' own levels taken out; NaN where a block has no trial."""
+    logs = logs_of(samples.table[metric][[samples.arms.index(name) for name in names]])
+    there = np.isfinite(logs)
+    own = np.where(there, logs, 0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+    rest = np.where(there, logs - own[:, None], 0.0)
+    counted = there.sum(axis=0)
+    return np.where(counted > 0, rest.sum(axis=0) / np.maximum(counted, 1), np.nan)
+
+
+def drift(run: Run, samples: Samples, analysis: Analysis) -> Iterator[Caution]:
+    """Find a trend over the blocks that is both large and beyond the noise."""
+    for workload, metric in analysis.primary.items():
+        names = [arm.name for arm in run.plan.arms if arm.workload == workload]
+        level = _level_of_blocks(samples, names, metric.name)
+        level = level[np.isfinite(level)]
+        if level.size < 5:
+            continue
+        place = np.arange(level.size)
+        slope, base = np.polyfit(place, level, 1)
+        error = np.std(level - slope * place - base, ddof=2) / (np.std(place) * np.sqrt(level.size))
+        whole = float(slope * (level.size - 1))
+        if abs(whole) > DRIFT and abs(slope) > 3 * error:
+            yield Caution(
+                Kind.DRIFT, workload, f"all trials moved by {whole:+.0%} from the first block to the last",
+                "pairs cancel a drift, but find its cause: heat, a neighbour on the host, a growing cache",
+            )  # fmt: skip
+
+
+def stolen(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    """Find time that the hypervisor gave to others (kernel ticks of a hundredth of a second)."""
+    shares = samples.table["steal_ticks"] / _TICKS_PER_S / samples.table["wall_s"]
+    shares = shares[np.isfinite(shares)]
+    if shares.size and float(np.mean(shares)) > STOLEN:
+        yield Caution(
+            Kind.STEAL, "the virtual machine", f"its CPUs were taken away for {np.mean(shares):.1%} of the time",
+            "use a machine with CPUs of its own, or more blocks: intervals are wider for it, not wrong",
+        )  # fmt: skip
+
+
+def other_load(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    """Find a load that the trials, which run one at a time, cannot have made themselves."""
+    load = samples.table["load_1m"]
+    load = load[np.isfinite(load)]
+    cpus = run.host.get("cpus")
+    count = len(cpus) if isinstance(cpus, (list, tuple)) else None
+    if count and load.size and float(np.median(load)) > 1.5 * count + 1:
+        yield Caution(
+            Kind.OTHER_LOAD, "the machine", f"its load was {np.median(load):.1f} on {count} CPUs",
+            "end the other programs, or measure when they do not run",
+        )  # fmt: skip
+
+
+def frequency(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    """Find a CPU frequency that changed between trials, where it can be read."""
+    speeds = samples.table["mhz"]
+    speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
+    if speeds.size > 1 and float(np.ptp(speeds)) > FREQUENCY * float(speeds.max()):
+        yield Caution(
+            Kind.FREQUENCY, "the CPU", f"its frequency went from {speeds.min():.0f} to {speeds.max():.0f} MHz",
+            "set the governor to performance and switch turbo off while measuring; `envmatrix doctor` says how",
+        )  # fmt: skip
+
+
+def unverified(run: Run, _samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    """Find environments that differ from their reference but claim nothing that evidence could contradict."""
+    runs = {arm.name: arm.runs for arm in run.plan.arms}
+    for arm in run.plan.arms:
+        own, other = (run.environments.get(name) or {} for name in (arm.runs, runs.get(arm.reference or "", "")))
+        if other and own.get("levels") != other.get("levels") and not own.get("claims") and not own.get("variables"):
+            yield Caution(
+                Kind.UNVERIFIED, arm.environment, "its levels claim nothing that could be read back",
+                "add `claims:` to its level, so that a trial in which it does not work is INVALID",
+            )  # fmt: skip

@@ -1,0 +1,129 @@
+"""Other programs' formats: CSV, pyperf's JSON, and figures as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from envmatrix.errors import InputError, suggestion
+from envmatrix.report.forest import forest
+from envmatrix.report.json_file import effect_to_json
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import Group, Summary
+from envmatrix.report.svg import standalone
+from envmatrix.report.text import clean
+from envmatrix.report.timeline import timeline
+from envmatrix.stats.metrics import METRICS
+
+#: The version of pyperf whose files these are; it refuses files without one.
+PYPERF_VERSION = "2.6.0"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell; text that a spreadsheet would run as a formula is quoted."""
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else ""
+    text = clean(value) if value is not None else ""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def effects_csv(summary: Summary) -> str:
+    """Return one line an effect."""
+    rows = [effect_to_json(effect) for effect in summary.analysis.effects]
+    head = list(rows[0]) if rows else ["workload", "environment", "engine", "metric", "ratio", "low", "high"]
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(head)
+    for row in rows:
+        writer.writerow([_cell(" ".join(v) if isinstance(v, list) else v) for v in row.values()])
+    return out.getvalue()
+
+
+def trials_csv(summary: Summary) -> str:
+    """Return one line an ok trial with every metric, in the metrics' own units."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["workload", "engine", "environment", "block", *METRICS])
+    samples = summary.samples
+    for index, arm in enumerate(summary.plan.arms):
+        for column, block in enumerate(samples.blocks):
+            values = [float(samples.table[name][index, column]) for name in METRICS]
+            if any(map(math.isfinite, values)):
+                names = [_cell(text) for text in (arm.workload, arm.engine, arm.environment)]
+                writer.writerow([*names, int(block), *map(_cell, values)])
+    return out.getvalue()
+
+
+def _seconds(summary: Summary, arm: str) -> list[tuple[float, float]]:
+    """Return (value, start) of each ok trial: seconds a sample, as pyperf knows times only."""
+    rates = summary.samples.of(arm, "samples_per_s")
+    started = summary.samples.of(arm, "started")
+    there = np.isfinite(rates) & (rates > 0)
+    pairs = zip((1.0 / rates[there]).tolist(), started[there].tolist(), strict=True)
+    return [(value, when) for value, when in pairs]
+
+
+def _pyperf_run(value: float, created: str) -> dict[str, Any]:
+    return {"metadata": {"date": created}, "values": [value]}
+
+
+def pyperf_json(summary: Summary, environment: str) -> str:
+    """Return one environment's trials as a pyperf suite: one benchmark a workload and engine, one run a trial.
+
+    Compare two with ``python -m pyperf compare_to baseline.json other.json``. pyperf's own comparison does
+    not pair by block, so its intervals are wider than ours. Raises InputError when the environment has no
+    times.
+    """
+    arms = [arm for arm in summary.plan.arms if arm.environment == environment]
+    if not arms:
+        known = {arm.environment for arm in summary.plan.arms}
+        raise InputError(
+            f"run {summary.run.name} has no environment {environment!r}", remedy=suggestion(environment, known)
+        )
+    created = summary.run.created.replace("T", " ").rstrip("Z")[:19]
+    benchmarks = []
+    for arm in arms:
+        times = _seconds(summary, arm.name)
+        if times:
+            name = clean(f"{arm.workload}@{arm.engine}")
+            metadata = {"name": name, "unit": "second", "loops": 1, "inner_loops": 1}
+            benchmarks.append({"metadata": metadata, "runs": [_pyperf_run(value, created) for value, _ in times]})
+    if not benchmarks:
+        raise InputError(
+            f"environment {environment!r} has no ok trial with a throughput", remedy="export another environment"
+        )
+    metadata = {"hostname": clean(summary.run.host.get("name") or "unknown")}
+    return json.dumps({"version": "1.0", "metadata": metadata, "benchmarks": benchmarks}, indent=1) + "\n"
+
+
+def _figure(kind: str) -> Callable[[Summary, Group], str]:
+    return {"forest": lambda _summary, group: forest(group), "time": timeline}[kind]
+
+
+FIGURES = ("forest", "time")
+
+
+def figure_svg(summary: Summary, kind: str, group: int = 0) -> str:
+    """Return a figure as an SVG file: ``kind`` is one of FIGURES, ``group`` the workload and engine's number."""
+    if kind not in FIGURES:
+        raise InputError(f"no figure {kind!r}", remedy=suggestion(kind, FIGURES))
+    if not 0 <= group < len(summary.groups):
+        raise InputError(f"the run has {len(summary.groups)} group(s), not number {group}", remedy="count from 0")
+    drawn = _figure(kind)(summary, summary.groups[group])
+    if not drawn:
+        raise InputError("there is no trial to draw", remedy="run it first")
+    return standalone(drawn)
+
+
+EXPORTS: Mapping[str, Callable[[Summary], str]] = {
+    "csv": effects_csv,
+    "trials-csv": trials_csv,
+    "markdown": to_markdown,
+}

@@ -1,0 +1,40 @@
+"""The heat map: environments by workloads and engines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from envmatrix.report.summary import Summary
+from envmatrix.stats.effects import Effect
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """``rows`` are (environment, one effect or None a column); ``columns`` the workloads and engines."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Effect | None, ...]], ...]
+
+
+def heat_map(summary: Summary) -> HeatMap | None:
+    """Return environments by workloads, best first on average; None when there is one group only."""
+    if len(summary.groups) < 2:
+        return None
+    names = dict.fromkeys(row.arm.environment for group in summary.groups for row in group.rows)
+    found = {(row.arm.environment, n): row.effect for n, group in enumerate(summary.groups) for row in group.rows}
+    columns = tuple(f"{group.workload} on {group.engine}" for group in summary.groups)
+    rows = [(name, tuple(found.get((name, n)) for n in range(len(columns)))) for name in names]
+    return HeatMap(columns, tuple(sorted(rows, key=_mean_gain)))
+
+
+def _mean_gain(row: tuple[str, tuple[Effect | None, ...]]) -> float:
+    gains = [effect.ratio for effect in row[1] if effect and effect.ratio]
+    return -sum(gains) / len(gains) if gains else 0.0
+
+
+def heat_style(effect: Effect) -> str:
+    """Return the style of a cell: green or red, the deeper the further the ratio is from 1."""
+    share = round(min(70.0, 250.0 * abs(math.log(effect.ratio or 1.0))))
+    colour = "good" if (effect.ratio or 1.0) >= 1.0 else "bad"
+    return f"background:color-mix(in srgb,var(--{colour}) {share}%,transparent)"

@@ -1,0 +1,127 @@
+"""report.html: one file that opens offline. Jinja escapes everything that is not a figure made here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from envmatrix.report.attributed import bars_of, steps_of, waterfall
+from envmatrix.report.cautions import effect_note
+from envmatrix.report.evidence_table import evidence_table
+from envmatrix.report.forest import forest
+from envmatrix.report.heat import heat_map, heat_style
+from envmatrix.report.summary import Summary, reference_name
+from envmatrix.report.svg import COLOURS, figure_style, mark, palette
+from envmatrix.report.text import clean, count, interval, one_line, p_value, ratio
+from envmatrix.report.timeline import colour_of, timeline
+from envmatrix.stats.attribution import Attribution
+from envmatrix.stats.metrics import show_bytes, show_seconds
+from envmatrix.stats.samples import OUTCOMES
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
+_FILTERS = {
+    "clean": clean, "one_line": one_line, "ratio": ratio, "interval": interval, "p_value": p_value,
+    "reference": reference_name, "note": effect_note, "heat": heat_style, "seconds": show_seconds,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of one group, as markup."""
+
+    forest: str
+    time: str
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("envmatrix.report", "templates"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters.update(_FILTERS)
+    return environment
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def provenance(summary: Summary) -> list[tuple[str, str]]:
+    """Return what is needed to judge and repeat the run, as (name, value)."""
+    run = summary.run
+    rows = [
+        ("run", run.name), ("created", run.created), ("design", run.plan.design), ("launcher", run.launcher),
+        ("seed", str(run.plan.seed)), ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
+    ]  # fmt: skip
+    rows += [(f"host {key}", _text(value)) for key, value in run.host.items()]
+    rows += [(f"version of {key}", str(value)) for key, value in run.versions.items()]
+    return rows
+
+
+def _settings(environment: Mapping[str, Any]) -> str:
+    variables = environment.get("variables") or {}
+    lines = [f"{name}={value}" if value is not None else f"# {name} is absent" for name, value in variables.items()]
+    levels = environment.get("levels") or {}
+    head = [f"# {factor}: {level}" for factor, level in levels.items()]
+    preload = environment.get("preload") or []
+    files = [str(item[-1]) if isinstance(item, (list, tuple)) and item else str(item) for item in preload]
+    return "\n".join([*head, *([f"# preload: {' '.join(files)}"] if files else []), *lines])
+
+
+def _trials_line(summary: Summary) -> str:
+    ok = summary.outcomes.get("ok", 0)
+    blocks = len(summary.samples.blocks)
+    return f"{count(summary.trials, 'trial')} in {count(blocks, 'block')}, {ok:,} ok."
+
+
+def _reproduce(summary: Summary) -> str:
+    command = " ".join(summary.run.command) or f"envmatrix bench {summary.plan.design} --seed {summary.plan.seed}"
+    return f"{command}\nenvmatrix report {summary.run.name}"
+
+
+def _figures(summary: Summary) -> list[Figures]:
+    from markupsafe import Markup  # every text inside is escaped where the figure is made
+
+    return [
+        Figures(Markup(forest(group, f"f{n}")), Markup(timeline(summary, group, f"t{n}")))  # noqa: S704
+        for n, group in enumerate(summary.groups)
+    ]
+
+
+def _attributed(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
+    """Return (title, waterfall, attribution) of each factorial and each ladder."""
+    from markupsafe import Markup
+
+    found: list[tuple[str, str, Attribution | None]] = []
+    for number, item in enumerate(summary.attributions):
+        title = f"What brings the gain of {item.best}: {item.workload} on {item.engine}"
+        found.append((title, Markup(waterfall(bars_of(item), title, f"w{number}")), item))  # noqa: S704
+    for number, (name, steps) in enumerate(summary.ladders.items()):
+        title = f"What each step adds: {name}"
+        found.append((title, Markup(waterfall(steps_of(steps), title, f"l{number}")), None))  # noqa: S704
+    return found
+
+
+def to_html(summary: Summary) -> str:
+    """Return report.html."""
+    from markupsafe import Markup
+
+    def legend_mark(kind: int) -> Markup:
+        return Markup(mark(6, 6, kind // COLOURS, 4.5))  # noqa: S704
+
+    return _environment().get_template("report.html.j2").render(
+        summary=summary, figures=_figures(summary), palette=Markup(palette()),  # noqa: S704
+        figure_style=Markup(figure_style()), colours=colour_of(summary), symbols=SYMBOLS,  # noqa: S704
+        show_bytes=show_bytes, mark=legend_mark, outcome_names=OUTCOMES, evidence=evidence_table(summary),
+        attributed=_attributed(summary), heat=heat_map(summary),
+        provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce(summary),
+        settings=[(name, _settings(body)) for name, body in summary.run.environments.items()],
+        matrix_text=clean(summary.run.matrix_text, 200_000),
+    )  # fmt: skip

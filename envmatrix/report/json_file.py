@@ -1,0 +1,84 @@
+"""summary.json: the effects for programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from envmatrix.report.cautions import Caution
+from envmatrix.report.summary import Group, Row, Summary
+from envmatrix.report.text import clean
+from envmatrix.stats.effects import Effect
+
+SCHEMA = 1
+
+
+def effect_to_json(effect: Effect) -> dict[str, Any]:
+    """Return one effect; ratio above 1 means better than the reference."""
+    return {
+        "workload": effect.workload, "environment": effect.environment, "engine": effect.engine,
+        "reference": effect.reference, "metric": effect.metric, "primary": effect.primary,
+        "ratio": _finite(effect.ratio), "low": _finite(effect.low), "high": _finite(effect.high),
+        "p": _finite(effect.p), "verdict": effect.verdict, "blocks": effect.blocks,
+        "flags": list(effect.flags),
+        "missing_blocks": effect.missing, "incomplete_blocks": effect.incomplete,
+        "spread": _finite(effect.spread), "notes": list(effect.notes),
+    }  # fmt: skip
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _row_to_json(row: Row, group: Group) -> dict[str, Any]:
+    effect = row.effect
+    return {
+        "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
+        "metric": group.metric.name, "median": _finite(row.value), "peak_rss_bytes": _finite(row.memory),
+        "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
+        "high": _finite(effect.high) if effect else None,
+        "outcomes": dict(row.outcomes), "levels": dict(row.levels), "skipped": row.skipped or None,
+    }  # fmt: skip
+
+
+def _best_to_json(group: Group) -> dict[str, Any]:
+    best = group.best
+    name = best.arm.environment if best else None
+    return {
+        "workload": group.workload,
+        "engine": group.engine,
+        "environment": name,
+        "headline": group.headline,
+    }
+
+
+def _caution_to_json(item: Caution) -> dict[str, Any]:
+    return {"kind": item.kind.value, "subject": clean(item.subject), "text": clean(item.text), "remedy": item.remedy}
+
+
+def summary_to_json(summary: Summary) -> dict[str, Any]:
+    """Return the document of summary.json. Numbers that are not known are null.
+
+    The long lists come last: a history of very many runs reads only what stands before them.
+    """
+    effects = summary.analysis.effects
+    controls = [effect for effect in effects if effect.is_control and effect.primary]
+    return {
+        "schema": SCHEMA,
+        "run": summary.run.name,
+        "created": summary.run.created,
+        "host": clean(summary.run.host.get("name") or ""),
+        "design": summary.plan.design,
+        "best": [_best_to_json(group) for group in summary.groups],
+        "arms": [_row_to_json(row, group) for group in summary.groups for row in group.all_rows],
+        "outcomes": dict(summary.outcomes),
+        "data": {"names": dict(summary.data), "stand_in": list(summary.stand_in)},
+        "attribution": [asdict(item) for item in summary.attributions],
+        "stopped_early": [asdict(item) for item in summary.race.stopped] if summary.race else [],
+        "ladders": {name: [asdict(step) for step in steps] for name, steps in summary.ladders.items()},
+        "warnings": [_caution_to_json(item) for item in summary.cautions],
+        "effects": [effect_to_json(effect) for effect in effects if not effect.is_control],
+        "control": effect_to_json(controls[0]) if controls else {},
+        "controls": [effect_to_json(effect) for effect in effects if effect.is_control],
+    }

@@ -1,0 +1,99 @@
+"""report.md: what one pastes into a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envmatrix.report.cautions import effect_note
+from envmatrix.report.operators import OperatorTable
+from envmatrix.report.scaling import scaling_sentence
+from envmatrix.report.summary import Group, Row, Summary, published_cells, reference_name
+from envmatrix.report.text import NONE, count, interval, markdown_cell, ratio
+from envmatrix.stats.metrics import MEMORY, show_seconds
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a Markdown table; cells are escaped here and nowhere else."""
+    lines = [head, tuple("---" for _ in head)]
+    body = [tuple(markdown_cell(cell) for cell in row) for row in rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [*lines, *body])
+
+
+def _cells(row: Row, group: Group) -> tuple[str, ...]:
+    effect = row.effect
+    name = row.arm.environment
+    if effect and group.baseline and effect.reference != group.baseline.arm.name:
+        name += f" (against {reference_name(effect)})"
+    return (
+        name,
+        ratio(effect.ratio) if effect else "1",
+        interval(effect) if effect else "reference",
+        effect.verdict if effect else NONE,
+        group.metric.show(row.value) if row.value is not None else NONE,
+        MEMORY.show(row.memory) if row.memory is not None else NONE,
+        str(effect.blocks if effect else row.outcomes.get("ok", 0)),
+        *published_cells(row, group),
+        row.skipped or (effect_note(effect) if effect else ""),
+    )
+
+
+def group_markdown(group: Group) -> str:
+    """Return one group's section."""
+    unit = f" ({group.metric.unit})" if group.metric.unit and group.metric.unit != "s" else ""
+    head = ("environment", "speed-up", "95 % interval", "verdict", group.metric.label + unit,
+            "peak memory", "blocks", *(("accuracy", "published") if group.has_published else ()), "notes")  # fmt: skip
+    title = markdown_cell(group.title)
+    rows = [_cells(row, group) for row in group.all_rows]
+    sentence = scaling_sentence(group)
+    below = f"\n{markdown_cell(sentence)}\n" if sentence else ""
+    return f"## {title}\n\n**{markdown_cell(group.headline)}**\n\n{table(head, rows)}\n{below}"
+
+
+def operators_markdown(found: OperatorTable) -> str:
+    """Return the section that says which operators each environment made faster."""
+    names = [markdown_cell(name) for name in (found.reference, *found.environments)]
+    head = ("operator", "share of the time", f"time a step, {names[0]}", *names[1:])
+    rows = [
+        (
+            row.name,
+            f"{row.share:.1%}",
+            show_seconds(row.reference_s),
+            *(ratio(row.speedups[name]) for name in found.environments),
+        )
+        for row in found.rows
+    ]
+    title = f"## Operators: {markdown_cell(found.workload)} on {found.engine}, speed-up over {names[0]}"
+    return f"{title}\n\n{table(head, rows)}\n\nFrom a profiled pass of its own; no intervals.\n"
+
+
+def _cautions(summary: Summary) -> str:
+    if not summary.cautions:
+        return ""
+    rows = [(item.kind.value, item.subject, item.text, item.remedy) for item in summary.cautions]
+    return "## Warnings\n\n" + table(("warning", "about", "seen", "remedy"), rows) + "\n"
+
+
+def _facts(summary: Summary) -> str:
+    run, host = summary.run, summary.run.host
+    data = ", ".join(summary.data) or NONE
+    data += " (stand-in for the real data)" if summary.stand_in else ""
+    outcomes = ", ".join(f"{number} {name}" for name, number in summary.outcomes.items()) or "none"
+    rows = [
+        ("run", run.name), ("design", run.plan.design), ("created", run.created),
+        ("host", str(host.get("name") or host.get("hostname") or NONE)),
+        ("trials", outcomes), ("data", data), ("seed", str(run.plan.seed)),
+        ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
+    ]  # fmt: skip
+    return "## Run\n\n" + table(("what", "value"), rows) + "\n"
+
+
+def to_markdown(summary: Summary) -> str:
+    """Return report.md."""
+    noise = "The control is a second copy of the baseline: its interval is the noise floor. "
+    method = (
+        "Speed-up above 1 is faster. Intervals hold for all environments of a table at once "
+        f"(95 %, max-t over {count(len(summary.plan.arms), 'arm')}, paired by block)."
+    )
+    parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
+    parts += [operators_markdown(found) for found in summary.operators]
+    return "\n".join([*parts, noise + method + "\n", _cautions(summary), _facts(summary)])

@@ -1,0 +1,81 @@
+"""Which operators an environment made faster: medians of each operator's own time per step, beside the reference's.
+
+The profile is a pass of its own after the timed part (``profile_steps``), so these figures carry the profiler's cost
+and no interval: they say where to look, never how much an environment gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from envmatrix.plan import Arm
+from envmatrix.stats.samples import ArmFacts, Samples
+
+_MOST = 12
+#: An operator below this share of the reference's time is noise.
+_LEAST_SHARE = 0.005
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """One operator.
+
+    ``share`` is its part of the reference's time, ``reference_s`` the reference's own seconds a step in it, and
+    ``speedups`` how many times faster it was in each environment (None: it did not run there).
+    """
+
+    name: str
+    share: float
+    reference_s: float
+    speedups: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class OperatorTable:
+    """Operators, most expensive first, of the arms that share ``reference``."""
+
+    workload: str
+    engine: str
+    reference: str
+    environments: tuple[str, ...]
+    rows: tuple[OperatorRow, ...]
+
+
+def _medians(facts: ArmFacts) -> dict[str, float]:
+    """Return each operator's own seconds a step, the median over the arm's trials (absent in a trial: 0)."""
+    trials = max((len(times) for times in facts.operators.values()), default=0)
+    return {name: median([*times, *[0.0] * (trials - len(times))]) for name, times in facts.operators.items()}
+
+
+def operator_tables(arms: Sequence[Arm], samples: Samples) -> tuple[OperatorTable, ...]:
+    """Return a table for every reference whose trials were profiled, and at least one arm compared with it."""
+    found = []
+    for reference in arms:
+        mine = _medians(samples.facts[reference.name])
+        others = {
+            arm.environment: _medians(samples.facts[arm.name])
+            for arm in arms
+            if arm.reference == reference.name and not arm.is_control and samples.facts[arm.name].operators
+        }
+        if mine and others:
+            table = OperatorTable(
+                reference.workload, reference.engine, reference.environment, tuple(others), _rows(mine, others)
+            )
+            found.append(table)
+    return tuple(found)
+
+
+def _rows(mine: Mapping[str, float], others: Mapping[str, Mapping[str, float]]) -> tuple[OperatorRow, ...]:
+    total = sum(mine.values())
+    costly = sorted((name for name in mine if mine[name] > _LEAST_SHARE * total), key=lambda name: -mine[name])
+    return tuple(
+        OperatorRow(
+            name,
+            mine[name] / total,
+            mine[name],
+            {who: mine[name] / times[name] if times.get(name) else None for who, times in others.items()},
+        )
+        for name in costly[:_MOST]
+    )

@@ -1,0 +1,225 @@
+"""One Summary of a results folder; every report is made from it and from nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from envmatrix.plan import Arm, Plan
+from envmatrix.report.attributed import attributions, ladders
+from envmatrix.report.cautions import Caution, find_cautions
+from envmatrix.report.operators import OperatorTable, operator_tables
+from envmatrix.report.text import NONE, count, ratio
+from envmatrix.stats.attribution import Attribution, Step
+from envmatrix.stats.effects import Analysis, Effect, Flag, estimate
+from envmatrix.stats.metrics import MEMORY, Metric
+from envmatrix.stats.racing import Race, next_arms
+from envmatrix.stats.samples import Samples, read_samples
+from envmatrix.store import Run, RunFolder
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm in a table. ``value``, ``memory`` and ``accuracy`` are medians over ok trials, None without any."""
+
+    arm: Arm
+    effect: Effect | None
+    memory_effect: Effect | None
+    value: float | None
+    memory: float | None
+    outcomes: Mapping[str, int]
+    levels: Mapping[str, str]
+    description: str
+    skipped: str
+    accuracy: float | None = None
+    published: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """All arms of one workload on one engine. ``rows`` are best first, without baseline and control."""
+
+    workload: str
+    engine: str
+    metric: Metric
+    baseline: Row | None
+    control: Row | None
+    rows: tuple[Row, ...]
+    stand_in: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Workload, engine, and the data when they are not the real ones."""
+        data = f", data: {', '.join(self.stand_in)} (not the real data set)" if self.stand_in else ""
+        return f"{self.workload} on {self.engine}{data}"
+
+    @property
+    def best(self) -> Row | None:
+        """The fastest environment that is shown to be faster and did equal work."""
+        for row in self.rows:
+            if row.effect and row.effect.verdict == "faster" and Flag.UNEQUAL_WORK not in row.effect.flags:
+                return row
+        return None
+
+    @property
+    def all_rows(self) -> tuple[Row, ...]:
+        """Baseline, the environments best first, then the control."""
+        return tuple(row for row in (self.baseline, *self.rows, self.control) if row)
+
+    @property
+    def has_published(self) -> bool:
+        """Whether figures of a source stand beside ours; accuracy is shown with them."""
+        return any(row.published for row in self.all_rows)
+
+    @property
+    def headline(self) -> str:
+        """The answer in one sentence, with its interval."""
+        best = self.best
+        if best and best.effect and self.baseline:
+            effect = best.effect
+            return (
+                f"{best.arm.environment} is {ratio(effect.ratio)} times as fast as "
+                f"{reference_name(effect)} (95 % interval {ratio(effect.low)} to {ratio(effect.high)}, "
+                f"{count(effect.blocks, 'block')})."
+            )
+        if not any(row.effect and row.effect.low is not None for row in self.rows):
+            return "Too little was measured for any claim."
+        return f"No environment is shown to be faster than {self.baseline_name}."
+
+    @property
+    def baseline_name(self) -> str:
+        """Name of the environment that the others are compared with."""
+        return self.baseline.arm.environment if self.baseline else "the baseline"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All that a report says. ``data`` counts trials by data set; ``stand_in`` names those made up."""
+
+    run: Run
+    samples: Samples
+    analysis: Analysis
+    groups: tuple[Group, ...]
+    outcomes: Mapping[str, int]
+    data: Mapping[str, int]
+    stand_in: tuple[str, ...]
+    cautions: tuple[Caution, ...]
+    attributions: tuple[Attribution, ...] = ()
+    ladders: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
+    race: Race | None = None
+    operators: tuple[OperatorTable, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return self.run.plan
+
+    @property
+    def trials(self) -> int:
+        """Number of trials on disk that belong to the plan."""
+        return sum(self.outcomes.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of summary.json."""
+        from envmatrix.report.json_file import summary_to_json
+
+        return summary_to_json(self)
+
+
+def published_cells(row: Row, group: Group) -> tuple[str, ...]:
+    """Return a row's accuracy and a source's figures, where the group shows any."""
+    if not group.has_published:
+        return ()
+    return (f"{row.accuracy:.1%}" if row.accuracy is not None else NONE, row.published or NONE)
+
+
+def reference_name(effect: Effect) -> str:
+    """Return the reference's environment, with its engine where that differs."""
+    environment, _, where = effect.reference.partition(":")
+    engine = where.rpartition("@")[2]
+    return environment if engine == effect.engine else f"{environment} on {engine}"
+
+
+def _row(arm: Arm, run: Run, samples: Samples, analysis: Analysis) -> Row:
+    metric = analysis.primary[arm.workload]
+    entry: Mapping[str, Any] = run.environments.get(arm.runs) or {}
+    return Row(
+        arm=arm,
+        effect=analysis.find(arm.name),
+        memory_effect=analysis.find(arm.name, MEMORY.name),
+        value=samples.median(arm.name, metric.name),
+        memory=samples.median(arm.name, MEMORY.name),
+        outcomes=dict(samples.facts[arm.name].outcomes),
+        levels=dict(entry.get("levels") or {}),
+        description=str(entry.get("description") or ""),
+        skipped=run.skipped.get(arm.name, ""),
+        accuracy=samples.median(arm.name, "accuracy"),
+        published=str((run.design.get("published") or {}).get(arm.environment, "")),
+    )
+
+
+def _best_first(row: Row) -> tuple[bool, float]:
+    value = row.effect.ratio if row.effect else None
+    return (value is None, -(value or 0.0))
+
+
+def stand_in_data(samples: Samples, arms: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the data sets that were made up because the real one could not be had."""
+    facts = [samples.facts[name] for name in arms]
+    return tuple(sorted({name for fact in facts if fact.stand_in for name in fact.data}))
+
+
+def _group(workload: str, engine: str, rows: list[Row], metric: Metric, samples: Samples) -> Group:
+    stand_in = stand_in_data(samples, (row.arm.name for row in rows))
+    references = {row.arm.reference for row in rows}
+    named = [row for row in rows if row.arm.name in references and not row.arm.is_control]
+    baseline = next((row for row in named if row.arm.reference is None), named[0] if named else None)
+    control = next((row for row in rows if row.arm.is_control), None)
+    others = [row for row in rows if row is not baseline and row is not control]
+    return Group(workload, engine, metric, baseline, control, tuple(sorted(others, key=_best_first)), stand_in)
+
+
+def _groups(run: Run, samples: Samples, analysis: Analysis) -> tuple[Group, ...]:
+    collected: dict[tuple[str, str], list[Row]] = {}
+    arms = {arm.name: arm for arm in run.plan.arms}
+    for arm in arms.values():
+        reference = arms.get(arm.reference or "", arm)
+        workload = reference.workload if reference.engine == arm.engine else arm.workload
+        collected.setdefault((workload, arm.engine), []).append(_row(arm, run, samples, analysis))
+    return tuple(
+        _group(workload, engine, rows, analysis.primary[workload], samples)
+        for (workload, engine), rows in collected.items()
+    )
+
+
+def summarise_samples(run: Run, samples: Samples) -> Summary:
+    """Make the Summary of trials already folded."""
+    race = next_arms(run.plan, samples, run.workloads) if run.plan.race else None
+    analysis = estimate(
+        run.plan, samples, workloads=run.workloads, environments=run.environments,
+        levels=race.levels if race else None,
+    )  # fmt: skip
+    facts = samples.facts.values()
+    outcomes = sum((fact.outcomes for fact in facts), Counter[str]())
+    return Summary(
+        run=run,
+        samples=samples,
+        analysis=analysis,
+        groups=_groups(run, samples, analysis),
+        outcomes=dict(outcomes),
+        data=dict(sum((fact.data for fact in facts), Counter[str]())),
+        stand_in=stand_in_data(samples, samples.facts),
+        cautions=find_cautions(run, samples, analysis),
+        attributions=attributions(run, samples, analysis.primary),
+        ladders=ladders(run, samples, analysis.primary),
+        race=race,
+        operators=operator_tables(run.plan.arms, samples),
+    )
+
+
+def summarise(folder: RunFolder) -> Summary:
+    """Read a results folder, finished or not, and summarise it. Raises StoreError when unreadable."""
+    run = folder.load()
+    return summarise_samples(run, read_samples(folder, run.plan))

@@ -1,0 +1,75 @@
+"""Words and numbers of reports; everything a user or a program wrote is made harmless here."""
+
+from __future__ import annotations
+
+import html
+import re
+
+from envmatrix.stats.effects import Effect
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# What changes a sentence inside a line; `-` and `#` do so only at its start, where no text of a user stands.
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]!|<>~&$])")
+NONE = "\N{EN DASH}"
+
+
+def clean(text: object, limit: int = 2000) -> str:
+    """Return printable text: no control, escape or direction characters, no lone surrogates, not endless."""
+    printable = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text)[:limit])
+    return printable.encode("utf-8", "replace").decode()
+
+
+def one_line(text: object, limit: int = 200) -> str:
+    """Return text on one line, shortened."""
+    joined = " ".join(clean(text).split())
+    return joined if len(joined) <= limit else joined[: limit - 1] + "…"
+
+
+def markdown_cell(text: object) -> str:
+    """Return text that stays text in a cell of a Markdown table, HTML included."""
+    return html.escape(_MARKDOWN.sub(r"\\\1", one_line(text)), quote=False) if str(text) else ""
+
+
+def svg_text(text: object, limit: int = 40) -> str:
+    """Return text for an SVG element or attribute."""
+    return html.escape(one_line(text, limit), quote=True)
+
+
+def ratio(value: float | None) -> str:
+    """Format a speed-up."""
+    if value is None:
+        return NONE
+    return f"{value:.2f}" if 0.1 <= value < 100 else f"{value:.3g}"
+
+
+def interval(effect: Effect) -> str:
+    """Format an effect's interval, or say what is missing for one."""
+    if effect.blocks == 0:
+        return "no complete block"
+    if effect.low is None or effect.high is None:
+        return f"{effect.missing} more block{'s' * (effect.missing != 1)} needed" if effect.missing else NONE
+    return f"{_bound(effect.low)} to {_bound(effect.high)}"
+
+
+def _bound(value: float) -> str:
+    """Format one end of an interval; beyond a factor of a hundred only that is known."""
+    if 0 < abs(value - 1.0) < 0.005:
+        return f"{value:.3f}"  # 1.00 would hide on which side of 1 it lies
+    return "<0.01" if value < 0.01 else ">100" if value > 100 else ratio(value)
+
+
+def p_value(value: float | None) -> str:
+    """Format a p-value; below a thousandth only that is said."""
+    if value is None:
+        return NONE
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def percent(value: float | None) -> str:
+    """Format a fraction as a signed percentage."""
+    return NONE if value is None else f"{100 * value:+.1f} %"
+
+
+def count(number: int, noun: str) -> str:
+    """Return '1 block', '2 blocks'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,98 @@
+"""Every trial over time, coloured by environment: drift of the machine is seen here first."""
+
+from __future__ import annotations
+
+import html
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.report.summary import Group, Summary
+from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
+from envmatrix.report.text import one_line
+from envmatrix.stats.metrics import Metric
+from envmatrix.stats.samples import OUTCOMES
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 300.0, 70.0, 14.0, 12.0, 40.0
+#: Above this, trials are drawn as one path an environment: a mark with a name each would be too much for a
+#: browser.
+_MOST_MARKS = 3000
+_MOST_POINTS = 30_000
+Floats = NDArray[np.float64]
+
+
+def colour_of(summary: Summary) -> dict[str, int]:
+    """Return each environment's number, the same in every figure."""
+    names = dict.fromkeys(arm.environment for arm in summary.plan.arms)
+    return {name: index for index, name in enumerate(names)}
+
+
+def _times(summary: Summary) -> tuple[Floats, str]:
+    """Return the time of every trial: minutes since the first, or its number when starts are not known."""
+    started = summary.samples.trials["started"]
+    if started.size and np.isfinite(started).all() and np.ptp(started) > 0:
+        return np.asarray((started - started.min()) / 60.0), "minutes since the first trial"
+    return np.arange(started.size, dtype=np.float64), "trial"
+
+
+def _series(xs: Floats, ys: Floats, titles: list[str], shape: int, many: bool) -> str:
+    if many:
+        path = "".join(f"M{x:.0f} {y:.0f}h2" for x, y in zip(xs, ys, strict=True))
+        return f'<path d="{path}" class="thin" style="stroke-width:2"/>'
+    marks = zip(xs, ys, titles, strict=True)
+    return "".join(f"<g>{mark(x, y, shape, 4)}<title>{title}</title></g>" for x, y, title in marks)
+
+
+def _broken(xs: Floats, y: float) -> str:
+    return "".join(line(x - 3, y - 3, x + 3, y + 3, "broken") + line(x - 3, y + 3, x + 3, y - 3, "broken") for x in xs)
+
+
+def _axes(across: Scale, up: Scale, metric: Metric, label: str) -> str:
+    parts = []
+    for value in ticks(up.low, up.high, 6):
+        parts.append(line(_LEFT, up(value), _WIDTH - _RIGHT, up(value), "grid"))
+        parts.append(text(_LEFT - 8, up(value) + 4, metric.show(value), "end soft"))
+    parts += [
+        text(across(value), _HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft")
+        for value in ticks(across.low, across.high, 8)
+    ]
+    return "".join(parts) + text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, label, "mid soft")
+
+
+def _scales(times: Floats, values: Floats) -> tuple[Scale, Scale]:
+    good = values[np.isfinite(values)]
+    low, high = (float(good.min()), float(good.max())) if good.size else (0.0, 1.0)
+    margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
+    across = Scale(float(times.min()), float(times.max()) or 1.0, _LEFT + 8, _WIDTH - _RIGHT - 8)
+    return across, Scale(low - margin, high + margin, _HEIGHT - _BOTTOM, _TOP)
+
+
+def timeline(summary: Summary, group: Group, name: str = "time") -> str:
+    """Return the figure of one group's trials as an svg element; '' when there is no trial."""
+    trials = summary.samples.trials
+    mine = [index for index, arm in enumerate(summary.plan.arms)
+            if (arm.workload, arm.engine) == (group.workload, group.engine)]  # fmt: skip
+    chosen = np.flatnonzero(np.isin(trials["arm"], mine))
+    chosen = chosen[:: max(1, -(-chosen.size // _MOST_POINTS))]
+    if not chosen.size:
+        return ""
+    times, label = _times(summary)
+    times, values = times[chosen], trials[group.metric.name][chosen]
+    who, outcome = trials["arm"][chosen], trials["outcome"][chosen]
+    across, up = _scales(times, values)
+    body, colours = _axes(across, up, group.metric, label), colour_of(summary)
+    for index in mine:
+        environment = summary.plan.arms[index].environment
+        at = np.flatnonzero((who == index) & np.isfinite(values))
+        xs, ys = (np.array([scale(v) for v in data[at]]) for scale, data in ((across, times), (up, values)))
+        shown = [
+            f"{one_line(environment, 40)}, block {trials['block'][chosen[i]]}: {group.metric.show(values[i])}"
+            for i in at[:_MOST_MARKS]
+        ]
+        kind = colours[environment]
+        dots = _series(xs, ys, [html.escape(words) for words in shown], kind // COLOURS, chosen.size > _MOST_MARKS)
+        body += f'<g class="s k{kind % COLOURS} s{kind}">{dots}</g>'
+    body += _broken(np.array([across(t) for t in times[outcome != OUTCOMES.index("ok")]]), _HEIGHT - _BOTTOM - 6)
+    title = f"Every trial over time: {group.workload} on {group.engine}"
+    described = f"{group.metric.label} of {chosen.size} trials in the order they ran; crosses are trials not counted"
+    return drawing(_WIDTH, _HEIGHT, title, described, body, name)

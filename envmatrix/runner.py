@@ -1,0 +1,212 @@
+"""The loop: blocks in, trials out, each on disk before the next starts; stops on precision or budget."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from envmatrix import project
+from envmatrix.engines.base import Say
+from envmatrix.errors import InputError
+from envmatrix.experiment import Experiment
+from envmatrix.launchers.base import Launcher
+from envmatrix.plan import Slot
+from envmatrix.running import RunningEstimate
+from envmatrix.stats.racing import Race
+from envmatrix.store import Trial
+from envmatrix.trial import run_trial
+
+
+class Observer(Protocol):
+    """Who watches a run."""
+
+    def trial_begins(self, slot: Slot, left_s: float) -> None:
+        """``slot`` starts now; ``left_s`` is the time left until precision or budget ends the run."""
+
+    def trial_ended(self, trial: Trial) -> None:
+        """``trial`` is on disk."""
+
+    def block_ended(self, block: int, estimate: RunningEstimate) -> None:
+        """All trials of ``block`` are on disk."""
+
+
+@dataclass
+class Ended:
+    """Why a run stopped, and whether it was interrupted."""
+
+    why: str = ""
+    interrupted: bool = False
+    incomplete: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+
+def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say) -> Ended:
+    """Run what is left of the plan; a Ctrl-C or SIGTERM ends it cleanly between two lines on disk."""
+    folder = experiment.folder
+    folder.lock()
+    if folder.mend():
+        say("the last trial's line was only half written; it is set aside and that trial runs again")
+    if experiment.plan.race and launcher.width > 1:
+        raise InputError(
+            "a race decides after every block, so blocks cannot run side by side",
+            remedy="set `race: false` in the design, or ask for one node",
+        )
+    loop = _Loop(experiment, observer, launcher.width)
+    for trial in folder.trials():
+        loop.count(trial)
+    loop.decide_race()
+    for name in dict.fromkeys(arm.engine for arm in experiment.plan.arms):
+        left = experiment.engines[name].sweep(experiment.run.name)
+        if left:
+            say(f"removed {left} leftover(s) of an earlier, killed run from {name}")
+    try:
+        with _terminate_as_interrupt(), _alone_on_machine(say) if launcher.measures_here else nullcontext():
+            for trial in launcher.trials(loop.blocks(), loop):
+                folder.append(trial)
+                loop.count(trial)
+                loop.tell(trial)
+    except KeyboardInterrupt:
+        launcher.interrupted()
+        loop.ended.interrupted = True
+        loop.ended.why = "interrupted"
+    for engine in experiment.engines.values():
+        engine.sweep(experiment.run.name)
+    loop.ended.incomplete = 0 if loop.ended.interrupted else max(0, loop.given - loop.complete)
+    return loop.ended
+
+
+class _Loop:
+    """What the loop remembers: which slots are done, the time spent, and the running estimate."""
+
+    def __init__(self, experiment: Experiment, observer: Observer, width: int) -> None:
+        self.experiment = experiment
+        self.observer = observer
+        self.width = width
+        self.estimate = RunningEstimate(experiment.plan, experiment.run.workloads)
+        self.race = Race(active=())
+        self.done: set[str] = set()
+        self.spent_s = 0.0
+        self.finished: Counter[int] = Counter()
+        self.given = 0
+        self.ended = Ended()
+
+    def count(self, trial: Trial) -> None:
+        """Take a finished trial into account."""
+        self.done.add(trial.trial)
+        self.spent_s += trial.wall_s or 0.0
+        self.finished[trial.block] += 1
+        self.ended.outcomes[trial.outcome] = self.ended.outcomes.get(trial.outcome, 0) + 1
+        self.estimate.add(trial)
+
+    def tell(self, trial: Trial) -> None:
+        """Tell the observer of a trial that is on disk, and of its block when that is complete."""
+        self.observer.trial_ended(trial)
+        if self._is_complete(trial.block):
+            self.observer.block_ended(self.complete - 1, self.estimate)
+
+    @property
+    def complete(self) -> int:
+        """How many blocks are complete."""
+        return sum(map(self._is_complete, self.finished))
+
+    def _is_complete(self, block: int) -> bool:
+        return self.finished[block] == len(self._runs_in(block))
+
+    def _runs_in(self, block: int) -> set[str]:
+        """Return the arms that run in ``block``: all, but for those that left the race before it."""
+        gone = {stopped.arm for stopped in self.race.stopped if stopped.block <= block}
+        return {arm.name for arm in self.experiment.plan.arms} - gone
+
+    def decide_race(self) -> None:
+        """Ask, where the plan races, which arms are still in: a function of the complete blocks on disk alone."""
+        if self.experiment.plan.race:
+            self.race = self.estimate.race()
+
+    def blocks(self) -> Iterator[list[Slot]]:
+        """Yield what is left of each block until precision is reached or the budget is spent."""
+        for block in self.experiment.plan.blocks():
+            self.decide_race()
+            wanted = self._runs_in(block[0].block)
+            left = [slot for slot in block if slot.arm.name in wanted and slot.trial not in self.done]
+            if left and (why := self._stop(self.given)):
+                self.ended.why = why
+                return
+            self.given += 1
+            if left:
+                yield left
+        self.ended.why = f"all {self.given} blocks were run"
+
+    def _stop(self, given: int) -> str:
+        """Say why no block more than those ``given`` out is needed, or '' when one is."""
+        plan = self.experiment.plan
+        complete = self.complete
+        if complete == 0:
+            return ""
+        if self.race.finished:
+            return f"the race is decided after {complete} blocks"
+        if complete >= plan.min_blocks and self.estimate.precise_enough(plan.target, self.race.active):
+            return f"every interval is within ±{plan.target:.1%} after {complete} blocks"
+        typical = self.spent_s / complete
+        promised = self.spent_s + typical * max(0, given - complete)
+        if promised + typical / 2 > plan.budget_s * self.width:
+            return f"the budget of {plan.budget_s:.0f} s is spent after {given} blocks"
+        return ""
+
+    def left_s(self) -> float:
+        """Return the seconds until the budget ends."""
+        return max(0.0, self.experiment.plan.budget_s - self.spent_s / self.width)
+
+    def begins(self, slot: Slot) -> None:
+        """Tell the observer that a trial begins."""
+        self.observer.trial_begins(slot, self.left_s())
+
+    def run(self, slot: Slot) -> Trial:
+        """Run one slot on this machine."""
+        return run_trial(self.experiment, slot)
+
+    def is_done(self, trial: str) -> bool:
+        """Say whether a trial is on disk."""
+        return trial in self.done
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM (a batch system, a closed terminal) end a run as cleanly as Ctrl-C."""
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    # What is ignored stays ignored: that is what `nohup` means.
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    old = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _alone_on_machine(say: Say) -> Iterator[None]:
+    """Wait while another envmatrix measures on this machine: each would spoil the other's figures."""
+    folder = project.cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / "measuring.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        say("another envmatrix is measuring on this machine; waiting until it has ended")
+        began = time.monotonic()
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        say(f"waited {time.monotonic() - began:.0f} s")
+    try:
+        yield
+    finally:
+        os.close(handle)

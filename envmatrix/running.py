@@ -1,0 +1,53 @@
+"""The running estimate: what is known after each block, cheap enough to be asked after every one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from envmatrix.plan import Plan
+from envmatrix.stats.effects import Analysis
+from envmatrix.stats.precision import precise_enough, running_estimate
+from envmatrix.stats.racing import Race, next_arms
+from envmatrix.stats.samples import SampleBuilder
+from envmatrix.store import Trial
+
+
+class RunningEstimate:
+    """Folds trials in as they come; estimates only when asked."""
+
+    def __init__(self, plan: Plan, workloads: Mapping[str, Mapping[str, Any]]) -> None:
+        self._plan = plan
+        self._workloads = workloads
+        self._samples = SampleBuilder(plan)
+        self._analysis: Analysis | None = None
+
+    def add(self, trial: Trial) -> None:
+        """Take one more trial into account."""
+        self._samples.add(trial)
+        self._analysis = None
+
+    def race(self) -> Race:
+        """Say which arms run in the next block; the same trials on disk always give the same answer."""
+        return next_arms(self._plan, self._samples.samples(), self._workloads)
+
+    @property
+    def analysis(self) -> Analysis:
+        """The estimate of everything added so far."""
+        if self._analysis is None:
+            self._analysis = running_estimate(self._plan, self._samples.samples(), self._workloads)
+        return self._analysis
+
+    def precise_enough(self, target: float, active: Collection[str]) -> bool:
+        """Whether the intervals of the ``active`` arms are narrow enough, and stayed so for some blocks."""
+        samples = self._samples.samples()
+        return precise_enough(self._plan, samples, target, self._workloads, active or None)
+
+    def headline(self) -> str:
+        """Say in a few words which environment leads, with its interval where there is one."""
+        effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
+        if not effects:
+            return "no estimate yet"
+        best = max(effects, key=lambda effect: effect.ratio or 0.0)
+        interval = f" [{best.low:.2f}, {best.high:.2f}]" if best.low is not None and best.high is not None else ""
+        return f"best so far: {best.environment} {best.ratio:.2f}x{interval}"

@@ -1,0 +1,107 @@
+"""One environment, open for single processes: evidence, any command, export."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envmatrix import project
+from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, Say
+from envmatrix.environment import Environment, all_libraries, resolve
+from envmatrix.errors import EnvmatrixError
+from envmatrix.experiment import open_engines, places_of, snapshot_bench
+from envmatrix.host import parse_cpus, this_host
+from envmatrix.matrix import Matrix
+from envmatrix.trial import base_variables, environment_variables, preload_paths
+
+_EVIDENCE_LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Session:
+    """A prepared environment on one engine."""
+
+    environment: Environment
+    engine: Engine
+    prepared: Prepared
+    bench: Path
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """What LD_PRELOAD lists: absolute paths inside the environment."""
+        return preload_paths(self.prepared, self.environment)
+
+    def _job(self, work: Path, argv: tuple[str, ...], limit_s: float, log: Path) -> Job:
+        mounts = Mounts(work, {"bench": self.bench})
+        inside = self.engine.inside(mounts)
+        placed = self.environment.cpus
+        return Job(
+            run="session",
+            label=work.name,
+            prepared=self.prepared,
+            argv=argv,
+            env={
+                **base_variables(inside["work"], inside["bench"], self.prepared.python),
+                **environment_variables(self.environment),
+            },
+            preload=self.preload,
+            mounts=mounts,
+            limits=Limits(seconds=limit_s, cpus=parse_cpus(placed) if placed else ()),
+            log=log,
+        )
+
+    def evidence(self) -> dict[str, Any]:
+        """Start one process that does nothing but read back what is active."""
+        with _scratch() as work:
+            inside = self.engine.inside(Mounts(work, {"bench": self.bench}))["work"]
+            argv = (self.prepared.python, "-m", "bench", "evidence", f"--record={inside}/record.json")
+            log = work.parent / f"{work.name}.log"
+            ended = self.engine.run(self._job(work, argv, _EVIDENCE_LIMIT_S, log))
+            said = log.read_text(errors="replace") if log.exists() else ""
+            log.unlink(missing_ok=True)
+            if not ended.ok or not (work / "record.json").exists():
+                raise EnvmatrixError(
+                    f"environment {self.environment.name}: the process {ended}\n{said.strip()[-2000:]}"
+                )
+            body: dict[str, Any] = json.loads((work / "record.json").read_text(encoding="utf-8"))
+            return dict(body.get("evidence") or {})
+
+    def execute(self, command: tuple[str, ...], limit_s: float) -> int:
+        """Run ``command`` in the current folder and return its exit status (124: past its limit).
+
+        Its output goes where ours goes; ``python`` means the environment's own.
+        """
+        argv = (self.prepared.python, *command[1:]) if command[0] in ("python", "python3") else command
+        ended = self.engine.run(self._job(Path.cwd(), argv, limit_s, Path("/dev/stdout")))
+        if ended.timed_out:
+            print(f"envmatrix: {ended}", file=sys.stderr)  # noqa: T201 - the command's own voice
+            return 124
+        return ended.code if ended.code >= 0 else 128 - ended.code
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Give a work folder that is gone afterwards."""
+    folder = project.cache_folder() / "work"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.mkdtemp(prefix="session-", dir=folder))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def open_session(matrix: Matrix, name: str, engine_name: str, say: Say) -> Session:
+    """Resolve and prepare a named environment on one engine."""
+    environment = resolve(matrix, name, this_host().facts())
+    bench = snapshot_bench()[1]
+    engine = open_engines([engine_name], places_of(Path(matrix.path), bench))[engine_name]
+    prepared = engine.prepare(environment.image, all_libraries(matrix), say)
+    return Session(environment, engine, prepared, bench)

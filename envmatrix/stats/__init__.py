@@ -1,0 +1,1 @@
+"""From trials to effects: paired by block, simultaneous over what is compared, no trial dropped."""

@@ -1,0 +1,83 @@
+"""Equal work: a speed-up counts only when the arm did what its reference did."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.plan import Arm, Plan
+from envmatrix.stats.samples import Samples
+
+#: Tolerances beyond the spread that the baseline and its control show among themselves. Another OpenMP
+#: runtime or BLAS sums in another order, so losses differ from the fourth digit on, and the difference grows
+#: with the steps; a run that skipped work or diverged is off by far more.
+LOSS_RELATIVE = 0.05
+LOSS_ABSOLUTE = 0.005
+ACCURACY_ABSOLUTE = 0.02
+_EXACT = ("samples", "steps", "parameters")
+Floats = NDArray[np.float64]
+
+
+def _twins(arm: Arm, plan: Plan) -> list[str]:
+    """Return the reference and every other copy of it (the control), less the arm itself."""
+    reference = next(other for other in plan.arms if other.name == arm.reference)
+    return [
+        other.name
+        for other in plan.arms
+        if other.name != arm.name
+        and (other.runs, other.workload, other.engine) == (reference.runs, reference.workload, reference.engine)
+    ]
+
+
+def _values(samples: Samples, names: list[str], column: str) -> Floats:
+    values = np.concatenate([samples.of(name, column) for name in names])
+    return np.asarray(values[~np.isnan(values)])
+
+
+def _outside(own: Floats, twins: Floats, tolerance: float) -> bool:
+    """Whether any trial lies outside the twins' range, widened by that range once more and the tolerance."""
+    reach = float(twins.max() - twins.min()) + tolerance
+    return bool((own > twins.max() + reach).any() or (own < twins.min() - reach).any())
+
+
+def _result_differs(samples: Samples, arm: Arm, twins: list[str], column: str) -> str | None:
+    own, other = _values(samples, [arm.name], column), _values(samples, twins, column)
+    if not other.size:
+        return None
+    if own.size < samples.facts[arm.name].outcomes["ok"]:
+        return f"no final {column} in some of its trials"
+    other = other[np.isfinite(other)]
+    if not other.size:
+        return None
+    size = LOSS_RELATIVE * abs(float(np.median(other))) + LOSS_ABSOLUTE if column == "loss" else ACCURACY_ABSOLUTE
+    if own.size and _outside(own, other, size):
+        worst = own[np.argmax(np.abs(own - np.median(other)))]
+        return f"final {column} {worst:.4g}, reference {other.min():.4g} to {other.max():.4g}"
+    return None
+
+
+def _amount_differs(samples: Samples, arm: Arm, twins: list[str], column: str) -> str | None:
+    own, other = set(_values(samples, [arm.name], column)), set(_values(samples, twins, column))
+    if own and other and own != other:
+        return f"{column} {sorted(own)[0]:g}, reference {sorted(other)[0]:g}"
+    return None
+
+
+def unequal_work(samples: Samples, arm: Arm, plan: Plan) -> tuple[str, ...]:
+    """Say in which results ``arm`` differs from its reference by more than copies of the reference differ.
+
+    Final loss and accuracy of every single trial must lie in the range that the reference and its control
+    show, widened by the width of that range and a small tolerance; numbers of samples, steps and
+    parameters, and the workload's digest, must be the same. Nothing to compare (no ok trial on one side) is
+    no difference.
+    """
+    twins = _twins(arm, plan)
+    if not samples.facts[arm.name].outcomes["ok"]:
+        return ()
+    found = [_result_differs(samples, arm, twins, column) for column in ("loss", "accuracy")]
+    found += [_amount_differs(samples, arm, twins, column) for column in _EXACT]
+    own = set(samples.facts[arm.name].work)
+    other = {digest for twin in twins for digest in samples.facts[twin].work}
+    if other and own != other:
+        found.append("workload digest differs")
+    return tuple(text for text in found if text)

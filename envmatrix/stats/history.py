@@ -1,0 +1,140 @@
+"""Many runs, hosts and dates in one view. Reads each run's summary.json only: trials are not needed again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envmatrix.stats.change_points import change_points
+from envmatrix.stats.metrics import number
+
+_SUMMARY = "summary.json"
+_SCHEMA = 1
+_EFFECTS = b'\n "effects": ['
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run's result for one environment: ``median`` in the metric's unit, ``ratio`` over the baseline."""
+
+    run: str
+    created: str
+    median: float
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A new level of the median, from ``run`` on; ``factor`` is the new level over the old one."""
+
+    index: int
+    run: str
+    created: str
+    factor: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """The runs of one environment, workload and engine on one host, oldest first."""
+
+    host: str
+    workload: str
+    engine: str
+    environment: str
+    metric: str
+    points: tuple[Point, ...]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """All series; ``unreadable`` counts the folders whose summary.json could not be used."""
+
+    runs: int
+    series: tuple[Series, ...]
+    unreadable: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document for programs."""
+        return {"schema": 1, **asdict(self)}
+
+
+Key = tuple[str, str, str, str, str]
+
+
+def _finite(value: Any) -> float | None:
+    found = number(value)
+    return found if math.isfinite(found) else None
+
+
+def _points(body: Mapping[str, Any], run: str) -> Iterator[tuple[Key, Point]]:
+    created, host = str(body.get("created") or ""), str(body.get("host") or "")
+    for arm in body.get("arms", []):
+        median = _finite(arm.get("median"))
+        if median is None or median <= 0:
+            continue
+        where = (str(arm.get("workload")), str(arm.get("engine")), str(arm.get("environment")))
+        values = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
+        yield (host, *where, str(arm.get("metric"))), Point(run, created, median, *values)
+
+
+def _head(document: bytes) -> bytes:
+    """Cut a summary.json off before its effects, which are most of it and not needed; others stay whole.
+
+    Only our own writer breaks the line before that key, and a line break inside a JSON string is always
+    escaped.
+    """
+    head, marker, _ = document.partition(_EFFECTS)
+    return head.rstrip().rstrip(b",") + b"}" if marker else document
+
+
+def _read(file: Path) -> Mapping[str, Any] | None:
+    try:
+        body = json.loads(_head(file.read_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict) or not isinstance(body.get("schema"), int) or body["schema"] > _SCHEMA:
+        return None
+    return body if isinstance(body.get("arms"), list) else None
+
+
+def _series(key: Key, points: list[Point]) -> Series:
+    points.sort(key=lambda point: (point.created, point.run))
+    logs = np.log([point.median for point in points])
+    at = change_points(logs)
+    edges = [0, *at, len(points)]
+    levels = [float(logs[a:b].mean()) for a, b in itertools.pairwise(edges)]
+    changes = tuple(
+        Change(index, points[index].run, points[index].created, math.exp(levels[n + 1] - levels[n]))
+        for n, index in enumerate(at)
+    )
+    return Series(*key, points=tuple(points), changes=changes)
+
+
+def read_history(results: Path) -> History:
+    """Read every run below ``results`` that has a summary.json, and mark where levels changed.
+
+    A run without one (still running, or never reported) is no error: `envmatrix report RUN` writes it.
+    """
+    collected: dict[Key, list[Point]] = {}
+    runs, unreadable = 0, []
+    folders = sorted(path for path in results.iterdir() if (path / _SUMMARY).exists()) if results.is_dir() else []
+    for folder in folders:
+        body = _read(folder / _SUMMARY)
+        if body is None:
+            unreadable.append(folder.name)
+            continue
+        runs += 1
+        for key, point in _points(body, folder.name):
+            collected.setdefault(key, []).append(point)
+    series = tuple(_series(key, points) for key, points in sorted(collected.items()))
+    return History(runs, series, tuple(unreadable))

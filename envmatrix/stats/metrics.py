@@ -1,0 +1,112 @@
+"""What is measured: one row a metric. A new metric is one new row here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+
+def show_rate(value: float) -> str:
+    """Format a rate such as 5431.2 samples/s."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def show_seconds(value: float) -> str:
+    """Format a duration given in seconds."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {unit}" if value < 1000 else f"{value:,.0f} s"
+    return f"{value:.3g} s"
+
+
+def show_bytes(value: float) -> str:
+    """Format a size given in bytes."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if abs(value) >= 1024**power:
+            return f"{value / 1024**power:.4g} {unit}"
+    return f"{value:.0f} B"
+
+
+def show_count(value: float) -> str:
+    """Format a number of events."""
+    return f"{value:,.0f}"
+
+
+def show_value(value: float) -> str:
+    """Format a number whose unit is the user's."""
+    return f"{value:,.6g}"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a trial: where it is in the record, which direction is better, how it is shown."""
+
+    name: str
+    label: str
+    unit: str
+    better: Literal["higher", "lower"]
+    show: Callable[[float], str]
+
+    @property
+    def sign(self) -> float:
+        """+1 when higher is better, -1 when lower is: log ratios times this are positive when better."""
+        return 1.0 if self.better == "higher" else -1.0
+
+    def read(self, record: Mapping[str, Any] | None) -> float:
+        """Return this metric of a record, NaN when it is not there or no number."""
+        metrics = (record or {}).get("metrics")
+        return number(metrics.get(self.name)) if isinstance(metrics, dict) else math.nan
+
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("samples_per_s", "throughput", "samples/s", "higher", show_rate),
+        Metric("value", "reported value", "", "higher", show_value),
+        Metric("training_s", "training time", "s", "lower", show_seconds),
+        Metric("step_median_s", "median step", "s", "lower", show_seconds),
+        Metric("startup_s", "start-up", "s", "lower", show_seconds),
+        Metric("import_s", "import of torch", "s", "lower", show_seconds),
+        Metric("warmup_s", "warm-up", "s", "lower", show_seconds),
+        Metric("epoch_s", "epoch", "s", "lower", show_seconds),
+        Metric("data_wait_s", "waiting for data", "s", "lower", show_seconds),
+        Metric("user_s", "CPU time, user", "s", "lower", show_seconds),
+        Metric("system_s", "CPU time, system", "s", "lower", show_seconds),
+        Metric("peak_rss_bytes", "peak memory", "B", "lower", show_bytes),
+        Metric("minor_faults", "minor page faults", "", "lower", show_count),
+        Metric("major_faults", "major page faults", "", "lower", show_count),
+        Metric("voluntary_switches", "voluntary context switches", "", "lower", show_count),
+        Metric("involuntary_switches", "involuntary context switches", "", "lower", show_count),
+    )
+}
+THROUGHPUT = METRICS["samples_per_s"]
+VALUE = METRICS["value"]
+MEMORY = METRICS["peak_rss_bytes"]
+
+
+def number(value: Any) -> float:
+    """Return a finite float, or NaN for anything else that a record may hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.nan
+    try:
+        result = float(value)
+    except OverflowError:
+        return math.nan
+    return result if math.isfinite(result) else math.nan
+
+
+def primary_metric(workload: Mapping[str, Any] | None) -> Metric:
+    """Return the metric that a workload's verdict rests on.
+
+    ``workload`` is its entry in run.json: the built-in benchmark is judged by throughput, a user's own
+    command by the value it reports, in the direction its ``metric`` names (wall time: lower is better).
+    """
+    if not workload or not workload.get("command"):
+        return THROUGHPUT
+    spec = workload.get("metric")
+    spec = spec if isinstance(spec, dict) else {}
+    if spec.get("wall"):
+        return replace(VALUE, label="wall time", unit="s", better="lower", show=show_seconds)
+    return replace(VALUE, better="lower" if spec.get("better") == "lower" else "higher")

@@ -1,0 +1,163 @@
+"""How much the nodes of a run differ.
+
+Effects are paired within blocks, and a block stays on one node, so these differences cancel in every effect. They
+are told because they show what comparing across nodes would have cost (GPUs of one kind differed by 8 % on average:
+Sinha et al., SC 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from envmatrix.plan import Arm, Plan
+from envmatrix.stats.effects import Analysis
+from envmatrix.stats.metrics import Metric
+from envmatrix.stats.pairing import families, log_ratios, logs_of
+from envmatrix.stats.samples import Samples, read_trials
+from envmatrix.store import RunFolder, Trial
+
+Floats = NDArray[np.float64]
+_LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node. ``relative`` is its baseline's geometric mean over the mean of all nodes; above 1 is better."""
+
+    node: str
+    blocks: int
+    relative: float
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """The nodes of one baseline, best first.
+
+    ``spread`` is best over worst minus 1; ``p`` tests whether the baselines differ at all (one-way analysis of
+    variance of logs over blocks), None below two blocks on some node. ``interactions`` maps an environment to the
+    adjusted p (Holm) that its *effect* differs between nodes; ``mixed`` are blocks that ran on several nodes.
+    """
+
+    workload: str
+    engine: str
+    rows: tuple[NodeRow, ...]
+    spread: float
+    p: float | None
+    interactions: Mapping[str, float]
+    mixed: tuple[int, ...] = ()
+
+    def line(self) -> str:
+        """Say it in one or two sentences."""
+        best, worst = self.rows[0], self.rows[-1]
+        sure = "" if self.p is None else f" (p = {self.p:.2g})"
+        known = "too few blocks to tell from noise" if self.p is None else ""
+        text = (
+            f"{len(self.rows)} nodes differ by {self.spread:.1%} in the baseline of {self.workload}@{self.engine}"
+            f"{sure}: {best.node} is the fastest, {worst.node} the slowest{f'; {known}' if known else ''}. "
+        )
+        unlike = [name for name, p in self.interactions.items() if p < _LEVEL]
+        if unlike:
+            return text + f"The effect of {', '.join(unlike)} is not the same on all nodes."
+        return text + ("No effect is shown to differ between nodes." if self.interactions else "")
+
+
+def nodes_of_blocks(trials: Iterable[Trial]) -> tuple[dict[int, str], tuple[int, ...]]:
+    """Return block -> node for the blocks that stayed on one node, and the blocks that did not."""
+    found: dict[int, set[str]] = {}
+    for trial in trials:
+        if trial.node and trial.outcome == "ok":
+            found.setdefault(trial.block, set()).add(trial.node)
+    whole = {block: next(iter(names)) for block, names in found.items() if len(names) == 1}
+    return whole, tuple(sorted(block for block, names in found.items() if len(names) > 1))
+
+
+def read_node_reports(folder: RunFolder, analysis: Analysis, samples: Samples) -> tuple[NodeReport, ...]:
+    """Compare the nodes of a results folder; nothing is read when its trials name fewer than two."""
+    if len(samples.nodes) < 2:
+        return ()
+    nodes, mixed = nodes_of_blocks(read_trials(folder))
+    return compare_nodes(analysis.plan, samples, nodes, analysis.primary, mixed)
+
+
+def compare_nodes(
+    plan: Plan,
+    samples: Samples,
+    nodes: Mapping[int, str],
+    metrics: Mapping[str, Metric],
+    mixed: tuple[int, ...] = (),
+) -> tuple[NodeReport, ...]:
+    """Compare the nodes, once for every baseline; empty when fewer than two nodes ran blocks.
+
+    ``nodes`` is block -> node (``nodes_of_blocks``), ``metrics`` workload -> primary metric (``Analysis.primary``).
+    """
+    of_column = [nodes.get(int(block), "") for block in samples.blocks]
+    reports = []
+    for baseline in (arm for arm in plan.arms if any(other.reference == arm.name for other in plan.arms)):
+        metric = metrics[baseline.workload]
+        logs = metric.sign * logs_of(samples.of(baseline.name, metric.name))
+        groups = _groups(logs, of_column)
+        if len(groups) >= 2:
+            interactions = _interactions(plan, samples, baseline, metric, of_column)
+            reports.append(_report(baseline, groups, interactions, mixed))
+    return tuple(reports)
+
+
+def _groups(values: Floats, nodes: Sequence[str]) -> dict[str, Floats]:
+    """Return node -> its finite values, block by block."""
+    names = dict.fromkeys(node for node in nodes if node)
+    picked = {name: values[[node == name for node in nodes]] for name in names}
+    return {name: own[np.isfinite(own)] for name, own in picked.items() if np.isfinite(own).any()}
+
+
+def _report(
+    baseline: Arm, groups: Mapping[str, Floats], interactions: Mapping[str, float], mixed: tuple[int, ...]
+) -> NodeReport:
+    means = {name: float(own.mean()) for name, own in groups.items()}
+    middle = sum(means.values()) / len(means)
+    rows = sorted(
+        (NodeRow(name, len(groups[name]), math.exp(mean - middle)) for name, mean in means.items()),
+        key=lambda row: -row.relative,
+    )
+    spread = rows[0].relative / rows[-1].relative - 1
+    p = difference_p(list(groups.values()))
+    return NodeReport(baseline.workload, baseline.engine, tuple(rows), spread, p, interactions, mixed)
+
+
+def difference_p(groups: Sequence[Floats]) -> float | None:
+    """Return the p of one-way analysis of variance, None when a group has fewer than two values or none varies."""
+    if len(groups) < 2 or any(len(group) < 2 for group in groups):
+        return None
+    if all(float(np.ptp(group)) == 0.0 for group in groups):
+        return None
+    return float(stats.f_oneway(*groups).pvalue)
+
+
+def _interactions(
+    plan: Plan, samples: Samples, baseline: Arm, metric: Metric, nodes: Sequence[str]
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for family in families(plan):
+        if family.reference != baseline.name or any(arm.is_control for arm in family.arms):
+            continue
+        copies = np.stack([samples.of(name, metric.name) for name in family.copies])
+        for arm in family.arms:
+            ratios = log_ratios(samples.of(arm.name, metric.name)[None, :], copies, metric)[0]
+            p = difference_p(list(_groups(ratios, nodes).values()))
+            if p is not None:
+                found[arm.environment] = p
+    return holm(found)
+
+
+def holm(given: Mapping[str, float]) -> dict[str, float]:
+    """Adjust p values for being many (Holm 1979)."""
+    adjusted, largest = {}, 0.0
+    for rank, (name, p) in enumerate(sorted(given.items(), key=lambda item: item[1])):
+        largest = max(largest, min(1.0, p * (len(given) - rank)))
+        adjusted[name] = largest
+    return adjusted

@@ -1,0 +1,64 @@
+"""Made-up machines: the noise, in log time, of trials that run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Noise = Callable[[int, int, float, np.random.Generator], Floats]
+
+
+def quiet(runs: int, trials: int, size: float, chance: np.random.Generator) -> Floats:
+    """Independent normal noise."""
+    return chance.normal(0.0, size, (runs, trials))
+
+
+def autoregressive(runs: int, trials: int, size: float, memory: float, chance: np.random.Generator) -> Floats:
+    """Draw a stationary first-order autoregression with standard deviation ``size``."""
+    steps = chance.normal(0.0, size * np.sqrt(1.0 - memory**2), (runs, trials))
+    values = np.empty((runs, trials))
+    values[:, 0] = chance.normal(0.0, size, runs)
+    for trial in range(1, trials):
+        values[:, trial] = memory * values[:, trial - 1] + steps[:, trial]
+    return values
+
+
+def autocorrelated(runs: int, trials: int, size: float, chance: np.random.Generator) -> Floats:
+    """Half of the variance lasts for about ten trials (heat, neighbours on the host)."""
+    slow = autoregressive(runs, trials, size / np.sqrt(2), 0.9, chance)
+    return slow + quiet(runs, trials, size / np.sqrt(2), chance)
+
+
+def drifting(runs: int, trials: int, size: float, chance: np.random.Generator) -> Floats:
+    """Independent noise on a random walk that is ``size`` away, typically, after ten trials."""
+    walk = np.cumsum(chance.normal(0.0, size / np.sqrt(10), (runs, trials)), axis=1)
+    return walk + quiet(runs, trials, size, chance)
+
+
+def bursty(runs: int, trials: int, size: float, chance: np.random.Generator) -> Floats:
+    """Independent noise; now and then a burst of load makes about five trials in a row five sizes slower."""
+    busy = np.zeros((runs, trials), dtype=np.bool_)
+    state = chance.random(runs) < 0.2
+    for trial in range(trials):
+        draw = chance.random(runs)
+        state = np.where(state, draw > 0.2, draw < 0.05)
+        busy[:, trial] = state
+    return quiet(runs, trials, size, chance) + 5.0 * size * busy
+
+
+NOISES: Mapping[str, Noise] = {
+    "quiet": quiet,
+    "autocorrelated": autocorrelated,
+    "drifting": drifting,
+    "bursty": bursty,
+}
+
+
+def in_blocks(noise: Floats, blocks: int, arms: int, chance: np.random.Generator) -> Floats:
+    """Deal (runs, blocks * arms) noise out to arms in a fresh random order a block: (runs, arms, blocks)."""
+    dealt = noise.reshape(len(noise), blocks, arms)
+    order = np.argsort(chance.random(dealt.shape), axis=2)
+    return np.take_along_axis(dealt, order, axis=2).swapaxes(1, 2)

@@ -1,0 +1,85 @@
+"""Pairing by block: log ratios of arms against their reference, and their summary. Pure arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.plan import Arm, Plan
+from envmatrix.stats.metrics import Metric
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Arms compared with one reference, for which intervals hold together.
+
+    ``copies`` are the arms whose mean, block by block, is the reference: the reference itself, which must be
+    there, and its control where that is there. Two copies make every comparison a quarter less variable. The
+    control's own comparison is a family of its own, against the reference alone: it is the noise floor.
+    """
+
+    reference: str
+    copies: tuple[str, ...]
+    arms: tuple[Arm, ...]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Paired statistics of m comparisons: arrays of length m. ``spread`` is NaN below 2 pairs."""
+
+    blocks: NDArray[np.int64]
+    mean: Floats
+    spread: Floats
+
+
+def families(plan: Plan) -> list[Family]:
+    """Return the families of a plan; arms whose reference is not in the plan are in none."""
+    names = {arm.name for arm in plan.arms}
+    compared = [arm for arm in plan.arms if arm.reference in names and arm.reference != arm.name]
+    found: list[Family] = []
+    for reference in dict.fromkeys(arm.reference for arm in compared if arm.reference):
+        arms = [arm for arm in compared if arm.reference == reference]
+        controls = tuple(arm for arm in arms if arm.is_control)
+        others = tuple(arm for arm in arms if not arm.is_control)
+        copies = (reference, *(control.name for control in controls))
+        found += [Family(reference, (reference,), controls)] if controls else []
+        found += [Family(reference, copies, others)] if others else []
+    return found
+
+
+def logs_of(values: Floats) -> Floats:
+    """Return logs, NaN where a number is missing or not positive."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(values > 0, np.log(values), np.nan)
+
+
+def reference_logs(copies: Floats) -> Floats:
+    """Return the mean log over the copies (c, blocks) of a reference; NaN where the first one is missing."""
+    logs = logs_of(copies)
+    there = np.isfinite(logs)
+    mean = np.where(there, logs, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+    return np.where(there[0], mean, np.nan)
+
+
+def log_ratios(arms: Floats, copies: Floats, metric: Metric) -> Floats:
+    """Return the paired log ratios, positive where the arm is better.
+
+    ``arms`` is (m, blocks), ``copies`` (c, blocks) or (blocks,), both in the metric's unit; the result is
+    (m, blocks), NaN where either number is missing or is not positive.
+    """
+    return np.asarray(metric.sign * (logs_of(arms) - reference_logs(np.atleast_2d(copies))))
+
+
+def paired(differences: Floats) -> Paired:
+    """Summarise (m, blocks) differences over the blocks that are there."""
+    there = np.isfinite(differences)
+    count = there.sum(axis=1)
+    values = np.where(there, differences, 0.0)
+    mean = values.sum(axis=1) / np.maximum(count, 1)
+    squares = (np.where(there, differences - mean[:, None], 0.0) ** 2).sum(axis=1)
+    spread = np.sqrt(squares / np.where(count > 1, count - 1, np.nan))
+    return Paired(count, np.where(count > 0, mean, np.nan), spread)

@@ -1,0 +1,64 @@
+"""When is it enough: stop on precision, never on significance, so that looking often does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from envmatrix.plan import Plan
+from envmatrix.stats.effects import Analysis, Effect, estimate
+from envmatrix.stats.maxt import DRAWS_RUNNING
+from envmatrix.stats.samples import Samples, first_blocks
+
+
+def running_estimate(
+    plan: Plan, samples: Samples, workloads: Mapping[str, Mapping[str, Any]] | None = None
+) -> Analysis:
+    """Estimate the primary metric only, with fewer draws: cheap enough to be called after every block."""
+    return estimate(plan, samples, workloads=workloads, metrics=(), draws=DRAWS_RUNNING)
+
+
+def _hopeless(effect: Effect, most_blocks: int, min_blocks: int) -> bool:
+    """Whether an arm never gave one pair while others had their fill: it must not hold up the others."""
+    return effect.blocks == 0 and most_blocks >= min_blocks
+
+
+def is_narrow(effect: Effect, target: float) -> bool:
+    """Whether the interval's half-width is at most ``target`` (a fraction: 0.03 for 3 %)."""
+    return effect.half_width is not None and effect.half_width <= target
+
+
+#: So many blocks in a row must say that it is enough, so that one lucky block does not end a run.
+CONFIRMATIONS = 3
+
+
+def precise_enough(
+    plan: Plan,
+    samples: Samples,
+    target: float,
+    workloads: Mapping[str, Mapping[str, Any]] | None = None,
+    active: Collection[str] | None = None,
+) -> bool:
+    """Whether the run can end: ``narrow_enough`` now, and without the last one and the last two blocks.
+
+    A pure function of the trials, so that a resumed run ends where the interrupted one would have ended.
+    """
+    last = len(samples.blocks)
+    return last > CONFIRMATIONS and all(
+        narrow_enough(running_estimate(plan, first_blocks(samples, last - back), workloads), target, active)
+        for back in range(CONFIRMATIONS)
+    )
+
+
+def narrow_enough(analysis: Analysis, target: float, active: Collection[str] | None = None) -> bool:
+    """Whether every primary interval, the control's too, has a half-width of at most ``target``.
+
+    ``active`` names the arms that count (None: all); racing passes the arms still in.
+
+    Arms without a single complete pair (skipped, or failing every time) are passed over once the others have
+    ``min_blocks`` pairs. False while nothing was measured.
+    """
+    effects = [e for e in analysis.primary_effects() if active is None or e.arm in active]
+    most = max((effect.blocks for effect in effects), default=0)
+    wanted = [effect for effect in effects if not _hopeless(effect, most, analysis.plan.min_blocks)]
+    return most > 0 and all(is_narrow(effect, target) for effect in wanted)

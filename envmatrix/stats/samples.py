@@ -1,0 +1,244 @@
+"""Fold trials into a small table, one number a metric and trial, without keeping a single record."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.plan import Plan
+from envmatrix.stats.metrics import METRICS, number
+from envmatrix.store import RunFolder, Trial, trial_from_line
+
+Floats = NDArray[np.float64]
+OUTCOMES = ("ok", "failed", "invalid", "timed_out", "skipped")
+#: What a trial's result must share with its reference's for their speeds to be comparable.
+WORK = ("loss", "accuracy", "samples", "steps", "parameters")
+_CONDITIONS = ("load_1m", "steal_ticks", "mhz")
+_COLUMNS = (*METRICS, *WORK, *_CONDITIONS, "wall_s", "started")
+#: Evidence shown in reports, as dotted paths into the record's ``evidence``.
+EVIDENCE = (
+    "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.affinity",
+    "malloc.library", "malloc.version", "blas.library", "torch.version", "torch.threads",
+    "torch.cpu_capability", "cpu.model", "cpu.affinity_after", "cpu.governor", "memory.thp", "system.kernel",
+    "system.libc", "system.python",
+)  # fmt: skip
+_RAW = (b'"steps_ns":[', b'"epochs_ns":[')
+_MOST_DIFFERENT = 5
+
+
+@dataclass
+class ArmFacts:
+    """What the trials of one arm said beside their numbers: each different text and how often.
+
+    ``operators`` maps an operator to its own seconds a step, one figure for every profiled trial it ran in.
+    """
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    evidence: dict[str, Counter[str]] = field(default_factory=dict)
+    data: Counter[str] = field(default_factory=Counter)
+    work: Counter[str] = field(default_factory=Counter)
+    operators: dict[str, list[float]] = field(default_factory=dict)
+    stand_in: int = 0
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Trials as numbers.
+
+    ``table`` has one (arms x blocks) array per column, NaN where there is no such number. ``blocks`` holds
+    the block numbers of the columns of each array. ``trials`` are all trials in the order they ran: arrays
+    of the arm's index, block, outcome (index into OUTCOMES) and start time.
+    """
+
+    arms: tuple[str, ...]
+    blocks: NDArray[np.int64]
+    table: Mapping[str, Floats]
+    facts: Mapping[str, ArmFacts]
+    trials: Mapping[str, NDArray[Any]]
+    nodes: tuple[str, ...]
+    strangers: int
+    attempted: NDArray[np.bool_]
+
+    def of(self, arm: str, column: str) -> Floats:
+        """Return one arm's numbers, block by block (NaN: none)."""
+        return np.asarray(self.table[column][self.arms.index(arm)])
+
+    def median(self, arm: str, column: str) -> float | None:
+        """Return the median of one arm's numbers, None when there is none."""
+        values = self.of(arm, column)
+        values = values[np.isfinite(values)]
+        return float(np.median(values)) if values.size else None
+
+
+def first_blocks(samples: Samples, count: int) -> Samples:
+    """Return the numbers of the first ``count`` blocks (facts and trials are still those of all)."""
+    table = {name: values[:, :count] for name, values in samples.table.items()}
+    attempted = samples.attempted[:, :count]
+    return replace(samples, blocks=samples.blocks[:count], table=table, attempted=attempted)
+
+
+def _lookup(record: Any, path: str) -> Any:
+    for part in path.split("."):
+        record = record.get(part) if isinstance(record, dict) else None
+    return record
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _loss(value: Any) -> float:
+    """Return a loss or accuracy; one that is not finite becomes infinite: it must not pass for missing."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return math.inf
+    return number(value)
+
+
+def _count(counter: Counter[str], text: str) -> None:
+    if text in counter or len(counter) < _MOST_DIFFERENT:
+        counter[text] += 1
+    else:
+        counter["..."] += 1
+
+
+class SampleBuilder:
+    """Takes trials one by one; ``samples`` may be asked for at any time."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._arms = tuple(arm.name for arm in plan.arms)
+        self._index = {name: index for index, name in enumerate(self._arms)}
+        self._facts = {name: ArmFacts() for name in self._arms}
+        self._who, self._block, self._outcome = array("q"), array("q"), array("b")
+        self._numbers = array("d")
+        self._nodes: dict[str, None] = {}
+        self._strangers = 0
+
+    def add(self, trial: Trial) -> None:
+        """Add one trial. Only numbers of trials that are ok count; the others are counted by outcome."""
+        who = self._index.get(trial.arm)
+        if who is None or trial.outcome not in OUTCOMES or not _is_block(trial.block):
+            self._strangers += 1
+            return
+        facts = self._facts[trial.arm]
+        facts.outcomes[trial.outcome] += 1
+        self._who.append(who)
+        self._block.append(trial.block)
+        self._outcome.append(OUTCOMES.index(trial.outcome))
+        if trial.node:
+            self._nodes[trial.node] = None
+        if trial.outcome == "ok":
+            _note_facts(facts, trial.record)
+            self._numbers.extend(_row(trial))
+        else:
+            _count(facts.reasons, f"{trial.outcome}: {trial.reason}")
+            self._numbers.extend([math.nan] * (len(_COLUMNS) - 1) + [number(trial.started)])
+
+    def samples(self) -> Samples:
+        """Return the table so far. Of two ok trials of one arm and block, the first one counts."""
+        who = np.array(self._who, dtype=np.int64)
+        outcome = np.array(self._outcome, dtype=np.int64)
+        rows = np.array(self._numbers, dtype=np.float64).reshape(-1, len(_COLUMNS))
+        blocks, at = np.unique(np.array(self._block, dtype=np.int64), return_inverse=True)
+        table = np.full((len(_COLUMNS), len(self._arms), len(blocks)), np.nan)
+        ok = np.flatnonzero(outcome == OUTCOMES.index("ok"))[::-1]
+        table[:, who[ok], at[ok]] = rows[ok].T
+        attempted = np.zeros((len(self._arms), len(blocks)), dtype=np.bool_)
+        attempted[who, at] = True
+        primary = [_COLUMNS.index(name) for name in ("samples_per_s", "value")]
+        trials = {
+            "arm": who, "block": blocks[at], "outcome": outcome, "started": rows[:, -1],
+            "samples_per_s": rows[:, primary[0]], "value": rows[:, primary[1]],
+        }  # fmt: skip
+        columns = {name: table[index] for index, name in enumerate(_COLUMNS)}
+        return Samples(self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), self._strangers, attempted)
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
+
+
+def _row(trial: Trial) -> list[float]:
+    record = trial.record
+    result = _lookup(record, "result")
+    system = _lookup(record, "evidence.system")
+    result, system = (part if isinstance(part, dict) else {} for part in (result, system))
+    return [
+        *(metric.read(record) for metric in METRICS.values()),
+        *(_loss(result.get(name)) for name in WORK),
+        *(number(system.get(name)) for name in _CONDITIONS),
+        number(trial.wall_s),
+        number(trial.started),
+    ]
+
+
+def _note_facts(facts: ArmFacts, record: Mapping[str, Any] | None) -> None:
+    data = _lookup(record, "data")
+    if isinstance(data, dict):
+        _count(facts.data, _text(data.get("name")))
+        facts.stand_in += data.get("stand_in") is True
+    _count(facts.work, _text(_lookup(record, "workload.digest")))
+    _note_operators(facts, _lookup(record, "profile"))
+    evidence = _lookup(record, "evidence")
+    for path in EVIDENCE:
+        value = _lookup(evidence, path)
+        if value is not None:
+            _count(facts.evidence.setdefault(path, Counter()), _text(value))
+
+
+def _note_operators(facts: ArmFacts, profile: Any) -> None:
+    if not isinstance(profile, dict) or not isinstance(profile.get("operators"), list):
+        return
+    steps = number(profile.get("steps"))
+    for operator in profile["operators"]:
+        seconds = number(operator.get("self_ns")) / 1e9 / steps if isinstance(operator, dict) and steps > 0 else 0.0
+        if seconds > 0:
+            facts.operators.setdefault(_text(operator.get("name")), []).append(seconds)
+
+
+def _without_raw(line: bytes) -> bytes:
+    """Cut the raw step times out of a line: they are nine tenths of it, and are not needed here.
+
+    The searched text cannot stand inside a JSON string, where its quotes would be escaped.
+    """
+    for key in _RAW:
+        start = line.find(key)
+        if start >= 0:
+            end = line.find(b"]", start)
+            line = line[: start + len(key)] + line[end:]
+    return line
+
+
+def read_trials(folder: RunFolder) -> Iterator[Trial]:
+    """Yield the trials without their raw step times; a half-written last line is passed over.
+
+    Raises StoreError for a damaged line, naming it.
+    """
+    if not folder.trials_file.exists():
+        return
+    with folder.trials_file.open("rb") as file:
+        for count, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            yield trial_from_line(_without_raw(line).decode(errors="replace"), folder.trials_file, count)
+
+
+def fold(plan: Plan, trials: Iterable[Trial]) -> Samples:
+    """Fold trials into Samples, keeping none of them."""
+    builder = SampleBuilder(plan)
+    for trial in trials:
+        builder.add(trial)
+    return builder.samples()
+
+
+def read_samples(folder: RunFolder, plan: Plan) -> Samples:
+    """Fold the trials of a results folder."""
+    return fold(plan, read_trials(folder))

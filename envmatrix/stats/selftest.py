@@ -1,0 +1,107 @@
+"""A/A tests of the procedure itself: how often it calls two identical environments different."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.stats.effects import CONFIDENCE, LEVEL, Analysis
+from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.pairing import log_ratios, paired
+from envmatrix.stats.samples import Samples
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FalseAlarms:
+    """``alarms`` of ``comparisons`` A/A comparisons were called different; the 95 % interval is exact."""
+
+    comparisons: int
+    alarms: int
+    rate: float | None
+    low: float | None
+    high: float | None
+    nominal: float = 1.0 - CONFIDENCE
+
+    @property
+    def as_promised(self) -> bool:
+        """Whether the interval of the false-alarm rate does not lie above the nominal rate."""
+        return self.low is None or self.low <= self.nominal
+
+
+def rate_of(alarms: int, comparisons: int) -> FalseAlarms:
+    """Return the rate with its Clopper-Pearson interval."""
+    if comparisons == 0:
+        return FalseAlarms(0, 0, None, None, None)
+    from scipy.stats import binomtest
+
+    interval = binomtest(alarms, comparisons).proportion_ci(0.95, method="exact")
+    return FalseAlarms(comparisons, alarms, alarms / comparisons, float(interval.low), float(interval.high))
+
+
+def is_alarm(differences: Floats) -> NDArray[np.bool_]:
+    """Return for each row of (m, blocks) A/A log ratios whether its own 95 % interval excludes zero."""
+    statistics = paired(differences)
+    blocks = int(statistics.blocks[0])
+    reach = critical_value(blocks, 1, level=LEVEL) * statistics.spread / np.sqrt(blocks)
+    return np.asarray(np.abs(statistics.mean) > reach)
+
+
+def drifting_pairs(comparisons: int, blocks: int, noise: float, chance: np.random.Generator) -> Floats:
+    """Return (comparisons, blocks) log ratios of identical environments on a machine that drifts.
+
+    Trials come one after the other in random order within blocks; on top of their own noise (``noise``, in
+    log units) lies a first-order autoregressive drift of the same size (coefficient 0.95).
+    """
+    drift = np.zeros((comparisons, 2 * blocks))
+    steps = chance.normal(0.0, noise * np.sqrt(1 - 0.95**2), drift.shape)
+    drift[:, 0] = chance.normal(0.0, noise, comparisons)
+    for trial in range(1, 2 * blocks):
+        drift[:, trial] = 0.95 * drift[:, trial - 1] + steps[:, trial]
+    trials = (drift + chance.normal(0.0, noise, drift.shape)).reshape(comparisons, blocks, 2)
+    order = chance.choice([-1.0, 1.0], (comparisons, blocks))
+    return np.asarray(order * (trials[:, :, 0] - trials[:, :, 1]))
+
+
+def simulated_false_alarms(comparisons: int, blocks: int = 10, noise: float = 0.03, seed: int = 1) -> FalseAlarms:
+    """Run ``comparisons`` simulated A/A comparisons of ``blocks`` blocks on a drifting machine."""
+    chance = np.random.default_rng(seed)
+    alarms = 0
+    for start in range(0, comparisons, 10_000):
+        count = min(10_000, comparisons - start)
+        alarms += int(is_alarm(drifting_pairs(count, blocks, noise, chance)).sum())
+    return rate_of(alarms, comparisons)
+
+
+def _real_pairs(analysis: Analysis, samples: Samples) -> list[Floats]:
+    """Return the log ratios, block by block, of each control of a run against its baseline."""
+    found = []
+    for arm in analysis.plan.arms:
+        if arm.is_control and arm.reference in samples.arms:
+            metric = analysis.primary[arm.workload]
+            own = samples.of(arm.name, metric.name)
+            ratios = log_ratios(own[None, :], samples.of(arm.reference, metric.name), metric)[0]
+            found.append(ratios[np.isfinite(ratios)])
+    return [ratios for ratios in found if ratios.size >= 2]
+
+
+def relabelled_false_alarms(analysis: Analysis, samples: Samples, comparisons: int, seed: int = 1) -> FalseAlarms:
+    """Swap the labels of baseline and control at random within each block of REAL trials.
+
+    Each of the ``comparisons`` relabellings is an A/A comparison under the machine's own noise. A run with n
+    complete pairs has 2^(n-1) different ones, so the rate is of this one set of pairs. No pair at all gives a
+    rate of None.
+    """
+    pairs = _real_pairs(analysis, samples)
+    if not pairs:
+        return rate_of(0, 0)
+    chance = np.random.default_rng(seed)
+    alarms = 0
+    for turn in range(comparisons):
+        ratios = pairs[turn % len(pairs)]
+        signs = chance.choice([-1.0, 1.0], ratios.size)
+        alarms += int(is_alarm((ratios * signs)[None, :])[0])
+    return rate_of(alarms, comparisons)

@@ -1,0 +1,55 @@
+"""What ``envmatrix selftest`` finds, in words and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from envmatrix.stats.effects import estimate
+from envmatrix.stats.samples import read_samples
+from envmatrix.stats.selftest import FalseAlarms, relabelled_false_alarms, simulated_false_alarms
+from envmatrix.store import RunFolder
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """False alarms of simulated A/A comparisons, and of relabelled real ones (None: no run was given)."""
+
+    simulated: FalseAlarms
+    relabelled: FalseAlarms | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether neither rate is shown to be above the promised one."""
+        return self.simulated.as_promised and (self.relabelled is None or self.relabelled.as_promised)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document for programs."""
+        return {"schema": 1, "passed": self.passed, **asdict(self)}
+
+    def lines(self) -> list[str]:
+        """Return the sentences for people."""
+        found = [_sentence("simulated A/A comparisons on a drifting machine", self.simulated)]
+        if self.relabelled is not None:
+            found.append(_sentence("A/A comparisons by relabelling the run's baseline and control", self.relabelled))
+        return found
+
+
+def _sentence(what: str, alarms: FalseAlarms) -> str:
+    if alarms.rate is None or alarms.low is None or alarms.high is None:
+        return f"{what}: none, as there is no complete pair of baseline and control"
+    return (
+        f"{alarms.comparisons:,} {what}: {alarms.rate:.2%} called different "
+        f"(95 % interval {alarms.low:.2%} to {alarms.high:.2%}; promised {alarms.nominal:.0%})"
+    )
+
+
+def selftest(comparisons: int, folder: RunFolder | None = None, blocks: int = 10, seed: int = 1) -> SelfTest:
+    """Run ``comparisons`` simulated A/A comparisons, and as many relabelled ones of a run where one is given."""
+    relabelled = None
+    if folder is not None:
+        run = folder.load()
+        samples = read_samples(folder, run.plan)
+        analysis = estimate(run.plan, samples, workloads=run.workloads, metrics=())
+        relabelled = relabelled_false_alarms(analysis, samples, comparisons, seed)
+    return SelfTest(simulated_false_alarms(comparisons, blocks, seed=seed), relabelled)

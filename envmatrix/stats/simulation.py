@@ -1,0 +1,210 @@
+"""The figures of docs/statistics.md: ``python -m envmatrix.stats.simulation`` (or ``nox -s statistics``).
+
+What is simulated is the noise; what judges it is the code that judges real runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.plan import Plan, make_arms
+from envmatrix.stats.effects import LEVEL
+from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.noise import NOISES, in_blocks
+from envmatrix.stats.pairing import families
+from envmatrix.stats.precision import CONFIRMATIONS
+from envmatrix.stats.racing import Field, final_levels, race_family, surely_near_best
+from envmatrix.stats.selftest import rate_of
+
+Floats = NDArray[np.float64]
+#: Speed-ups of the race: hand-measured ones of allocators and OpenMP runtimes on two cores.
+SPEEDS = (1.28, 1.26, 1.26, 1.25, 1.08, 0.96, 0.92, 0.91, 0.88, 1.00, 1.01)
+_SIZE = 0.03
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One simulated figure with its 95 % interval (None: a plain number)."""
+
+    question: str
+    machine: str
+    procedure: str
+    value: float
+    low: float | None
+    high: float | None
+    runs: int
+
+    def line(self) -> str:
+        """Return the figure as a line of text."""
+        value = f"{self.value:.1%}" if self.low is not None else f"{self.value:.2f}"
+        interval = f" [{self.low:.1%}, {self.high:.1%}]" if self.low is not None else ""
+        return f"{self.question:34} {self.machine:15} {self.procedure:42} {value}{interval}"
+
+
+def _rate(question: str, machine: str, procedure: str, hits: NDArray[np.bool_]) -> Figure:
+    found = rate_of(int(hits.sum()), hits.size)
+    return Figure(question, machine, procedure, found.rate or 0.0, found.low, found.high, hits.size)
+
+
+def a_then_b(machine: str, trials: int, runs: int, chance: np.random.Generator) -> list[Figure]:
+    """Run all of A, then all of the identical B, and test as is usual: Welch's t and Mann-Whitney's U."""
+    from scipy import stats
+
+    noise = NOISES[machine](runs, 2 * trials, _SIZE, chance)
+    first, second = noise[:, :trials], noise[:, trials:]
+    t = np.asarray(stats.ttest_ind(first, second, axis=1, equal_var=False).pvalue)
+    u = np.asarray(stats.mannwhitneyu(first, second, axis=1).pvalue)
+    name = f"A, then B, {trials} trials each"
+    return [
+        _rate("false alarms, one A/A", machine, f"{name}: t test", t < 0.05),
+        _rate("false alarms, one A/A", machine, f"{name}: rank test", u < 0.05),
+    ]
+
+
+def family_t(logs: Floats) -> Floats:
+    """Return |t| of (runs, arms, blocks) trials against the mean of the first two arms: (runs, arms - 2)."""
+    difference = logs[:, 2:] - logs[:, :2].mean(axis=1, keepdims=True)
+    blocks = difference.shape[2]
+    return np.asarray(np.abs(difference.mean(axis=2)) / (difference.std(axis=2, ddof=1) / np.sqrt(blocks)))
+
+
+def any_alarm(machine: str, environments: int, blocks: int, runs: int, chance: np.random.Generator) -> Figure:
+    """How often randomised blocks call any of several identical environments different."""
+    noise = NOISES[machine](runs, blocks * (environments + 2), _SIZE, chance)
+    t = family_t(in_blocks(noise, blocks, environments + 2, chance))
+    alarms = np.asarray((t > critical_value(blocks, environments, 2, level=LEVEL)).any(axis=1), dtype=np.bool_)
+    question = "false alarms, one A/A" if environments == 1 else f"any false alarm, {environments} A/A"
+    return _rate(question, machine, f"randomised blocks, {blocks} blocks", alarms)
+
+
+def power(machine: str, gain: float, blocks: int, runs: int, chance: np.random.Generator) -> Figure:
+    """How often a true difference of ``gain`` of one environment is found."""
+    noise = NOISES[machine](runs, blocks * 3, _SIZE, chance)
+    logs = in_blocks(noise, blocks, 3, chance)
+    logs[:, 2] += np.log1p(gain)
+    found = family_t(logs)[:, 0] > critical_value(blocks, 1, 2, level=LEVEL)
+    return _rate(f"a true {gain:.0%} found", machine, f"randomised blocks, {blocks} blocks", found)
+
+
+def stopped_on_precision(machine: str, target: float, runs: int, chance: np.random.Generator) -> Figure:
+    """How often an A/A is called different when the run ends as soon as its interval is narrow enough."""
+    least, most = 6, 40
+    logs = in_blocks(NOISES[machine](runs, most * 3, _SIZE, chance), most, 3, chance)
+    difference = logs[:, 2] - logs[:, :2].mean(axis=1)
+    open_runs, alarms = np.ones(runs, dtype=np.bool_), np.zeros(runs, dtype=np.bool_)
+    narrow = np.zeros(runs)
+    for blocks in range(least, most + 1):
+        part = difference[:, :blocks]
+        reach = critical_value(blocks, 1, 2, level=LEVEL) * part.std(axis=1, ddof=1) / np.sqrt(blocks)
+        narrow = np.where(np.expm1(reach) <= target, narrow + 1, 0)
+        ends = open_runs & ((narrow >= CONFIRMATIONS) | (blocks == most))
+        alarms |= ends & (np.abs(part.mean(axis=1)) > reach)
+        open_runs &= ~ends
+    return _rate("false alarms, one A/A", machine, f"stopped when within {target:.0%}", alarms)
+
+
+def _race_plan(speeds: Sequence[float], blocks: int) -> Plan:
+    names = tuple(f"e{index}" for index in range(len(speeds)))
+    arms = make_arms(names, ("w",), ("local",), "baseline")
+    return Plan("race", arms, 1, 6, blocks, _SIZE, _SIZE, 1e9)
+
+
+@dataclass(frozen=True)
+class _Raced:
+    trials: int
+    best: bool
+    proved: bool
+    lost: bool
+    wrong: bool
+
+
+def _one_race(logs: Floats, plan: Plan, speeds: Sequence[float]) -> _Raced:
+    """Race (arms, blocks) trials; the first two arms are baseline and control."""
+    family = families(plan)[-1]
+    blocks = np.arange(plan.max_blocks)
+    reference = logs[:2].mean(axis=0)
+    field_ = Field(family, logs[2:], reference, np.ones(len(speeds), dtype=np.bool_))
+    over = race_family(field_, blocks, plan)
+    last = over.block or plan.max_blocks
+    stopped = {item.arm: item for item in over.stopped}
+    levels = final_levels(plan, over.stopped)
+    used = [stopped[arm.name].block if arm.name in stopped else last for arm in family.arms]
+    means, wrong = [], False
+    for row, arm, ran, speed in zip(logs[2:], family.arms, used, speeds, strict=True):
+        difference = (row - reference)[:ran]
+        critical = critical_value(ran, len(speeds), 2, level=levels[arm.name])
+        reach = critical * difference.std(ddof=1) / np.sqrt(ran)
+        wrong |= bool(abs(difference.mean() - np.log(speed)) > reach)
+        means.append(difference.mean() if arm.name not in stopped else -np.inf)
+    fastest = int(np.argmax(speeds))
+    trials = 2 * last + sum(used)
+    near = speeds[int(np.argmax(means))] >= max(speeds) * 0.97
+    lost = family.arms[fastest].name in stopped
+    return _Raced(trials, near, over.leader is not None, lost, wrong)
+
+
+def _proved_without(machine: str, logs: Floats) -> Figure:
+    """How often all arms running all blocks show, at one look, that none is better than the leader by 3 %."""
+    proved = [surely_near_best(one, len(SPEEDS), _SIZE) is not None for one in logs]
+    return _rate("a best within 3 % is proved", machine, f"no race, {logs.shape[2]} blocks", np.array(proved))
+
+
+def race(machine: str, runs: int, chance: np.random.Generator, blocks: int = 40) -> list[Figure]:
+    """Race eleven environments and compare with all of them running all blocks."""
+    plan = _race_plan(SPEEDS, blocks)
+    arms = len(SPEEDS) + 2
+    logs = in_blocks(NOISES[machine](runs, blocks * arms, _SIZE, chance), blocks, arms, chance)
+    logs[:, 2:] += np.log(SPEEDS)[None, :, None]
+    raced = [_one_race(one, plan, SPEEDS) for one in logs]
+    share = float(np.mean([one.trials for one in raced])) / (blocks * arms)
+    full = np.argmax(logs[:, 2:].mean(axis=2), axis=1)
+    near = np.array(SPEEDS)[full] >= max(SPEEDS) * 0.97
+    name = f"race of {len(SPEEDS)}, at most {blocks} blocks"
+    return [
+        Figure("share of the trials used", machine, name, share, None, None, runs),
+        _rate("a best within 3 % is named", machine, name, np.array([one.best for one in raced])),
+        _rate("a best within 3 % is named", machine, f"no race, {blocks} blocks", near),
+        _rate("a best within 3 % is proved", machine, name, np.array([one.proved for one in raced])),
+        *(_proved_without(machine, logs[:, 2:, :count]) for count in (blocks // 2, blocks)),
+        _rate("the true best stopped", machine, name, np.array([one.lost for one in raced])),
+        _rate("any interval misses the truth", machine, name, np.array([one.wrong for one in raced])),
+    ]
+
+
+def all_figures(runs: int, seed: int = 1) -> list[Figure]:
+    """Simulate every figure, each machine with ``runs`` runs (races, which are slower, with a tenth)."""
+    figures: list[Figure] = []
+    for number, machine in enumerate(NOISES):
+        chance = np.random.default_rng((seed, number))
+        figures += a_then_b(machine, 10, runs, chance)
+        figures += [any_alarm(machine, environments, 10, runs, chance) for environments in (1, 10)]
+        figures.append(stopped_on_precision(machine, 0.02, runs, chance))
+        figures += [power(machine, 0.03, blocks, runs, chance) for blocks in (10, 20)]
+        figures += race(machine, max(20, runs // 10), chance)
+    return figures
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m envmatrix.stats.simulation", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5000, help="simulated runs a figure (default: 5000)")
+    parser.add_argument("--seed", type=int, default=1, help="seed (default: 1)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    chosen = parser.parse_args(arguments)
+    figures = all_figures(chosen.runs, chosen.seed)
+    text = json.dumps([asdict(item) for item in figures], indent=1) if chosen.json else "\n".join(
+        item.line() for item in figures
+    )  # fmt: skip
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,184 @@
+"""One trial: a fresh process in one environment, and what its record says of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from envmatrix import claims, own_program, project
+from envmatrix.engines.base import Job, Limits, Mounts, Prepared, library_path
+from envmatrix.environment import Environment
+from envmatrix.errors import EnvmatrixError, StoreError
+from envmatrix.experiment import Experiment
+from envmatrix.host import parse_cpus
+from envmatrix.matrix import options
+from envmatrix.plan import Slot
+from envmatrix.process import Exit
+from envmatrix.store import Outcome, Trial, trial_of
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_RECORD = "record.json"
+_LONGEST_REASON = 400
+
+
+def base_variables(work: str, bench: str, python: str) -> dict[str, str]:
+    """Return the variables every trial starts from; nothing else of the host gets in.
+
+    The programs beside ``python`` (torchrun, ...) come first on the PATH, as in an activated venv. HOME is the
+    trial's own folder, so that neither ~/.local nor a dot file of the user takes part.
+    """
+    return {
+        "PATH": f"{PurePosixPath(python).parent}:{_PATH}",
+        "HOME": work,
+        "USER": "envmatrix",  # a container's user has no entry in passwd, and torch asks for a name
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp",  # noqa: S108 - the one writable place a read-only container has
+        "PYTHONPATH": str(PurePosixPath(bench).parent),
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+    }
+
+
+def environment_variables(environment: Environment) -> dict[str, str]:
+    """Return what an environment sets; a variable it declares absent is simply not there."""
+    return {name: value for name, value in environment.variables.items() if value is not None}
+
+
+def preload_paths(prepared: Prepared, environment: Environment) -> tuple[str, ...]:
+    """Return the absolute paths, inside the environment, that LD_PRELOAD lists."""
+    return tuple(library_path(prepared, key, file) for key, file in environment.preload)
+
+
+def make_limits(design: Mapping[str, Any], environment: Environment) -> Limits:
+    """Return a trial's limits: the design's, narrowed by where the environment places its CPUs."""
+    placed = environment.cpus or design.get("cpus")
+    nodes = environment.memory_nodes
+    return Limits(
+        seconds=design["trial_limit"],
+        cpus=parse_cpus(placed) if placed else (),
+        memory_nodes=parse_cpus(nodes) if nodes else (),
+        memory_bytes=design.get("memory"),
+        shm_bytes=design.get("shm") or 2**30,
+        gpus=tuple(design.get("gpus") or ()),
+    )
+
+
+def bench_arguments(workload: Mapping[str, Any], inside: Mapping[str, str], python: str) -> tuple[str, ...]:
+    """Return the arguments that run a workload with ``python -m bench``."""
+    record = f"{inside['work']}/{_RECORD}"
+    if workload["command"]:
+        return own_program.command_arguments(workload, record, python)
+    chosen = options.arguments(workload["options"])
+    return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *chosen)
+
+
+def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
+    """Make the job of one slot: a pure function of the experiment but for the paths the engine gives."""
+    arm = slot.arm
+    environment = experiment.environments[arm.runs]
+    engine = experiment.engines[arm.engine]
+    prepared = experiment.prepared[environment.image.name, arm.engine]
+    workload = experiment.run.workloads[arm.workload]
+    files = {"files": Path(workload["files"])} if workload["command"] else {}
+    mounts = Mounts(work, {"bench": experiment.bench, "data": experiment.data, **files})
+    inside = engine.inside(mounts)
+    for name, folder in files.items():
+        own_program.link_files(work, folder, inside[name])
+    return Job(
+        run=experiment.run.name,
+        label=slot.trial,
+        prepared=prepared,
+        argv=(prepared.python, *bench_arguments(workload, inside, prepared.python)),
+        env={
+            **base_variables(inside["work"], inside["bench"], prepared.python),
+            **environment_variables(environment),
+            "ENVMATRIX_PAD": "x" * slot.pad,
+        },
+        preload=preload_paths(prepared, environment),
+        mounts=mounts,
+        limits=make_limits(experiment.run.design, environment),
+        log=experiment.folder.logs / f"{slot.trial}.log",
+    )
+
+
+def run_trial(experiment: Experiment, slot: Slot) -> Trial:
+    """Run one slot to its end. A broken trial is a value with its reason, never an exception."""
+    reason = experiment.run.skipped.get(slot.arm.name)
+    if reason:
+        return trial_of(slot, "skipped", reason)
+    work = project.cache_folder() / "work" / experiment.run.name / slot.trial
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    started = time.time()
+    try:
+        job = make_job(experiment, slot, work)
+        ended = experiment.engines[slot.arm.engine].run(job)
+        return judged(experiment, slot, ended, job, started=started)
+    except StoreError:
+        raise
+    except EnvmatrixError as error:
+        return trial_of(slot, "failed", str(error), started=started)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def judged(experiment: Experiment, slot: Slot, ended: Exit, job: Job, *, started: float, node: str = "") -> Trial:
+    """Make the trial of a process that has ended, here or on ``node``, from what it left in its work folder."""
+    outcome, reason, record = judge(experiment, slot, ended, job)
+    return trial_of(slot, outcome, reason, wall_s=ended.wall_s, started=started, node=node, record=record)
+
+
+def judge(experiment: Experiment, slot: Slot, ended: Exit, job: Job) -> tuple[Outcome, str, Mapping[str, Any] | None]:
+    """Say what a trial's end, record and evidence amount to."""
+    record = read_record(job.mounts.work / _RECORD)
+    if ended.timed_out:
+        return "timed_out", str(ended), record
+    if not ended.ok:
+        return "failed", f"the process {ended}{_last_line(job.log)}", record
+    if record is None:
+        return "failed", f"the process ended well but left no readable record{_last_line(job.log)}", None
+    if record.get("skipped"):
+        return "skipped", str(record["skipped"]), record
+    wrong = contradictions(experiment, slot, record)
+    return ("invalid", "; ".join(wrong), record) if wrong else ("ok", "", record)
+
+
+def contradictions(experiment: Experiment, slot: Slot, record: Mapping[str, Any]) -> list[str]:
+    """Return every way in which a record contradicts what the trial was meant to be."""
+    environment = experiment.environments[slot.arm.runs]
+    evidence = record.get("evidence") or {}
+    promised = environment.claims
+    if evidence.get("source") == "outside":  # a program that cannot be asked is not contradicted by its silence
+        promised = {path: allowed for path, allowed in promised.items() if claims.lookup(evidence, path) is not None}
+    wrong = claims.contradictions(promised, evidence)
+    if (record.get("bench") or {}).get("digest") != experiment.run.bench_digest:
+        wrong.append("another version of bench/ ran than the one this run began with")
+    variables = evidence.get("variables") or {}
+    for name, value in environment.variables.items():
+        if variables.get(name) != value:
+            wrong.append(f"{name} should be {value!r}, but the process saw {variables.get(name)!r}")
+    return wrong
+
+
+def read_record(path: Path) -> Mapping[str, Any] | None:
+    """Read a trial's record, or None when there is none that can be read."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) and isinstance(body.get("schema"), int) else None
+
+
+def _last_line(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f": {lines[-1].strip()[:_LONGEST_REASON]}" if lines else ""

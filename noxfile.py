@@ -1,0 +1,98 @@
+"""One session a task; each only calls the `envmatrix` command or a checker. `nox -l` lists them."""
+
+from __future__ import annotations
+
+import json
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["tests"]
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+PINNED = ("-c", "tests/constraints.txt")
+
+
+def install(session: nox.Session, *groups: str) -> None:
+    wanted = nox.project.dependency_groups(PROJECT, *groups) if groups else ()
+    session.install("--quiet", *PINNED, "-e", ".", *wanted)
+
+
+def envmatrix(session: nox.Session, *command: str) -> None:
+    install(session)
+    session.run("envmatrix", *command, *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run a design and say what each environment gains (the main job)."""
+    envmatrix(session, "bench")
+
+
+@nox.session
+def resume(session: nox.Session) -> None:
+    """Go on with a run that was stopped, killed or cut short."""
+    envmatrix(session, "resume")
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Make the report of a run again."""
+    envmatrix(session, "report")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build environments: venvs, Docker images, Apptainer images."""
+    envmatrix(session, "build")
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Resolve and pin what images and libraries are made of."""
+    envmatrix(session, "lock")
+
+
+@nox.session
+def doctor(session: nox.Session) -> None:
+    """Look at this machine: what disturbs a benchmark, what is missing."""
+    envmatrix(session, "doctor")
+
+
+@nox.session
+def selftest(session: nox.Session) -> None:
+    """Count how often two identical systems are called different."""
+    envmatrix(session, "selftest")
+
+
+@nox.session
+def statistics(session: nox.Session) -> None:
+    """Simulate the figures of docs/statistics.md: false alarms, power, races."""
+    install(session)
+    session.run("python", "-m", "envmatrix.stats.simulation", *(session.posargs or ["--runs", "20000"]))
+
+
+@nox.session
+def selfbench(session: nox.Session) -> None:
+    """Measure this tool itself: overhead per trial, planning, reporting, disk."""
+    install(session, "tests")
+    session.run("python", "tests/selfbench.py", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests: unit, then everything real that this machine has."""
+    install(session, "tests")
+    found = session.run("python", "tests/torch_python.py", silent=True, stderr=None)
+    lines = [line for line in str(found).splitlines() if line.startswith("{")]
+    session.run("pytest", *(session.posargs or ["tests"]), env=json.loads(lines[-1]) if lines else {})
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and types."""
+    install(session, "tests", "lint")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")

@@ -1,0 +1,58 @@
+"""Real runs of bench/ in a Python that has torch (BENCH_PYTHON, or the Python of the tests)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def python():
+    """The interpreter whose torch is used; without one these tests are skipped."""
+    found = os.environ.get("BENCH_PYTHON", sys.executable)
+    probe = subprocess.run([found, "-c", "import torch"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"{found} has no torch: set BENCH_PYTHON to one that has")
+    return found
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("fashion-mnist", "cifar10"):
+        argv = [sys.executable, "-m", "bench", "data", "--offline", "--data-dir", str(folder), "--data", name]
+        subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def bench(python, data_dir, tmp_path):
+    """Run ``python -m bench run`` with options in a bare environment; return (record or None, process)."""
+
+    def run(command="run", *, env=None, status=0, **options):
+        record = tmp_path / "record.json"
+        record.unlink(missing_ok=True)
+        argv = [python, "-W", "ignore", "-m", "bench", command, "--record", str(record)]
+        if command == "run":
+            argv += ["--data-dir", str(data_dir)]
+        for name, value in options.items():
+            argv += ["--" + name.replace("_", "-"), str(value)]
+        base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            argv,
+            cwd=ROOT,
+            env={**base, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        return (json.loads(record.read_text()) if record.exists() else None), done
+
+    return run

@@ -1,0 +1,88 @@
+"""The record of a real trial."""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bench import digest
+from tests.bench.conftest import ROOT
+
+pytestmark = pytest.mark.local
+
+
+def test_a_run_gives_the_whole_record_and_its_numbers_agree(bench):
+    record, done = bench(steps=20, warmup_steps=2, eval_samples=500, seed=7)
+    timing, metrics, result = record["timing"], record["metrics"], record["result"]
+    assert record["schema"] == 1
+    assert record["skipped"] is None
+    assert record["bench"]["digest"] == digest.bench_digest()
+    assert record["workload"]["digest"] == digest.options_digest(record["workload"]["options"])
+    assert record["data"]["name"] == "fashion-mnist-stand-in"
+    assert len(timing["steps_ns"]) == result["steps"] == 20
+    assert sum(timing["steps_ns"]) == timing["training_ns"]
+    assert 0 < timing["import_ns"] < timing["startup_ns"]
+    assert 0 < timing["data_wait_ns"] < timing["training_ns"]
+    assert metrics["samples_per_s"] == pytest.approx(20 * 64 / metrics["training_s"])
+    assert metrics["peak_rss_bytes"] > 100e6
+    assert metrics["minor_faults"] > 0
+    assert "20 steps" in done.stderr
+    assert done.stdout == ""
+
+
+def test_epochs_are_timed_whole(bench):
+    record, _ = bench(epochs=1, batch_size=2001, warmup_steps=0, eval_samples=0)
+    assert record["result"]["steps"] == 30
+    assert record["result"]["samples"] == 60000
+    assert len(record["timing"]["epochs_ns"]) == 1
+    assert sum(record["timing"]["epochs_ns"]) == record["timing"]["training_ns"]
+    assert record["result"]["accuracy"] is None
+
+
+def test_training_learns_and_the_same_seed_gives_the_same_result(bench):
+    first, _ = bench(steps=150, eval_samples=1000, warmup_steps=0, optimizer="adam", learning_rate=0.001)
+    again, _ = bench(steps=150, eval_samples=1000, warmup_steps=0, optimizer="adam", learning_rate=0.001)
+    assert first["result"]["accuracy"] > 0.4  # chance is 0.1
+    assert first["result"]["accuracy"] < 1.0
+    assert again["result"]["loss"] == pytest.approx(first["result"]["loss"], rel=0.05)
+
+
+def test_both_loaders_give_the_same_kind_of_training_and_count_their_waiting(bench):
+    record, _ = bench(steps=10, loader="dataloader", workers=1, warmup_steps=1, eval_samples=0)
+    assert record["result"]["samples"] == 640
+    assert record["timing"]["data_wait_ns"] > 0
+
+
+def test_without_data_in_a_read_only_folder_the_stand_in_is_made_in_a_temporary_one(python):
+    with tempfile.TemporaryDirectory() as folder:
+        empty, record = Path(folder, "data"), Path(folder, "record.json")
+        empty.mkdir(mode=0o555)
+        Path(folder).chmod(0o777)
+        # Root may write anywhere, so an ordinary user runs it.
+        who = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
+        probe = subprocess.run([*who, python, "-c", "import bench, torch"], cwd=ROOT, capture_output=True, check=False)
+        if probe.returncode:
+            pytest.skip("an ordinary user cannot read this checkout or its Python")
+        argv = [python, "-m", "bench", "run", "--data-dir", str(empty), "--record", str(record)]
+        argv += ["--steps", "1", "--eval-samples", "0"]
+        env = {"PATH": os.environ["PATH"], "HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run([*who, *argv], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(record.read_text())["data"]["stand_in"] is True
+        assert list(empty.iterdir()) == []
+
+
+def test_damaged_data_is_an_error_and_leaves_no_record(bench, data_dir):
+    part = data_dir / "fashion-mnist-stand-in" / "train-labels.bin"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1] + bytes([(whole[-1] + 1) % 10]))
+    try:
+        record, done = bench(steps=1, eval_samples=0, status=1)
+    finally:
+        part.write_bytes(whole)
+    assert record is None
+    assert "does not hold fashion-mnist-stand-in" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,101 @@
+"""A project folder on a real Slurm of two nodes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.slurm_daemons import Cluster, missing, wait_for
+
+PROJECT = Path(__file__).parents[2]
+MATRIX = """
+version: 1
+factors:
+  torch: {"2.13.0": {requirements: [torch==2.13.0, numpy==2.3.5], index: "https://download.pytorch.org/whl/cpu"}}
+  threads: {default: {}, one: {env: {OMP_NUM_THREADS: 1}, claims: {threads: 1}}}
+environments:
+  baseline: {}
+  one-thread: {threads: one}
+workloads:
+  tiny: {model: fashion-cnn, steps: 3, warmup_steps: 1, eval_samples: 64}
+  long: {model: fashion-cnn, steps: 30, warmup_steps: 1, eval_samples: 64}
+  endless: {model: fashion-cnn, steps: 1000000}
+designs:
+  tiny:
+    environments: one-thread
+    workloads: tiny
+    min_blocks: 2
+    max_blocks: 2
+    budget: 60m
+    target: 0.1%
+    slurm: {nodes: 2, nodelist: [n1, n2], options: --licenses=machine:1}
+  long: {environments: one-thread, workloads: long, min_blocks: 2, max_blocks: 2, budget: 60m, target: 0.1%}
+  endless: {environments: one-thread, workloads: endless, min_blocks: 2, max_blocks: 2, budget: 60m, target: 0.1%}
+"""
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    reason = missing()
+    if reason and os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
+    cluster = Cluster()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+    assert cluster.left() == []
+
+
+class Project:
+    """A folder with a matrix.yaml in which the real command is run against the real Slurm."""
+
+    def __init__(self, folder, cluster):
+        self.folder = folder
+        self.cluster = cluster
+        folder.mkdir(exist_ok=True)
+        (folder / "matrix.yaml").write_text(MATRIX)
+        (folder / "containers").symlink_to(PROJECT / "containers")
+
+    def start(self, *arguments, **more):
+        return subprocess.Popen(
+            [sys.executable, "-m", "envmatrix", *arguments], cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**self.cluster.variables, "PYTHONPATH": str(PROJECT), **more},
+        )  # fmt: skip
+
+    def run(self, *arguments, **more):
+        process = self.start(*arguments, **more)
+        out, err = process.communicate(timeout=600)
+        assert "Traceback" not in err
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def newest(self):
+        return max((self.folder / "results").glob("*/run.json"), key=lambda file: file.stat().st_mtime).parent
+
+    def trials(self):
+        try:
+            lines = (self.newest() / "trials.jsonl").read_text().splitlines()
+        except (OSError, ValueError):
+            return []
+        return [json.loads(line) for line in lines]
+
+    def started(self):
+        """Return (trial, node) of every start of a trial so far."""
+        files = sorted((self.folder / "results").glob("*/slurm/*/starts"))
+        return [(row[0], row[4]) for file in files for row in map(str.split, file.read_text().splitlines())]
+
+    def wait_for(self, condition, seconds=400.0):
+        wait_for(condition, seconds, "what the test waits for")
+
+
+@pytest.fixture
+def project(tmp_path, cluster):
+    yield Project(tmp_path / "pro ject", cluster)
+    cluster.clean()

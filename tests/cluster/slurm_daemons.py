@@ -1,0 +1,239 @@
+"""A real Slurm of two nodes on this machine: loopback only, started by the test session, gone at its end."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo", "scontrol", "scancel")
+_CONF = """\
+ClusterName=envmatrix
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd.%n.log
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+ProctrackType=proctrack/{tracking}
+TaskPlugin={tasks}
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+ReturnToService=0
+SlurmdTimeout=20
+KillWait=2
+MinJobAge=600
+Licenses=machine:1
+SlurmdParameters=config_overrides
+AccountingStorageType=accounting_storage/none
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} {shape}
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} {shape}
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+PartitionName=short Nodes=ALL MaxTime=1 State=UP OverSubscribe=NO
+"""
+_CGROUP = """\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+CgroupAutomount=no
+ConstrainCores=yes
+ConstrainRAMSpace=yes
+ConstrainSwapSpace=no
+"""
+
+
+def missing() -> str:
+    """Say what is missing for a real Slurm here, '' when nothing is."""
+    absent = [name for name in PROGRAMS if not shutil.which(name)]
+    if absent:
+        return f"Slurm is not installed (no {absent[0]}); .ci/slurm installs it on Debian"
+    return "" if os.getuid() == 0 else "starting Slurm's daemons needs root"
+
+
+def _free_ports(how_many):
+    sockets = [socket.socket() for _ in range(how_many)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _descendants(pid):
+    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+    return [*(deeper for child in children for deeper in _descendants(child)), *children]
+
+
+def wait_for(condition, seconds=60.0, what="it"):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{what} did not come within {seconds:.0f} s")
+
+
+class Nowhere:
+    """No cluster: a project that runs on this machine alone."""
+
+    def __init__(self):
+        self.variables = dict(os.environ)
+
+
+class Cluster:
+    """munged, slurmctld and two slurmd, each a child of the test session."""
+
+    def __init__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="envmatrix-slurm-", dir="/tmp"))
+        self.conf = self.folder / "slurm.conf"
+        self.processes = {}
+        self.variables = {**os.environ, "SLURM_CONF": str(self.conf)}
+        #: Memory is confined only where Slurm's cgroup plugin can work.
+        self.confines_memory = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
+
+    def start(self):
+        for name in ("munge", "state", "log", "spool.n1", "spool.n2"):
+            (self.folder / name).mkdir()
+        for name in (".", "munge"):
+            (self.folder / name).chmod(0o755)
+        self._write_configuration()
+        munge = self.folder / "munge"
+        (munge / "key").write_bytes(os.urandom(1024))
+        (munge / "key").chmod(0o600)
+        self._spawn(
+            "munged", "--foreground", f"--key-file={munge}/key", f"--socket={munge}/socket", f"--seed-file={munge}/s",
+            f"--pid-file={munge}/pid", f"--log-file={munge}/log", "--num-threads=2",
+        )  # fmt: skip
+        wait_for((munge / "socket").exists, 10, "munged")
+        self.start_controller(clean=True)
+        for node in ("n1", "n2"):
+            self.start_node(node)
+        self.wait_idle()
+
+    def _write_configuration(self):
+        (self.folder / "cgroup.conf").write_text(_CGROUP)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+        shape = (
+            f"CPUs={os.cpu_count()} Sockets=1 CoresPerSocket={os.cpu_count()} ThreadsPerCore=1 "
+            f"RealMemory={memory * 9 // 10} State=UNKNOWN"
+        )
+        self.conf.write_text(
+            _CONF.format(
+                folder=self.folder, host=socket.gethostname().split(".")[0], ports=_free_ports(3), shape=shape,
+                tracking="cgroup" if self.confines_memory else "linuxproc",
+                tasks="task/cgroup,task/affinity" if self.confines_memory else "task/affinity",
+            )
+        )  # fmt: skip
+
+    def _spawn(self, name, *arguments, key=None):
+        log = (self.folder / f"{key or name}.out").open("ab")
+        self.processes[key or name] = subprocess.Popen(
+            [shutil.which(name), *arguments], env=self.variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def start_controller(self, *, clean=False):
+        self._spawn("slurmctld", "-D", *(["-c"] if clean else []))
+        wait_for(lambda: self.ask("scontrol", "ping").returncode == 0, 30, "slurmctld")
+
+    def stop(self, key):
+        process = self.processes.pop(key, None)
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def kill(self, key):
+        process = self.processes.pop(key)
+        process.kill()
+        process.wait()
+
+    def start_node(self, node):
+        self._spawn("slurmd", "-D", "-N", node, key=node)
+
+    def ask(self, *argv):
+        return subprocess.run(argv, env=self.variables, capture_output=True, text=True, timeout=60, check=False)
+
+    def do(self, *argv):
+        done = self.ask(*argv)
+        assert done.returncode == 0, f"{argv}: {done.stderr}"
+        return done.stdout
+
+    def jobs(self, states="pending,running,completing"):
+        text = self.ask("squeue", "--noheader", f"--states={states}", "--format=%i|%T|%N|%j").stdout
+        return [tuple(line.split("|")) for line in text.splitlines()]
+
+    def node_states(self):
+        text = self.ask("sinfo", "--noheader", "--Node", "--partition=debug", "--format=%N|%T").stdout
+        return dict(line.split("|") for line in text.splitlines())
+
+    def wait_idle(self):
+        wait_for(lambda: set(self.node_states().values()) == {"idle"}, 60, "two idle nodes")
+
+    def clean(self):
+        """Bring everything back up for the next test: no job, both nodes idle."""
+        if "slurmctld" not in self.processes:
+            self.start_controller()
+        for node in ("n1", "n2"):
+            if node not in self.processes:
+                self.start_node(node)
+        jobs = [job for job, *_ in self.jobs()]
+        if jobs:
+            self.ask("scancel", *jobs)
+        wait_for(lambda: not self.jobs(), 60, "an empty queue")
+        for node, state in self.node_states().items():
+            if state != "idle":
+                self.ask("scontrol", "update", f"nodename={node}", "state=resume")
+        self.wait_idle()
+
+    def close(self):
+        jobs = [job for job, *_ in self.jobs()]
+        if jobs:
+            self.ask("scancel", *jobs)
+            wait_for(lambda: not self.jobs(), 30, "an empty queue")
+        for key in ("n1", "n2", "slurmctld", "munged"):
+            self.stop(key)
+        self._kill_left()
+        wait_for(lambda: not self.left(), 20, f"the end of {self.left()}")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _kill_left(self):
+        """Kill the steps that a killed slurmd lost sight of, with all their processes; never another cluster's."""
+        for pid, _ in self.left():
+            for one in (*_descendants(pid), pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(one), signal.SIGKILL)
+
+    def left(self):
+        """Return the processes of this cluster that are still there."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                ours = str(self.folder).encode() in path.read_bytes()
+                name = (path.parent / "comm").read_text().strip()
+            except OSError:
+                continue
+            if ours and name in ("munged", "slurmctld", "slurmd", "slurmstepd"):
+                found.append((path.parent.name, name))
+        return found

@@ -1,0 +1,223 @@
+"""The main job on a real Slurm of two nodes, and everything that can go wrong there, provoked for real."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from envmatrix.store import RunFolder
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
+SLURM = ("--launcher", "slurm")
+
+
+def planned(folder):
+    plan = RunFolder(folder).load().plan
+    return {slot.trial: slot.arm.environment for block in plan.blocks() for slot in block}
+
+
+def done_once(project):
+    """Check that every planned trial is there once, as planned, and each block on one node."""
+    trials = project.trials()
+    assert {trial["trial"]: trial["environment"] for trial in trials} == planned(project.newest())
+    assert len(trials) == len(planned(project.newest()))
+    nodes = {}
+    for trial in trials:
+        nodes.setdefault(trial["block"], set()).add(trial["node"])
+    assert all(len(names) == 1 for names in nodes.values()), nodes
+    return trials
+
+
+def test_a_design_over_two_nodes_completes_and_each_block_stays_on_one(project):
+    done = project.run("bench", "tiny", *SLURM)
+    assert done.returncode == 0, done.stderr
+    trials = done_once(project)
+    assert {trial["outcome"] for trial in trials} == {"ok"}
+    assert {trial["block"]: trial["node"] for trial in trials} == {0: "n1", 1: "n2"}
+    assert all(trial["record"]["evidence"]["torch"]["threads"] >= 1 and trial["wall_s"] > 0.5 for trial in trials)
+    summary = json.loads((project.newest() / "summary.json").read_text())
+    assert {effect["environment"] for effect in summary["effects"]} >= {"one-thread"}
+
+
+def test_a_cancelled_job_is_not_fought_and_resume_finishes_its_block(project, cluster):
+    process = project.start("bench", "long", *SLURM)
+    project.wait_for(lambda: len(project.started()) >= 2)
+    cluster.do("scancel", *(job for job, *_ in cluster.jobs("running")))
+    project.wait_for(lambda: len(project.started()) >= 3)  # the other block goes on
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 3, said
+    assert "it was cancelled" in said
+    assert "1 block(s) are not complete" in said
+    before = (project.newest() / "trials.jsonl").read_bytes()
+    assert {trial["block"] for trial in project.trials()} == {0, 1}
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert (project.newest() / "trials.jsonl").read_bytes().startswith(before)
+    assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
+
+
+def test_a_node_that_fails_is_named_and_left_out_and_its_block_is_finished_there_when_it_is_back(project, cluster):
+    process = project.start("bench", "long", *SLURM, "--nodelist", "n1", "n2")
+    project.wait_for(lambda: len(project.started()) >= 2)
+    cluster.do("scontrol", "update", "nodename=n1", "state=down", "reason=pulled the plug")
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 3, said
+    assert "node n1 is left out: node n1 is down" in said
+    assert "pulled the plug" in said
+    assert {trial["node"] for trial in project.trials() if trial["block"] == 1} == {"n2"}
+    cluster.do("scontrol", "update", "nodename=n1", "state=resume")
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
+
+
+def test_a_drained_node_finishes_its_block_and_gets_no_other(project, cluster):
+    process = project.start("bench", "tiny", *SLURM, "--max-blocks", "3", "--environments", "baseline")
+    project.wait_for(lambda: len(project.started()) >= 1)
+    cluster.do("scontrol", "update", "nodename=n1", "state=drain", "reason=new memory")
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    nodes = {trial["block"]: trial["node"] for trial in done_once(project)}
+    assert nodes == {0: "n1", 1: "n2", 2: "n2"}
+
+
+def test_a_dead_slurmd_in_the_middle_of_a_block_loses_no_finished_trial(project, cluster):
+    process = project.start("bench", "long", *SLURM, "--nodelist", "n1", "n2")
+    project.wait_for(lambda: len(project.started()) >= 2)
+    cluster.kill("n1")
+    cluster.do("scontrol", "update", "nodename=n1", "state=down", "reason=dead")
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 3, said
+    assert "node n1 is left out" in said
+    cluster.start_node("n1")
+    cluster.do("scontrol", "update", "nodename=n1", "state=resume")
+    cluster.wait_idle()
+    assert project.run("resume").returncode == 0
+    done_once(project)
+
+
+def test_a_trial_whose_job_times_out_twice_is_an_outcome_and_its_block_goes_on(project, cluster):
+    process = project.start("bench", "endless", *SLURM, "--time", "1m", "--environments", "baseline")
+    project.wait_for(lambda: project.trials(), 400)  # one minute a job: Slurm counts in minutes
+    (trial,) = project.trials()
+    assert (trial["trial"], trial["outcome"]) == ("b0000-p000", "timed_out")
+    assert "its Slurm job died twice while it ran (TIMEOUT); give its block more time with --time" in trial["reason"]
+    project.wait_for(lambda: "b0000-p001" in [name for name, _ in project.started()])
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert "TIMEOUT" in said
+
+
+def test_a_trial_that_runs_out_of_memory_fails_with_that_reason_and_the_block_goes_on(project, cluster):
+    if not cluster.confines_memory:
+        pytest.skip("this Slurm cannot confine memory: no memory controller of cgroup v1")
+    text = (project.folder / "matrix.yaml").read_text()
+    (project.folder / "matrix.yaml").write_text(text.replace("{nodes: 2,", "{nodes: 2, memory: 100MiB,"))
+    done = project.run("bench", "tiny", *SLURM, "--max-blocks", "2")
+    assert done.returncode == 4, done.stderr
+    trials = done_once(project)
+    assert {trial["outcome"] for trial in trials} == {"failed"}
+    assert all("ran out of memory" in trial["reason"] for trial in trials)
+
+
+def test_a_restart_of_slurmctld_loses_nothing(project, cluster):
+    process = project.start("bench", "long", *SLURM, "--nodelist", "n1", "n2")
+    project.wait_for(lambda: len(project.started()) >= 1)
+    cluster.stop("slurmctld")
+    project.wait_for(lambda: len(project.trials()) >= 2)  # files arrive although Slurm is silent
+    cluster.start_controller()
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
+
+
+def test_a_requeued_job_goes_on_and_repeats_no_finished_trial(project, cluster):
+    process = project.start("bench", "long", *SLURM, "--nodelist", "n1", "n2")
+    project.wait_for(lambda: len(project.started()) >= 2)
+    cluster.do("scontrol", "requeue", next(job for job, *_ in cluster.jobs("running")))
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    done_once(project)
+    assert len([name for name, _ in project.started()]) == len(planned(project.newest())) + 1
+
+
+def test_a_host_killed_while_jobs_run_finds_them_again(project, cluster):
+    process = project.start("bench", "tiny", *SLURM)
+    project.wait_for(lambda: len(project.started()) >= 2)
+    process.kill()
+    process.communicate()
+    project.wait_for(lambda: not cluster.jobs())  # both jobs end with nobody watching
+    starts = len(project.started())
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    done_once(project)
+    assert starts == len(project.started()) == 6
+
+
+def test_an_interrupt_leaves_jobs_running_and_resume_adopts_them(project, cluster):
+    process = project.start("bench", "tiny", *SLURM)
+    project.wait_for(lambda: len(project.started()) >= 1)
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on in Slurm" in said
+    assert cluster.jobs()
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "is still there; waiting for it" in resumed.stderr
+    done_once(project)
+    assert len(project.started()) == len(planned(project.newest()))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--partition", "debgu"], "did you mean 'debug'?"),
+        (["--nodelist", "n3"], "there is no node 'n3'"),
+        (["--partition", "a b"], "cannot stand in an #SBATCH line"),
+        (["--constraint", "nosuch"], "no node of Slurm fits"),
+        (["--time", "soon"], "--time"),
+        (["--nodes", "0"], "--nodes"),
+    ],
+)
+def test_a_wrong_request_is_told_before_anything_is_built(project, options, words):
+    done = project.run("bench", "tiny", *SLURM, *options)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not (project.folder / "results").exists()
+
+
+def test_a_job_that_slurm_refuses_is_told_with_its_own_words_and_loses_nothing(project):
+    done = project.run("bench", "tiny", *SLURM, "--gpus", "2")
+    assert done.returncode == 4, done.stderr
+    assert "Slurm refused the job" in done.stderr
+    assert project.trials() == []
+
+
+def test_no_slurm_is_one_clear_message(project):
+    done = project.run("bench", "tiny", *SLURM, SLURM_CONF="/nonexistent/slurm.conf")
+    assert done.returncode == 4
+    assert "Slurm does not answer" in done.stderr
+
+
+def test_a_dry_run_prints_scripts_that_slurm_accepts_and_leaves_nothing(project, cluster, tmp_path):
+    done = project.run("bench", "tiny", *SLURM, "--dry-run", "--nodes", "1")
+    assert done.returncode == 0, done.stderr
+    assert list((project.folder / "results").iterdir()) == []
+    script = tmp_path / "script.sh"
+    script.write_text(done.stdout)
+    cluster.do("sbatch", "--test-only", str(script))
+
+
+def test_the_same_design_completes_in_apptainer(project):
+    if not shutil.which("apptainer"):
+        if os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
+            pytest.fail("Apptainer is not installed; .ci/engines installs it on Debian")
+        pytest.skip("Apptainer is not installed")
+    done = project.run("bench", "tiny", *SLURM, "--engine", "apptainer")
+    assert done.returncode == 0, done.stderr
+    trials = done_once(project)
+    assert {(trial["outcome"], trial["engine"]) for trial in trials} == {("ok", "apptainer")}
+    assert {trial["block"]: trial["node"] for trial in trials} == {0: "n1", 1: "n2"}
+    assert all(trial["record"]["evidence"]["sandbox"]["root_read_only"] for trial in trials)

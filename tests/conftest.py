@@ -1,0 +1,18 @@
+"""Settings of all tests."""
+
+import os
+import signal
+import sys
+
+from hypothesis import settings
+
+# The machine may be busy: an example that takes long says nothing about the code. CI must not depend on luck either.
+settings.register_profile("envmatrix", deadline=None, derandomize=True)
+settings.load_profile("envmatrix")
+
+# Unit tests of bench/ that compute something need torch; it comes from the venv that envmatrix itself builds.
+if site_packages := os.environ.get("BENCH_SITE_PACKAGES"):
+    sys.path.append(site_packages)
+
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,91 @@
+"""Small real wheels, a cache of its own per test, and engines that must be there where CI says so."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envmatrix.engines.places import Places
+from envmatrix.images.cache import Cache
+
+MakeWheel = Callable[..., Path]
+
+
+def write_wheel(folder: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
+    """Write a valid wheel for any Python that holds ``files``."""
+    info = f"{name}-{version}.dist-info"
+    members = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = ""
+    for path, body in members.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b"=").decode()
+        record += f"{path},sha256={digest},{len(body)}\n"
+    file = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        for path, body in members.items():
+            archive.writestr(zipfile.ZipInfo(path), body)
+        archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), record + f"{info}/RECORD,,\n")
+    return file
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a folder of wheels that is all the host's pip knows."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    write_wheel(folder, "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
+    write_wheel(folder, "tinylib", "1.0", {"tinylib-1.0.data/data/lib/libtiny.so": b"\x7fELF first"})
+    write_wheel(folder, "tinylib", "2.0", {"tinylib-2.0.data/data/lib/libtiny.so": b"\x7fELF second"})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give one folder for the pip that all tests of a session use."""
+    return tmp_path_factory.mktemp("tools")
+
+
+@pytest.fixture
+def places(tmp_path: Path, tools: Path) -> Places:
+    """Give an empty cache and an empty folder of locks."""
+    root = tmp_path / "cache"
+    root.mkdir()
+    (root / "tools").symlink_to(tools)
+    (tmp_path / "locks").mkdir()
+    return Places(Cache(root), tmp_path / "locks", tmp_path / "bench")
+
+
+def demand(reason: str | None) -> None:
+    """Skip where an engine is absent; fail instead where CI has set ENVMATRIX_REQUIRE_ENGINES=1."""
+    if reason and os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
+
+
+class Said(list[str]):
+    """What was said to the user; call it as a ``Say``."""
+
+    def __call__(self, text: Any) -> None:
+        self.append(str(text))
+
+
+@pytest.fixture
+def said() -> Said:
+    """Collect what is said."""
+    return Said()

@@ -1,0 +1,355 @@
+"""The same small image in real Docker, Podman and Apptainer: what a process sees there, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envmatrix import project
+from envmatrix.engines.apptainer import ApptainerEngine
+from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
+from envmatrix.engines.docker import RUN_LABEL, DockerEngine
+from envmatrix.engines.docker_client import connect
+from envmatrix.engines.docker_images import DockerImages
+from envmatrix.engines.places import Places
+from envmatrix.environment import Environment, Image, Library
+from envmatrix.errors import EngineError
+from envmatrix.images.cache import Cache
+from tests.engines.conftest import Said, demand, write_wheel
+
+IMAGE = Image("tiny", requirements=("tinypkg==1.0",))
+LIBRARIES = (Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)),)
+HOSTILE = {"A": 'x y,$HOME`id`"q"', "B": "", "C": "é;rm -rf /\\", "D": "{{ FROM }}'{0:2}'", "E": "$(touch owned)"}
+BENCH = "import os, json, sys\njson.dump({'variables': dict(os.environ), 'uid': os.getuid()}, sys.stdout)\n"
+SEEN = """
+import json, os, socket
+status = dict(line.rstrip("\\n").split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
+def writes(path):
+    try:
+        open(path + "/probe", "w").close()
+        return True
+    except OSError:
+        return False
+json.dump({
+    "variables": dict(os.environ), "cpus": sorted(os.sched_getaffinity(0)), "uid": os.getuid(), "cwd": os.getcwd(),
+    "caps": status["CapEff"], "seccomp": status["Seccomp"], "nnp": status["NoNewPrivs"],
+    "writes": {path: writes(path) for path in ["/work", "/tmp", "/", "/opt", "/envmatrix/bench"]},
+    "interfaces": [name for _, name in socket.if_nameindex()],
+    "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
+}, open("out.json", "w"))
+"""
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="session")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    """Give places whose cache is the user's (bases are large), and wheels of a few bytes."""
+    folder = tmp_path_factory.mktemp("ground")
+    for name in ("wheels", "locks", "bench"):
+        (folder / name).mkdir()
+    (folder / "bench" / "__main__.py").write_text(BENCH)
+    (folder / "bench" / "__init__.py").touch()
+    write_wheel(folder / "wheels", "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+            patch.delenv(name)
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
+        yield Places(Cache(project.cache_folder()), folder / "locks", folder / "bench")
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("podman", marks=pytest.mark.podman),
+        pytest.param("apptainer", marks=pytest.mark.apptainer),
+    ],
+)
+def engine(request: pytest.FixtureRequest, ground: Places) -> Iterator[Engine]:
+    """Give each engine in turn; Podman is the docker engine on Podman's socket."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "podman":
+            socket = os.environ.get("ENVMATRIX_TEST_PODMAN")
+            demand(None if socket else "no Podman service: set ENVMATRIX_TEST_PODMAN to its socket")
+            patch.setenv("DOCKER_HOST", str(socket))
+        found: Engine = ApptainerEngine(ground) if request.param == "apptainer" else DockerEngine(ground)
+        demand(found.unavailable())
+        yield found
+
+
+@pytest.fixture(scope="session")
+def prepared(engine: Engine) -> Prepared:
+    return engine.prepare(IMAGE, LIBRARIES, Said())
+
+
+@pytest.fixture
+def job(prepared: Prepared, ground: Places, tmp_path: Path) -> Job:
+    work = tmp_path / "work"
+    work.mkdir()
+    return Job(
+        f"test-{tmp_path.name}", "t1", prepared, (prepared.python, "-c", SEEN), HOSTILE, (),
+        Mounts(work, {"bench": ground.bench}), Limits(seconds=120, shm_bytes=2**28), tmp_path / "log",
+    )  # fmt: skip
+
+
+def seen(engine: Engine, job: Job) -> dict[str, object]:
+    ended = engine.run(job)
+    assert ended.ok, job.log.read_text()
+    found: dict[str, object] = json.loads((job.mounts.work / "out.json").read_text())
+    return found
+
+
+def test_variables_arrive_exactly_and_nothing_else_of_the_host_does(
+    engine: Engine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "99")
+    variables = seen(engine, job)["variables"]
+    assert isinstance(variables, dict)
+    assert {name: variables.get(name) for name in HOSTILE} == HOSTILE
+    assert "OMP_NUM_THREADS" not in variables
+    assert not (job.mounts.work / "owned").exists()
+
+
+def test_a_container_is_closed(engine: Engine, job: Job) -> None:
+    found = seen(engine, job)
+    assert found["writes"] == {"/work": True, "/tmp": True, "/": False, "/opt": False, "/envmatrix/bench": False}
+    assert int(str(found["caps"]), 16) == 0
+    assert found["seccomp"] == "0"
+    assert found["nnp"] == "1"
+    assert found["interfaces"] == ["lo"]
+    assert found["cwd"] == "/work"
+    if engine.name == "docker":
+        assert found["uid"] != 0
+        assert found["shm"] == 2**28
+
+
+def test_a_container_has_the_cpus_it_was_given(engine: Engine, job: Job) -> None:
+    last = max(os.sched_getaffinity(0))
+    assert seen(engine, replace(job, limits=replace(job.limits, cpus=(last,))))["cpus"] == [last]
+
+
+def test_a_preloaded_library_is_active_inside(engine: Engine, job: Job) -> None:
+    path = library_path(job.prepared, "malloc-jemalloc", "libjemalloc.so.2")
+    code = "assert 'libjemalloc.so.2' in open('/proc/self/maps').read()"
+    ended = engine.run(replace(job, argv=(job.prepared.python, "-c", code), preload=(path,)))
+    assert ended.ok, job.log.read_text()
+    assert "cannot be preloaded" not in job.log.read_text()
+
+
+def test_the_wheels_of_the_lock_are_inside(engine: Engine, job: Job) -> None:
+    code = "import tinypkg; print('got', tinypkg.VERSION)"
+    assert engine.run(replace(job, argv=(job.prepared.python, "-c", code))).ok
+    assert "got 1.0" in job.log.read_text()
+    assert job.prepared.facts["package tinypkg"] == "1.0"
+    assert job.prepared.facts["system python3"].startswith("3.11")
+
+
+def test_ways_of_ending_are_told_apart(engine: Engine, job: Job) -> None:
+    python = job.prepared.python
+    assert engine.run(replace(job, argv=(python, "-c", "raise SystemExit(7)"))).code == 7
+    missing = engine.run(replace(job, argv=("/no/such/program",))) if engine.name == "apptainer" else None
+    assert missing is None or not missing.ok
+    killed = engine.run(replace(job, argv=(python, "-c", "import ctypes; ctypes.string_at(0)")))
+    assert not killed.ok
+    started = time.monotonic()
+    late = engine.run(replace(job, argv=("sleep", "600"), limits=replace(job.limits, seconds=3)))
+    assert late.timed_out
+    assert time.monotonic() - started < 30
+    assert leftovers(job.run) == []
+
+
+def leftovers(run: str) -> list[str]:
+    """Return what still runs of a run: containers, and processes that sleep."""
+    ours = subprocess.run(["pgrep", "-f", "^sleep 600$"], capture_output=True, text=True).stdout.split()
+    try:
+        client = connect()
+        found = client.containers.list(all=True, filters={"label": f"{RUN_LABEL}={run}"})
+    except Exception:
+        return ours
+    return ours + [str(container.id) for container in found]
+
+
+def test_running_out_of_memory_is_told(engine: Engine, job: Job) -> None:
+    code = "x = bytearray(600 * 2**20); x[::4096] = b'x' * len(x[::4096])"
+    limits = replace(job.limits, memory_bytes=200 * 2**20)
+    ended = engine.run(replace(job, argv=(job.prepared.python, "-c", code), limits=limits))
+    assert ended.out_of_memory, (ended, job.log.read_text())
+
+
+def run_forever(engine: Engine, job: Job) -> None:
+    engine.run(replace(job, argv=("sleep", "600"), limits=replace(job.limits, seconds=500)))
+
+
+def test_after_kill_9_a_sweep_leaves_nothing(engine: Engine, job: Job) -> None:
+    child = multiprocessing.get_context("fork").Process(target=run_forever, args=(engine, job))
+    child.start()
+    for _ in range(200):
+        if subprocess.run(["pgrep", "-f", "^sleep 600$"], capture_output=True).returncode == 0:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the container did not start: " + (job.log.read_text() if job.log.exists() else ""))
+    child.kill()
+    child.join()
+    engine.sweep(job.run)
+    for _ in range(50):
+        if not leftovers(job.run):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"left: {leftovers(job.run)}")
+
+
+def test_a_no_change_prepare_takes_less_than_two_seconds(engine: Engine, prepared: Prepared, said: Said) -> None:
+    started = time.monotonic()
+    assert engine.prepare(IMAGE, LIBRARIES, said) == prepared
+    assert time.monotonic() - started < 2
+    assert said == []
+
+
+def test_a_bill_of_materials_lists_system_packages_and_wheels(engine: Engine, prepared: Prepared) -> None:
+    assert isinstance(engine, (DockerEngine, ApptainerEngine))
+    bill = json.loads(engine.bill_file(prepared).read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    names = {component["name"] for component in bill["components"]}
+    assert {"tinypkg", "python3", "libc6", "numactl"} <= names
+    assert all(component["purl"].startswith("pkg:") for component in bill["components"])
+
+
+NAMED_VALUES = {name: value.replace("'", "") for name, value in HOSTILE.items()}  # see shell_quote
+NAMED = Environment(
+    "tiny-named", "a \"quoted\" $description", {"malloc": "jemalloc"}, IMAGE,
+    {**NAMED_VALUES, "GONE": None}, (("malloc-jemalloc", "libjemalloc.so.2"),), {},
+)  # fmt: skip
+OTHER = replace(NAMED, name="tiny-other", variables={"A": "other"}, preload=())
+
+
+def test_named_environments_of_one_image_differ_only_in_metadata(engine: Engine, prepared: Prepared) -> None:
+    if not isinstance(engine, DockerEngine):
+        pytest.skip("SIFs of named environments are files of their own")
+    client = connect()
+    one, two = (client.images.get(engine.build_named(item, LIBRARIES, Said())) for item in (NAMED, OTHER))
+    image = client.images.get(prepared.reference)
+    assert one.attrs["RootFS"]["Layers"] == two.attrs["RootFS"]["Layers"] == image.attrs["RootFS"]["Layers"]
+    assert one.attrs["Config"]["Env"] != two.attrs["Config"]["Env"]
+    assert one.labels["org.opencontainers.image.base.digest"].startswith("sha256:")
+    assert one.labels["org.envmatrix.lock"].startswith("sha256:")
+
+
+def stand_alone(engine: Engine, tmp_path: Path) -> list[str]:
+    """Build the named environment and return the plain command that runs it."""
+    if isinstance(engine, ApptainerEngine):
+        sif = engine.build_named(NAMED, LIBRARIES, tmp_path / "tiny-named.sif", Said())
+        userns = ["--userns"] if os.geteuid() == 0 else []
+        return ["apptainer", "--silent", "run", *userns, "--cleanenv", "--no-home", str(sif)]
+    assert isinstance(engine, DockerEngine)
+    tag = engine.build_named(NAMED, LIBRARIES, Said())
+    program = ["podman"] if "podman" in os.environ.get("DOCKER_HOST", "") else ["docker"]
+    return [*program, "run", "--rm", "--read-only", "--tmpfs", "/tmp", "--network", "none", tag]
+
+
+def test_a_named_image_runs_the_benchmark_alone_with_its_variables_exact(engine: Engine, tmp_path: Path) -> None:
+    argv = stand_alone(engine, tmp_path)
+    if argv[0] == "podman":
+        pytest.skip("the podman command does not use the service's storage")
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert {name: record["variables"].get(name) for name in NAMED_VALUES} == NAMED_VALUES
+    assert record["variables"]["LD_PRELOAD"] == "/opt/envmatrix/lib/malloc-jemalloc/libjemalloc.so.2"
+    assert record["variables"]["PYTHONPATH"] == "/envmatrix"
+    if engine.name == "docker":
+        assert record["uid"] == 65532
+
+
+@pytest.mark.docker
+@pytest.mark.apptainer
+def test_docker_and_apptainer_show_the_same_root_file_system(ground: Places) -> None:
+    docker, apptainer = DockerEngine(ground), ApptainerEngine(ground)
+    demand(docker.unavailable() or apptainer.unavailable())
+    one, two = (item.prepare(IMAGE, LIBRARIES, Said()) for item in (docker, apptainer))
+    assert one.facts["rootfs"] == two.facts["rootfs"]
+    assert one.facts["rootfs"].startswith("sha256:")
+
+
+@pytest.mark.apptainer
+def test_apptainer_alone_builds_the_same_image_from_its_definition(
+    ground: Places, monkeypatch: pytest.MonkeyPatch, said: Said, tmp_path: Path
+) -> None:
+    engine = ApptainerEngine(ground)
+    demand(engine.unavailable())
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/absent.sock")
+    prepared = engine.prepare(Image("alone", requirements=("tinypkg==1.0",)), LIBRARIES, said)
+    assert prepared.facts["sif_from"] == "definition"
+    argv = ["apptainer", "exec", *(["--userns"] if os.geteuid() == 0 else []), prepared.reference, prepared.python]
+    done = subprocess.run([*argv, "-c", "import tinypkg; print(tinypkg.VERSION)"], capture_output=True, text=True)
+    assert done.stdout == "1.0\n", done.stderr
+
+
+@pytest.mark.docker
+def test_a_debian_suites_own_packages_make_an_image_of_the_systems_python(ground: Places, said: Said) -> None:
+    engine = DockerEngine(ground)
+    demand(engine.unavailable())
+    prepared = engine.prepare(Image("debian", suite="trixie", apt=("python3-absent | python3-six",)), (), said)
+    assert prepared.python == "/usr/bin/python3"
+    assert prepared.facts["system python3-six"]
+    assert prepared.facts["system python3"].startswith("3.13")
+
+
+@pytest.mark.docker
+def test_a_failed_build_is_one_clear_error_and_leaves_no_container_and_no_image(ground: Places, tmp_path: Path) -> None:
+    demand(DockerEngine(ground).unavailable())
+    client = connect()
+    before = {str(image.id) for image in client.images.list(all=True)}
+    (tmp_path / "debs").mkdir()
+    text = 'FROM scratch AS build\nLABEL org.envmatrix.stage="build"\nCOPY absent /x\n'
+    with pytest.raises(EngineError, match="building envmatrix/broken"):
+        DockerImages(client, ground).build_from(tmp_path, text, "envmatrix/broken:1")
+    assert {str(image.id) for image in client.images.list(all=True)} == before
+    assert not client.containers.list(all=True, filters={"label": "org.envmatrix.stage=build"})
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [("unix:///nonexistent/docker.sock", "nothing listens"), ("tcp://127.0.0.1:9", "is down")],
+)
+def test_an_engine_that_is_not_there_says_what_to_do(
+    places: Places, monkeypatch: pytest.MonkeyPatch, host: str, words: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    engine = DockerEngine(places)
+    assert words in str(engine.unavailable())
+    with pytest.raises(EngineError, match="preparing an image"):
+        engine.prepare(IMAGE, (), Said())
+
+
+def test_an_engine_without_permission_says_what_to_do(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a socket of somebody else's cannot be made")
+    code = (
+        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); "
+        "os.chmod(sys.argv[1], 0o600); os.environ['DOCKER_HOST'] = 'unix://' + sys.argv[1]; "
+        "from envmatrix.engines.docker_client import why_not; os.setuid(65534); print(why_not())"
+    )
+    tmp_path.chmod(0o755)
+    folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
+    folder.chmod(0o755)
+    done = subprocess.run([sys.executable, "-c", code, folder / "s"], capture_output=True, text=True)
+    assert "no permission" in done.stdout, done.stderr
+
+
+@pytest.mark.apptainer
+def test_without_apptainer_the_reason_says_where_to_get_it(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert "apptainer.org" in str(ApptainerEngine(places).unavailable())

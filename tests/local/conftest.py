@@ -1,0 +1,73 @@
+"""Real runs in real venvs. Everything built is kept in the user's cache, so that a second test session is quick."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+TINY = """
+version: 1
+factors:
+  torch: {"2.13.0": {requirements: [torch==2.13.0, numpy], index: "https://download.pytorch.org/whl/cpu"}}
+  malloc:
+    glibc: {claims: {malloc: libc}}
+    jemalloc: {apt: libjemalloc2, preload: libjemalloc.so.2, claims: {malloc: libjemalloc}}
+    liar: {claims: {malloc: libtcmalloc}}
+  threads: {default: {}, one: {env: {OMP_NUM_THREADS: 1}, claims: {threads: 1}}}
+environments:
+  baseline: {}
+  jemalloc: {malloc: jemalloc}
+  liar: {malloc: liar}
+  one-thread: {threads: one}
+workloads:
+  tiny: {model: fashion-cnn, steps: 3, warmup_steps: 1, eval_samples: 64}
+  endless: {model: fashion-cnn, steps: 1000000}
+designs:
+  tiny: {environments: [jemalloc, one-thread], workloads: tiny, min_blocks: 2, max_blocks: 3, budget: 10m, target: 0.1%}
+  lying: {environments: [liar], workloads: tiny, min_blocks: 2, max_blocks: 2, budget: 10m}
+  endless: {environments: [], workloads: endless, min_blocks: 2, max_blocks: 2, trial_limit: 6s, budget: 10m}
+"""
+
+
+class Project:
+    """A folder with a matrix.yaml in which the real command is run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "matrix.yaml").write_text(TINY)
+        (folder / "containers").symlink_to(PROJECT / "containers")
+
+    def start(self, *arguments: str, **more: object) -> "subprocess.Popen[str]":
+        argv = [sys.executable, "-m", "envmatrix", *arguments]
+        return subprocess.Popen(
+            argv,
+            cwd=self.folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(os.environ),
+            **more,
+        )
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=560)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def newest(self) -> Path:
+        return max((self.folder / "results").glob("*/run.json"), key=lambda file: file.stat().st_mtime).parent
+
+    def trials(self) -> list:
+        if not list((self.folder / "results").glob("*/run.json")):
+            return []
+        file = self.newest() / "trials.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)

@@ -1,0 +1,81 @@
+"""The user's own program, unchanged, in real environments."""
+
+import json
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
+
+MATRIX = """
+version: 1
+factors:
+  torch: {{"2.13.0": {{requirements: [torch==2.13.0, numpy], index: "https://download.pytorch.org/whl/cpu"}}}}
+  malloc:
+    glibc: {{claims: {{malloc: libc}}}}
+    jemalloc: {{apt: libjemalloc2, preload: libjemalloc.so.2, claims: {{malloc: libjemalloc}}}}
+environments: {{baseline: {{}}, jemalloc: {{malloc: jemalloc}}}}
+workloads:
+  good:
+    command: [python, train.py, "a 'b' $HOME;x"]
+    metric: {{regex: 'speed ([0-9.]+)', better: higher}}
+    files: mine
+  file: {{command: [python, train.py, x], metric: {{json_file: "out.json:speed", better: higher}}, files: mine}}
+  silent: {{command: [python, -c, "print(1)"], metric: {{regex: 'speed ([0-9.]+)'}}}}
+  endless: {{command: [python, -c, "import time; print('x' * 9999999); time.sleep(600)"], metric: {{wall: true}}}}
+designs:
+  one: {{environments: [jemalloc], workloads: {workload}, min_blocks: 2, max_blocks: 1, trial_limit: 8s}}
+"""
+PROGRAM = """
+import json, sys, torch
+import beside
+torch.ones(8).sum()
+print("speed 1.5 at first"); print("speed", beside.SPEED)
+json.dump({"speed": 7.5, "said": sys.argv[1]}, open("out.json", "w"))
+"""
+
+
+def outcomes(project, workload):
+    (project.folder / "mine").mkdir(exist_ok=True)
+    (project.folder / "mine" / "train.py").write_text(PROGRAM)
+    (project.folder / "mine" / "beside.py").write_text("SPEED = 42.5\n")
+    (project.folder / "matrix.yaml").write_text(MATRIX.format(workload=workload))
+    done = project.run("bench", "one", "--quiet")
+    assert "run" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.returncode, project.trials()
+
+
+@pytest.mark.parametrize(("workload", "value"), [("good", 42.5), ("file", 7.5)])
+def test_its_metric_and_evidence_are_read_without_a_change_to_it(project, workload, value):
+    code, trials = outcomes(project, workload)
+    assert (code, [trial["outcome"] for trial in trials]) == (0, ["ok"] * 3)
+    assert {trial["record"]["metrics"]["value"] for trial in trials} == {value}
+    owners = {trial["environment"]: trial["record"]["evidence"]["malloc"]["library"] for trial in trials}
+    assert owners["jemalloc"] == "libjemalloc"
+    assert not (project.folder / "mine" / "out.json").exists(), "what it writes stays in the trial's own folder"
+
+
+def test_a_program_that_never_says_how_fast_it_was_fails_with_that_reason(project):
+    code, trials = outcomes(project, "silent")
+    assert code == 4
+    assert "metric not found" in trials[0]["reason"]
+
+
+def test_a_program_that_prints_without_end_and_never_ends_is_bounded(project):
+    code, trials = outcomes(project, "endless")
+    assert (code, {trial["outcome"] for trial in trials}) == (4, {"timed_out"})
+    sizes = [file.stat().st_size for file in (project.newest() / "logs").iterdir()]
+    assert max(sizes) < 3_000_000
+
+
+def test_init_writes_a_matrix_that_runs_as_it_is(project):
+    (project.folder / "matrix.yaml").unlink()
+    words = ["python", "train.py", "--name", 'it\'s "$5"']
+    assert project.run("init", "--interpreter", sys.executable, "--", *words).returncode == 0
+    listed = project.run("list", "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert json.loads(listed.stdout)["workloads"]["mine"] == " ".join(words)
+    again = project.run("init")
+    assert again.returncode == 2
+    assert "already there" in again.stderr

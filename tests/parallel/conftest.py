@@ -1,0 +1,73 @@
+"""Real runs of several processes in a Python that has torch (BENCH_PYTHON, or the Python of the tests)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def python():
+    """The interpreter whose torch is used; without one these tests are skipped."""
+    found = os.environ.get("BENCH_PYTHON", sys.executable)
+    if subprocess.run([found, "-c", "import torch"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{found} has no torch: set BENCH_PYTHON to one that has")
+    return found
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    argv = [sys.executable, "-m", "bench", "data", "--offline", "--data-dir", str(folder)]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def variables(tmp_path):
+    """The bare environment of a run; its temporary files lie in the test's own folder."""
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**base, "TMPDIR": str(scratch)}
+
+
+@pytest.fixture
+def command(python, data_dir, tmp_path):
+    """Return the argument list of a short run with these options; its record is ``tmp_path/record.json``."""
+
+    def make(**options):
+        argv = [python, "-W", "ignore", "-m", "bench", "run", "--record", str(tmp_path / "record.json")]
+        argv += ["--data-dir", str(data_dir)]
+        given = {"steps": 3, "warmup_steps": 1, "eval_samples": 200, "batch_size": 32, **options}
+        for name, value in given.items():
+            argv += ["--" + name.replace("_", "-"), str(value)]
+        return argv
+
+    return make
+
+
+@pytest.fixture
+def bench(command, variables, tmp_path):
+    """Run bench with options; return (record or None, finished process)."""
+
+    def run(*, status=0, env=None, **options):
+        done = subprocess.run(
+            command(**options),
+            cwd=ROOT,
+            env={**variables, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        record = tmp_path / "record.json"
+        return (json.loads(record.read_text()) if record.exists() else None), done
+
+    return run

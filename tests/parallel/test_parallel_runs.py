@@ -1,0 +1,180 @@
+"""Every way of training in parallel, really run and held against one process; and every way in which it can break."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.conftest import ROOT
+
+pytestmark = pytest.mark.local
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"parallel": "dp"},
+        {"parallel": "pipeline", "micro_batches": 4},
+        {"parallel": "ddp"},
+        {"parallel": "ddp", "accumulation": 2},
+        {"parallel": "ddp", "accumulation": 2, "no_sync": "false"},
+        {"parallel": "ddp", "processes": 3, "batch_size": 33, "loader": "dataloader"},
+        {"parallel": "ddp-pipeline", "micro_batches": 2},
+        {"parallel": "fsdp", "accumulation": 2},
+        {"parallel": "ddp", "batch_scope": "process", "learning_rate_scaling": "linear", "optimizer": "adam"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_a_parallel_way_trains_as_one_process_does(bench, options):
+    record, _ = bench(verify_steps=5, **options)
+    equality = record["result"]["equality"]
+    world = record["evidence"]["parallel"]["processes"]
+    assert equality["steps"] == 5
+    assert equality["largest_difference"] <= equality["tolerance"] <= 1e-4
+    assert equality["losses"][0] != equality["losses"][-1]
+    growth = world if options.get("batch_scope") == "process" else 1
+    assert record["result"]["effective_batch"] == options.get("batch_size", 32) * growth
+    assert record["result"]["learning_rate"] == pytest.approx(0.1 * growth)
+    assert record["result"]["samples"] == 3 * record["result"]["effective_batch"]
+    assert record["result"]["parameters"] == 1_630_090
+
+
+def test_rank_0_writes_what_every_rank_did(bench):
+    record, done = bench(parallel="ddp", processes=2)
+    seen = record["evidence"]["parallel"]
+    assert [part["rank"] for part in seen["ranks"]] == [0, 1]
+    assert len({part["pid"] for part in seen["ranks"]}) == 2
+    assert [len(part["steps_ns"]) for part in seen["ranks"]] == [3, 3]
+    assert sum(part["peak_rss_bytes"] for part in seen["ranks"]) == record["metrics"]["peak_rss_bytes"]
+    assert seen["backend"] == "gloo"
+    assert record["timing"]["startup_ns"] > record["timing"]["import_ns"] > 0
+    assert "3 steps" in done.stderr
+
+
+def test_the_number_of_processes_may_come_from_the_environment(bench):
+    record, _ = bench(parallel="ddp", env={"BENCH_PROCESSES": "1"})
+    assert record["evidence"]["parallel"]["processes"] == 1
+    assert record["workload"]["options"]["processes"] is None
+    _, done = bench(parallel="ddp", env={"BENCH_PROCESSES": "many"}, status=2)
+    assert "BENCH_PROCESSES must be a number" in done.stderr
+
+
+@pytest.mark.parametrize("collective", ["all-reduce", "all-gather", "broadcast"])
+def test_a_collective_is_measured_by_size(bench, collective):
+    record, _ = bench(collective=collective, collective_sizes="4096,65536", steps=4)
+    table = record["result"]["collective"]
+    assert [row["bytes"] for row in table] == [4096, 65536]
+    assert all(row["bus_bytes_per_s"] > 0 for row in table)
+    assert record["result"]["samples"] == 4 * (4096 + 65536) // 4
+    assert record["evidence"]["parallel"]["processes"] == 2
+
+
+def start(command, variables, tmp_path, **options):
+    log = (tmp_path / "log").open("wb")
+    return subprocess.Popen(command(steps=100_000, **options), cwd=ROOT, env=variables, stdout=log, stderr=log)
+
+
+def members(supervisor, count):
+    """Wait until the ranks exist and have joined each other, and return their process numbers."""
+    until = time.monotonic() + 90
+    while time.monotonic() < until:
+        found = {}
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                argv = (process / "cmdline").read_bytes().split(b"\0")
+                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                if b"bench.parallel.rank" in argv and parent == supervisor:
+                    busy = len(list((process / "task").iterdir())) > 4  # Gloo's threads are there
+                    found[int(argv[argv.index(b"bench.parallel.rank") + 2])] = int(process.name) if busy else 0
+        if len(found) == count and all(found.values()):
+            return found
+        time.sleep(0.05)
+    pytest.fail("the ranks did not start")
+
+
+def gone(pids, within_s=10):
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_rank_that_is_killed_ends_all_and_is_named(command, variables, tmp_path):
+    job = start(command, variables, tmp_path, parallel="ddp")
+    ranks = members(job.pid, 2)
+    os.kill(ranks[1], signal.SIGKILL)
+    assert job.wait(30) == 1
+    assert gone(ranks.values())
+    last = (tmp_path / "log").read_text().strip().splitlines()[-1]
+    assert last.startswith("bench: error: rank 1 of 2 was killed by SIGKILL")
+    assert not (tmp_path / "record.json").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_stopped_rank_runs_into_the_time_limit_and_the_waiting_one_says_so(command, variables, tmp_path):
+    job = start(command, variables, tmp_path, parallel="ddp", collective_timeout_s=5)
+    ranks = members(job.pid, 2)
+    time.sleep(3)
+    os.kill(ranks[1], signal.SIGSTOP)
+    assert job.wait(60) == 1
+    assert gone(ranks.values())
+    last = (tmp_path / "log").read_text().strip().splitlines()[-1]
+    assert "rank 0 of 2" in last
+    assert "still running then: rank 1" in last
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_rank_outlives_its_supervisor(command, variables, tmp_path, number):
+    job = start(command, variables, tmp_path, parallel="ddp")
+    ranks = members(job.pid, 2)
+    os.kill(job.pid, number)
+    job.wait(30)
+    assert gone(ranks.values())
+
+
+def test_a_port_in_use_is_one_clear_line(bench):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        record, done = bench(parallel="ddp", port=port, collective_timeout_s=20, status=1)
+    assert record is None
+    last = done.stderr.strip().splitlines()[-1]
+    assert f"port {port} of 127.0.0.1 cannot be had" in last
+    assert "Traceback" not in last
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"parallel": "ddp", "processes": 3, "batch_size": 64}, "multiple of 3"),
+        ({"parallel": "ddp", "processes": 0}, "at least 1"),
+        ({"parallel": "ddp", "micro_batches": 2}, "micro_batches belong to"),
+        ({"parallel": "dp", "collective": "all-reduce"}, "leave --parallel at none"),
+        ({"processes": 2}, "processes belong to"),
+    ],
+)
+def test_bad_combinations_are_refused_before_anything_starts(bench, options, words):
+    _, done = bench(status=2, **options)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("device", "words"), [("cuda", "needs a GPU"), ("xla", "torch_xla")])
+def test_a_device_that_is_not_there_is_a_skipped_trial_with_its_reason(bench, python, device, words):
+    probe = {"cuda": "import torch; exit(torch.cuda.is_available())", "xla": "import torch_xla"}[device]
+    there = subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == (device == "cuda")
+    if there:
+        pytest.skip(f"this machine has {device}")
+    record, _ = bench(device=device)
+    assert words in record["skipped"]
+    assert record["metrics"] is None
+    assert json.dumps(record["evidence"]["cuda"])

@@ -1,0 +1,118 @@
+"""Made-up runs with known effects, written as real results folders."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envmatrix.plan import Plan, Slot, make_arms
+from envmatrix.store import Run, RunFolder, Trial, trial_of
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the made-up machine does. ``speed`` maps environments to true speed-ups; noise is in log units."""
+
+    speed: Mapping[str, float]
+    noise: float = 0.03
+    drift: float = 0.0
+    burst: float = 0.0
+    loss: Mapping[str, float] = field(default_factory=dict)
+    outcome: Mapping[str, str] = field(default_factory=dict)
+    memory: Mapping[str, float] = field(default_factory=dict)
+    stand_in: bool = True
+    steps: int = 20
+
+
+def make_plan(environments: tuple[str, ...], **more: Any) -> Plan:
+    """Return a plan over named environments, the baseline and the control."""
+    workloads, engines = more.pop("workloads", ("cnn",)), more.pop("engines", ("local",))
+    arms = make_arms(environments, workloads, engines, "baseline")
+    fields = {
+        "design": "quick", "arms": arms, "seed": 1, "min_blocks": 6, "max_blocks": 40, "target": 0.03,
+        "margin": 0.03, "budget_s": 300.0,
+    }  # fmt: skip
+    return Plan(**{**fields, **more})
+
+
+def make_run(plan: Plan, name: str = "made-up", **more: Any) -> Run:
+    """Return run.json's content for a plan."""
+    environments = {
+        arm.runs: {
+            "levels": {"malloc": arm.runs},
+            "variables": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": None},
+            "preload": [["", f"lib{arm.runs}.so"]], "changes_numerics": arm.runs == "bf16",
+        }
+        for arm in plan.arms
+    }  # fmt: skip
+    fields = {
+        "name": name, "created": "2026-01-01T00:00:00Z", "plan": plan, "matrix_digest": "sha256:00",
+        "bench_digest": "sha256:11", "host": {"name": "made-up-host", "cpu": "made-up CPU"},
+        "versions": {"envmatrix": "0.1.0"}, "environments": environments,
+        "workloads": {arm.workload: {"options": {"batch_size": 64}} for arm in plan.arms},
+        "matrix_text": "version: 1\n",
+    }  # fmt: skip
+    return Run(**{**fields, **more})
+
+
+def record_of(slot: Slot, machine: Machine, seconds: float, chance: random.Random) -> dict[str, Any]:
+    """Return a record as docs/record.md has it."""
+    environment = slot.arm.runs
+    step = int(seconds * 1e9 / machine.steps)
+    loss = machine.loss.get(environment, 0.5) + chance.gauss(0, 1e-4)
+    memory = machine.memory.get(environment, 6e8) * math.exp(chance.gauss(0, 0.005))
+    return {
+        "schema": 1, "bench": {"digest": "sha256:11"},
+        "workload": {"digest": "sha256:22", "options": {"batch_size": 64}},
+        "data": {"name": "fashion-mnist-stand-in", "stand_in": machine.stand_in, "digest": "sha256:33"},
+        "timing": {"steps_ns": [int(step * math.exp(chance.gauss(0, 0.1))) for _ in range(machine.steps)]},
+        "metrics": {
+            "samples_per_s": 64 * machine.steps / seconds, "training_s": seconds, "startup_s": 2.0,
+            "import_s": 1.2,
+            "warmup_s": 0.3, "step_median_s": seconds / machine.steps, "peak_rss_bytes": int(memory),
+            "minor_faults": 20000 + chance.randrange(100), "major_faults": 0, "voluntary_switches": 120,
+            "involuntary_switches": 30,
+        },
+        "result": {"loss": loss, "accuracy": 0.9, "parameters": 1630090, "samples": 64 * machine.steps,
+                   "steps": machine.steps},
+        "skipped": None,
+        "evidence": {
+            "openmp": {"library": "libiomp5" if "intel" in environment else "libgomp", "threads": 2},
+            "malloc": {"library": f"lib{environment}" if "malloc" in environment else "libc"},
+            "torch": {"version": "2.13.0+cpu", "threads": 2}, "cpu": {"model": "made-up CPU"},
+            "system": {"load_1m": 0.1, "steal_ticks": 0, "kernel": "6.1"},
+            "variables": {"OMP_NUM_THREADS": "2"},
+        },
+    }  # fmt: skip
+
+
+def make_trials(plan: Plan, machine: Machine, blocks: int, seed: int = 1) -> Iterator[Trial]:
+    """Yield the trials of ``blocks`` blocks in the order the plan gives, on a machine that may drift."""
+    chance = random.Random(seed)
+    drift, clock = 0.0, 1.7e9
+    for index in range(blocks):
+        for slot in plan.block(index):
+            drift = 0.97 * drift + chance.gauss(0, machine.drift)
+            disturbed = chance.random() < machine.burst
+            noise = chance.gauss(0, machine.noise) + drift + (abs(chance.gauss(0, 0.3)) if disturbed else 0.0)
+            seconds = 4.0 / machine.speed.get(slot.arm.runs, 1.0) * math.exp(noise)
+            outcome = machine.outcome.get(slot.arm.environment, "ok")
+            clock += seconds + 2
+            more = {"wall_s": seconds + 2, "started": clock, "node": "made-up-host"}
+            if outcome == "ok":
+                yield trial_of(slot, "ok", record=record_of(slot, machine, seconds, chance), **more)
+            else:
+                yield trial_of(slot, outcome, f"made to be {outcome}", **more)
+
+
+def write_run(path: Path, plan: Plan, machine: Machine, blocks: int, seed: int = 1, **more: Any) -> RunFolder:
+    """Write a real results folder and return it."""
+    folder = RunFolder(path)
+    folder.create(make_run(plan, path.name, **more))
+    for trial in make_trials(plan, machine, blocks, seed):
+        folder.append(trial)
+    return folder

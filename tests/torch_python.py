@@ -1,0 +1,35 @@
+"""Build the baseline venv; print, as JSON, where tests find a Python with torch, and the libraries."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from envmatrix.engines.catalog import find_engine
+from envmatrix.environment import all_libraries, resolve
+from envmatrix.errors import EnvmatrixError
+from envmatrix.matrix import load
+from envmatrix.project import default_matrix
+
+
+def main() -> int:
+    matrix = load(default_matrix())
+    image = resolve(matrix, "baseline", {}).image
+    try:
+        prepared = find_engine("local").prepare(image, all_libraries(matrix), lambda text: print(text, file=sys.stderr))
+    except EnvmatrixError as error:
+        print(f"no venv with torch, so tests that need one are skipped: {error}", file=sys.stderr)
+        return 0
+    site = next(Path(prepared.reference).glob("lib/python3*/site-packages"))
+    found = {
+        "BENCH_PYTHON": prepared.python,
+        "BENCH_LIBRARIES": ":".join(prepared.libraries.values()),
+        "BENCH_SITE_PACKAGES": str(site),
+    }
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

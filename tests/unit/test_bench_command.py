@@ -1,0 +1,133 @@
+"""The user's own program: metrics, bounded logs, clear outcomes; real processes, no torch."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import metric
+from bench.errors import RunError
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(tmp_path, *options, argv, env=None):
+    """Return (exit status, record or None, stderr, seconds)."""
+    record = tmp_path / "record.json"
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "command", "--record", str(record), *options, "--", *argv],
+        cwd=ROOT, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    taken = time.monotonic() - start
+    return done.returncode, json.loads(record.read_text()) if record.exists() else None, done.stderr, taken
+
+
+def test_the_last_match_of_the_output_is_the_metric_and_python_brings_its_own_evidence(tmp_path):
+    program = "print('rate: 1.5'); print('rate: 2.5')"
+    status, record, log, _ = command(
+        tmp_path, "--metric-regex", "rate: ([0-9.]+)", "--metric-name", "rate", "--better", "higher",
+        argv=[sys.executable, "-c", program],
+    )  # fmt: skip
+    assert status == 0
+    assert record["metric"] == {"name": "rate", "value": 2.5, "better": "higher"}
+    assert record["metrics"]["rate"] == 2.5
+    assert record["evidence"]["source"] == "probe"
+    assert record["evidence"]["malloc"]["library"]
+    assert "rate: 1.5" in log
+
+
+def test_a_json_file_gives_the_metric_by_its_dotted_key(tmp_path):
+    file = tmp_path / "out.json"
+    program = f"import json; json.dump({{'a': [{{'b': 7}}]}}, open({str(file)!r}, 'w'))"
+    status, record, _, _ = command(tmp_path, "--metric-json", str(file), "a.0.b", argv=[sys.executable, "-c", program])
+    assert (status, record["metric"]["value"]) == (0, 7.0)
+
+
+def test_wall_time_is_the_default_and_a_program_without_python_is_seen_from_outside(tmp_path):
+    status, record, _, _ = command(tmp_path, argv=["sleep", "0.4"])
+    assert status == 0
+    assert 0.4 <= record["metric"]["value"] < 2
+    assert record["evidence"]["source"] == "outside"
+    assert record["evidence"]["malloc"] is None
+    assert any("libc" in path for path in record["evidence"]["libraries"])
+
+
+def test_the_programs_own_sitecustomize_and_exit_status_are_kept(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('mine ran')")
+    status, record, log, _ = command(
+        tmp_path, argv=[sys.executable, "-c", "import sys; sys.exit(5)"], env={"PYTHONPATH": str(tmp_path)}
+    )
+    assert (status, record) == (1, None)
+    assert "mine ran" in log
+    assert "exit status 5" in log
+
+
+@pytest.mark.parametrize(
+    ("options", "argv", "words"),
+    [
+        (["--metric-regex", "x(y)"], ["echo", "hi"], "matched nothing in 2 characters"),
+        (["--metric-regex", "(h.)"], ["echo", "hi"], "is no number"),
+        (["--metric-regex", "(nan)"], ["echo", "nan"], "no finite number"),
+        (["--metric-json", "/nowhere.json", "a"], ["true"], "cannot read /nowhere.json"),
+        ([], ["sh", "-c", "kill -9 $$"], "signal 9"),
+        (["--limit-s", "0.5"], ["sleep", "100"], "ran past its limit of 0.5 s"),
+    ],
+)
+def test_a_program_without_an_answer_has_one_clear_reason_and_no_record(tmp_path, options, argv, words):
+    status, record, log, taken = command(tmp_path, *options, argv=argv)
+    assert (status, record) == (1, None)
+    assert words in log.splitlines()[-1]
+    assert taken < 20
+
+
+@pytest.mark.parametrize(
+    ("options", "argv"), [(["--metric-regex", "("], ["true"]), ([], ["/nowhere/at/all"]), ([], [])]
+)
+def test_a_command_that_cannot_be_meant_is_bad_input(tmp_path, options, argv):
+    status, _, log, _ = command(tmp_path, *options, argv=argv)
+    assert status == 2
+    assert log.count("\n") == 1
+
+
+def test_a_flood_of_output_is_read_to_its_end_but_kept_only_at_both_ends(tmp_path):
+    log = tmp_path / "log"
+    program = "head -c 100000000 /dev/zero | tr '\\0' 'a'; echo; echo rate 3"
+    status, record, _, _ = command(
+        tmp_path, "--metric-regex", "rate ([0-9]+)", "--log", str(log), "--log-limit-bytes", "10000",
+        argv=["sh", "-c", "echo begin; " + program],
+    )  # fmt: skip
+    assert status == 0
+    assert record["metric"]["value"] == 3
+    assert record["result"]["output_bytes"] > 1e8
+    kept = log.read_bytes()
+    assert len(kept) < 10100
+    assert kept.startswith(b"begin")
+    assert kept.endswith(b"rate 3\n")
+    assert b"bytes left out" in kept
+
+
+def test_processes_that_the_program_leaves_behind_are_ended(tmp_path):
+    mark = f"{time.time_ns() % 10**9}.5"
+    status, _, _, taken = command(tmp_path, argv=["sh", "-c", f"sleep {mark} & setsid sleep {mark} & true"])
+    assert status == 0
+    assert taken < 20
+    shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert f"sleep {mark}" not in shown
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists))
+def test_any_value_in_a_metric_file_is_a_finite_number_or_a_clear_error(tmp_path_factory, value):
+    file = tmp_path_factory.getbasetemp() / "any.json"
+    file.write_text(json.dumps({"k": value}))
+    with contextlib.suppress(RunError):
+        number = metric.number_from_file(metric.Metric("m", "json", str(file), "k", "lower"))
+        assert abs(number) < float("inf")

@@ -1,0 +1,98 @@
+"""The command line: every mistake is one clear message with the right exit code, never a traceback."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from envmatrix.__main__ import main
+from envmatrix.cli import COMMANDS
+
+MATRIX = """
+version: 1
+factors: {malloc: {glibc: {}, other: {env: {A: b}}}}
+environments: {baseline: {}, other: {malloc: other}}
+workloads: {cnn: {model: fashion-cnn}}
+designs: {default: {environments: [other], workloads: cnn}}
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["benhc"], "did you mean 'bench'?"),
+        (["--nonsense"], "--help"),
+        (["bench", "--nonsense"], "`envmatrix bench --help` lists"),
+        (["bench", "nosuch"], "no design 'nosuch'"),
+        (["bench", "--environments", "othr"], "did you mean 'other'?"),
+        (["bench", "--workloads", "cn"], "did you mean 'cnn'?"),
+        (["bench", "--engine", "dokcer"], "no engine 'dokcer'"),
+        (["bench", "--budget", "soon"], "--budget: 'soon' is no duration"),
+        (["bench", "--target", "7"], "--target"),
+        (["bench", "--seed", "-1"], "--seed"),
+        (["plan", "--matrix", "nosuch.yaml"], "there is no such file"),
+        (["plan", "--matrix", "."], "cannot be read"),
+        (["report"], "there is no run in results"),
+        (["report", "nosuch"], "no run 'nosuch'"),
+        (["resume", "nosuch"], "no run 'nosuch'"),
+        (["evidence", "othr"], "did you mean 'other'?"),
+        (["exec", "other"], "no command"),
+        (["export", "other", "--as", "poem"], "invalid choice"),
+    ],
+)
+def test_a_mistake_is_told_with_exit_code_2(here, capsys, argv, words):
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_check_names_every_mistake_for_people_and_programs(here, capsys):
+    (here / "matrix.yaml").write_text(MATRIX.replace("env: {A: b}", "enw: {A: b}"))
+    assert main(["check"]) == 2
+    assert "matrix.yaml:3:39" in capsys.readouterr().err
+    assert main(["check", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["mistakes"][0]["remedy"] == "did you mean 'env'?"
+
+
+def test_check_and_list_and_plan_answer(here, capsys):
+    for argv in (["check"], ["list"], ["plan"], ["list", "--json"], ["plan", "--json"], ["schema"]):
+        assert main(argv) == 0
+    assert "other" in capsys.readouterr().out
+
+
+def test_every_command_has_help_and_a_completion(here, capsys):
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+    assert main(["completion", "bash"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in COMMANDS)
+
+
+def test_help_does_not_wait_for_heavy_imports():
+    code = "import sys, envmatrix.cli as c; c._top().format_help(); print([m for m in sys.modules if m in %r])"
+    heavy = ("numpy", "scipy", "pydantic", "rich", "docker", "yaml", "jinja2")
+    argv = [sys.executable, "-c", code % (heavy,)]
+    began = time.perf_counter()
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert time.perf_counter() - began < 5
+
+
+def test_a_bug_is_told_without_a_traceback_and_keeps_it_in_a_file(here, capsys, monkeypatch):
+    monkeypatch.setattr("envmatrix.commands.list._design", lambda entry: 1 / 0)
+    assert main(["list"]) == 2
+    said = capsys.readouterr().err
+    assert "this is a bug in envmatrix: ZeroDivisionError" in said
+    assert "Traceback" not in said

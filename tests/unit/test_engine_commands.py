@@ -1,0 +1,122 @@
+"""What the container engines are told, compared whole."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envmatrix.engines.apptainer import exec_argv
+from envmatrix.engines.base import Job, Limits, Mounts, Prepared
+from envmatrix.engines.docker import container_config, ended
+from envmatrix.engines.docker_images import pullable, tag_part
+from envmatrix.errors import EngineError
+from envmatrix.images.rootfs import PROGRAM
+
+HOSTILE = {"A": 'x y,$HOME`id`"q"\''}
+JOB = Job(
+    "run-1", "t1", Prepared("i", "docker", "image:1", "/py", {}), ("/py", "-c", "a b"), HOSTILE, ("/l/a.so", "/l/b.so"),
+    Mounts(Path("/w"), {"bench": Path("/b")}), Limits(9.5, (0, 2), (0,), 2**30, 2**28), Path("/log"),
+)  # fmt: skip
+
+
+def test_a_container_is_closed_and_limited() -> None:
+    assert container_config(JOB, "65532:65532") == {
+        "Image": "image:1",
+        "Entrypoint": [],
+        "Cmd": ["/py", "-c", "a b"],
+        "Env": ['A=x y,$HOME`id`"q"\'', "LD_PRELOAD=/l/a.so:/l/b.so"],
+        "WorkingDir": "/work",
+        "User": "65532:65532",
+        "NetworkDisabled": True,
+        "Labels": {"org.envmatrix.run": "run-1", "org.envmatrix.trial": "t1"},
+        "HostConfig": {
+            "Binds": ["/w:/work:rw", "/b:/envmatrix/bench:ro"],
+            "NetworkMode": "none",
+            "ReadonlyRootfs": True,
+            "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,mode=1777,size=1073741824"},
+            "ShmSize": 2**28,
+            "CapDrop": ["ALL"],
+            "CapAdd": [],
+            "SecurityOpt": ["no-new-privileges", "seccomp=unconfined"],
+            "CpusetCpus": "0,2",
+            "CpusetMems": "0",
+            "LogConfig": {"Type": "json-file", "Config": {}},
+            "Memory": 2**30,
+            "MemorySwap": 2**30,
+        },
+    }
+
+
+def test_sys_nice_is_the_only_capability_that_can_be_asked_for() -> None:
+    asked = replace(JOB, limits=replace(JOB.limits, sys_nice=True))
+    assert container_config(asked, "1:1")["HostConfig"]["CapAdd"] == ["SYS_NICE"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "request_body"),
+    [
+        (("all",), {"Driver": "", "Count": -1, "Capabilities": [["gpu"]], "Options": {}}),
+        (("0", "1"), {"Driver": "", "DeviceIDs": ["0", "1"], "Capabilities": [["gpu"]], "Options": {}}),
+    ],
+)
+def test_gpus_are_asked_for_as_docker_run_does(gpus: tuple[str, ...], request_body: dict[str, object]) -> None:
+    asked = replace(JOB, limits=replace(JOB.limits, gpus=gpus))
+    whole = container_config(asked, "1:1")
+    assert whole["HostConfig"].pop("DeviceRequests") == [request_body]
+    assert whole == container_config(JOB, "1:1")
+
+
+def test_apptainer_gives_gpus_and_lets_the_process_find_the_driver() -> None:
+    asked = replace(JOB, limits=replace(JOB.limits, gpus=("2",)), env={"A": "b", "LD_LIBRARY_PATH": "/mine"})
+    argv = exec_argv(asked, "apptainer", userns=False)
+    plain = exec_argv(replace(JOB, env={"A": "b"}), "apptainer", userns=False)
+    added = ["--nv", "LD_LIBRARY_PATH=/.singularity.d/libs:/mine", "CUDA_VISIBLE_DEVICES=2"]
+    assert [word for word in argv if word not in plain] == added
+    assert [word for word in argv if word not in added] == plain
+    every = replace(asked, limits=replace(asked.limits, gpus=("all",)))
+    assert not [word for word in exec_argv(every, "apptainer", userns=False) if word.startswith("CUDA_VISIBLE")]
+
+
+def test_apptainer_passes_variables_and_arguments_as_single_words() -> None:
+    assert exec_argv(JOB, "apptainer", userns=True) == [
+        "apptainer", "--silent", "exec", "--userns", "--containall", "--cleanenv", "--no-home", "--no-privs",
+        "--net", "--network", "none", "--pwd", "/work", "--bind", "/w:/work:rw", "--bind", "/b:/envmatrix/bench:ro",
+        "image:1", "/usr/bin/env", "-i", "A=x y,$HOME`id`\"q\"'", "LD_PRELOAD=/l/a.so:/l/b.so", "/py", "-c", "a b",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["/a:b", "/a:ro,z"])
+def test_a_folder_that_would_change_the_mount_is_refused(folder: str) -> None:
+    job = replace(JOB, mounts=Mounts(Path(folder), {}))
+    with pytest.raises(EngineError, match="cannot mount"):
+        container_config(job, "1:1")
+    with pytest.raises(EngineError, match="cannot mount"):
+        exec_argv(job, "apptainer", userns=False)
+
+
+def test_the_ways_a_container_ends_are_told_apart() -> None:
+    assert ended(0, 1.0, {}, JOB, timed_out=False).ok
+    assert ended(3, 1.0, {}, JOB, timed_out=False).code == 3
+    assert ended(139, 1.0, {}, JOB, timed_out=False).code == -11
+    assert ended(137, 1.0, {"OOMKilled": False}, JOB, timed_out=False).out_of_memory  # as Podman tells it
+    assert not ended(137, 1.0, {}, JOB, timed_out=True).out_of_memory
+
+
+def test_names_become_tags_that_docker_takes_and_stay_distinct() -> None:
+    assert tag_part("torch-2.13.0") == "torch-2.13.0"
+    names = ["a+b", "a-b", "A-B", "a_b_", "..", "é"]
+    assert len({tag_part(name) for name in names}) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9]+([._-][a-z0-9]+)*", tag_part(name)) for name in names)
+
+
+def test_a_tag_beside_a_digest_is_left_out_of_a_pull() -> None:
+    assert pullable("debian:bookworm-slim@sha256:ab") == "debian@sha256:ab"
+    assert pullable("host:5000/debian:x@sha256:ab") == "host:5000/debian@sha256:ab"
+    assert pullable("debian:x") == "debian:x"
+
+
+def test_the_program_that_digests_a_root_file_system_is_valid_python() -> None:
+    compile(PROGRAM, "rootfs", "exec")

@@ -1,0 +1,76 @@
+"""From named levels to what a process gets."""
+
+from pathlib import Path
+
+import pytest
+
+from envmatrix import environment
+from envmatrix.errors import InputError
+from envmatrix.matrix.parse import parse
+from envmatrix.project import default_matrix
+
+FACTS = {"physical_cores": "2", "logical_cpus": "4"}
+
+
+@pytest.fixture
+def matrix():
+    return parse(default_matrix().read_text(), default_matrix())
+
+
+def test_the_book_recipe_is_what_the_book_says(matrix):
+    book = environment.resolve(matrix, "book", FACTS)
+    assert dict(book.variables) == {
+        "OMP_NUM_THREADS": "2",
+        "KMP_AFFINITY": "granularity=fine,compact,1,0",
+        "KMP_BLOCKTIME": "0",
+    }
+    assert book.preload == (("openmp-intel-2023.1", "libiomp5.so"),)
+    assert book.claims["threads"] == ("2",)
+
+
+def test_allocators_are_preloaded_before_openmp(matrix):
+    assert [file for _, file in environment.resolve(matrix, "pytorch-ci", FACTS).preload] == [
+        "libjemalloc.so.2",
+        "libiomp5.so",
+    ]
+
+
+def test_list_variables_of_two_levels_are_joined(matrix):
+    chosen = {"malloc": "glibc-tuned", "hugepages": "glibc"}
+    found = environment.build(matrix, "both", chosen, FACTS).variables["GLIBC_TUNABLES"]
+    assert found.endswith("trim_threshold=536870912:glibc.malloc.hugetlb=1")
+
+
+def test_a_level_that_does_not_fit_names_what_it_requires(matrix):
+    with pytest.raises(InputError, match=r"requires openmp to be intel or intel-2023\.1 or llvm, not gnu"):
+        environment.build(matrix, "bad", {"affinity": "compact"}, FACTS)
+
+
+def test_two_levels_that_set_one_variable_differently_are_refused():
+    text = """
+version: 1
+factors: {a: {x: {env: {V: 1}}}, b: {y: {env: {V: 2}}}}
+environments: {baseline: {}}
+"""
+    with pytest.raises(InputError, match="V to '2', but another level already sets it to '1'"):
+        environment.resolve(parse(text, Path("m")), "baseline", {})
+
+
+def test_setting_levels_share_one_image(matrix):
+    resolved = [environment.resolve(matrix, name, FACTS) for name in matrix.environments]
+    names = {env.image.name for env in resolved if env.levels["torch"] == "2.13.0"}
+    assert names == {"torch-2.13.0"}
+    assert len({env.image.name for env in resolved}) == len({env.levels["torch"] for env in resolved})
+
+
+def test_an_environment_survives_its_way_through_json(matrix):
+    for name in matrix.environments:
+        one = environment.resolve(matrix, name, FACTS)
+        assert environment.from_json(environment.to_json(one)) == one
+
+
+def test_the_digest_says_whether_two_environments_are_the_same(matrix):
+    digests = {name: environment.digest(environment.resolve(matrix, name, FACTS)) for name in matrix.environments}
+    assert len(set(digests.values())) == len(digests)
+    renamed = environment.build(matrix, "other-name", {}, FACTS)
+    assert environment.digest(renamed) == digests["baseline"]

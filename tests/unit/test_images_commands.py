@@ -1,0 +1,76 @@
+"""The commands that fetch and build, compared whole; what the user wrote can never become an option or a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envmatrix.engines.base import Prepared, library_path
+from envmatrix.engines.local import preload_variable
+from envmatrix.environment import Library
+from envmatrix.errors import EngineError, SkipEnvironmentError
+from envmatrix.images import debian, pip, venvs
+from envmatrix.images.system import install_lines
+
+HOSTILE = ["--index-url=http://evil.example", "-r/etc/passwd", "torch; rm -rf $HOME", "$(touch x)", 'a"b', "a b"]
+
+
+def test_resolving_asks_pip_for_a_report_and_installs_nothing() -> None:
+    request = pip.Request(("torch==2.13.0", "numpy"), ("https://wheels.example/cpu",))
+    assert pip.resolve_argv(["python", "-m", "pip"], request, Path("r.json")) == [
+        "python", "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--only-binary=:all:",
+        "--extra-index-url=https://wheels.example/cpu", "--report", "r.json", "--", "torch==2.13.0", "numpy",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_requirement_stays_one_argument_after_the_options(text: str) -> None:
+    argv = pip.resolve_argv(["pip"], pip.Request((text,)), Path("r"))
+    assert argv[argv.index("--") + 1 :] == [text]
+    argv = debian.print_uris_argv((), text)
+    assert argv[argv.index("--") + 1 :] == [text]
+
+
+def test_a_venv_is_built_with_the_network_off_and_hashes_required() -> None:
+    argv = venvs.install_argv("uv", Path("/v"), [Path("/w/0"), Path("/w/1")], Path("/r.txt"))
+    assert argv == [
+        "uv", "pip", "install", "--quiet", "--no-config", "--offline", "--no-index", "--no-deps", "--require-hashes",
+        "--link-mode", "hardlink", "--python", "/v/bin/python", "--find-links=/w/0", "--find-links=/w/1",
+        "--requirement", "/r.txt",
+    ]  # fmt: skip
+
+
+def test_the_hosts_pip_keeps_its_mirror_but_not_its_install_target() -> None:
+    kept = pip.pip_variables({"PIP_INDEX_URL": "https://mirror.example", "PIP_TARGET": "/x", "LD_PRELOAD": "l.so"})
+    assert kept["PIP_INDEX_URL"] == "https://mirror.example"
+    assert not {"PIP_TARGET", "LD_PRELOAD"} & set(kept)
+
+
+def test_preloads_keep_their_order_and_no_preload_sets_no_variable() -> None:
+    assert preload_variable(("/a/libm.so", "/b/libo.so")) == {"LD_PRELOAD": "/a/libm.so:/b/libo.so"}
+    assert preload_variable(()) == {}
+
+
+@pytest.mark.parametrize("path", ["/my cache/lib.so", "/a:b/lib.so", "/a\tb/lib.so"])
+def test_a_preload_path_that_the_loader_would_split_is_refused(path: str) -> None:
+    with pytest.raises(EngineError, match="ENVMATRIX_CACHE"):
+        preload_variable((path,))
+
+
+def test_a_library_that_cannot_be_had_skips_with_a_line_for_each_package_manager() -> None:
+    lines = install_lines(Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)))
+    prepared = Prepared("i", "local", "/v", "/v/python", {}, missing={"malloc-jemalloc": f"no apt\n  -> {lines}"})
+    with pytest.raises(SkipEnvironmentError) as skipped:
+        library_path(prepared, "malloc-jemalloc", "libjemalloc.so.2")
+    assert "apt-get install libjemalloc2" in skipped.value.remedy
+    assert "dnf install jemalloc" in skipped.value.remedy
+    assert "conda install -c conda-forge jemalloc" in skipped.value.remedy
+
+
+def test_a_library_path_is_absolute_with_a_key_and_bare_without() -> None:
+    prepared = Prepared("i", "local", "/v", "/v/python", {"k": "/lib/k"}, loader=frozenset({"libnuma.so.1"}))
+    assert library_path(prepared, "k", "libx.so") == "/lib/k/libx.so"
+    assert library_path(prepared, "", "libnuma.so.1") == "libnuma.so.1"
+    with pytest.raises(SkipEnvironmentError):
+        library_path(prepared, "", "libabsent.so")

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from envmatrix.images.generated import definition_files
+from envmatrix.matrix import load
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_definitions_are_those_of_the_matrix() -> None:
+    wanted = definition_files(load(ROOT / "matrix.yaml"))
+    folder = ROOT / "containers"
+    found = {path.name: path.read_text() for path in (*folder.glob("*.Dockerfile"), *folder.glob("*.def"))}
+    assert found == wanted, "run `envmatrix definitions`"

@@ -1,0 +1,156 @@
+"""matrix.yaml: what is right is read into typed values, what is wrong is named with its place and a near word."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envmatrix.errors import InputError
+from envmatrix.matrix.parse import MatrixError, parse
+from envmatrix.project import default_matrix
+
+GOOD = """
+version: 1
+factors:
+  openmp:
+    gnu: {claims: {openmp: libgomp}}
+    intel: {requirements: [intel-openmp==2025.3.3], preload: libiomp5.so}
+  threads:
+    default: {}
+    one: {env: {OMP_NUM_THREADS: 1, FLAG: no, SIZE: 1e3, GONE: null}}
+environments:
+  baseline: {}
+  fast: {openmp: intel, threads: one, description: both}
+workloads:
+  cnn: {model: fashion-cnn, batch_size: 64, bias: no}
+  mine: {command: [python, train.py, --lr, 0.1], metric: {regex: 'x ([0-9.]+)', better: lower}}
+designs:
+  quick: {environments: [fast], workloads: cnn, target: 2%, budget: 5m}
+"""
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(MatrixError) as caught:
+        parse(text, Path("m.yaml"))
+    return [str(mistake) for mistake in caught.value.mistakes]
+
+
+def test_the_default_matrix_is_right():
+    matrix = parse(default_matrix().read_text(), default_matrix())
+    assert {"gnu", "intel", "llvm"} <= set(matrix.factors["openmp"].levels)
+    assert {"book", "run-cpu", "pytorch-ci"} <= set(matrix.environments)
+
+
+def test_values_of_variables_arrive_as_they_were_written():
+    level = parse(GOOD, Path("m.yaml")).factors["threads"].levels["one"]
+    assert dict(level.env) == {"OMP_NUM_THREADS": "1", "FLAG": "no", "SIZE": "1e3", "GONE": None}
+
+
+def test_options_take_the_types_of_the_benchmark():
+    workload = parse(GOOD, Path("m.yaml")).workloads["cnn"]
+    assert dict(workload.options) == {"model": "fashion-cnn", "batch_size": 64, "bias": False}
+
+
+def test_percentages_and_durations_are_read():
+    design = parse(GOOD, Path("m.yaml")).designs["quick"]
+    assert (design.target, design.budget, design.workloads) == (0.02, 300.0, ("cnn",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [
+        ("factors:", "factor:", "m.yaml:3:1", "did you mean 'factors'?"),
+        ("version: 1", "version: 2", "m.yaml:2:10", "version must be 1"),
+        ("preload: libiomp5.so", "prelaod: libiomp5.so", "m.yaml:6:53", "did you mean 'preload'?"),
+        ("preload: libiomp5.so", "preload: /lib/x.so", "m.yaml:6:62", "must be a library's file name"),
+        ("{openmp: intel,", "{openmp: intle,", "m.yaml:12:18", "did you mean 'intel'?"),
+        ("{openmp: intel,", "{opnmp: intel,", "m.yaml:12:10", "did you mean 'openmp'?"),
+        ("[fast]", "[fsat]", "m.yaml:17:26", "did you mean 'fast'?"),
+        ("workloads: cnn", "workloads: cn", "m.yaml:17:44", "did you mean 'cnn'?"),
+        ("batch_size: 64", "batch_siz: 64", "m.yaml:14:29", "did you mean 'batch_size'?"),
+        ("batch_size: 64", "batch_size: many", "m.yaml:14:41", "must be a whole number"),
+        ("batch_size: 64", "batch_size: 0", "m.yaml:14:41", "must be at least 1"),
+        ("bias: no", "workers: 2", "m.yaml:14:3", "workers belong to"),
+        ("target: 2%", "target: 200%", "m.yaml:17:57", "between 0% and 100%"),
+        ("budget: 5m", "budget: soon", "m.yaml:17:69", "is no duration"),
+        ("FLAG: no", "LD_PRELOAD: x.so", "m.yaml:9:37", "use `preload:`"),
+        ("FLAG: no", "'A B': x", "m.yaml:9:37", "is no variable name"),
+        ("FLAG: no", "FLAG: '{pysical_cores}'", "m.yaml:9:43", "did you mean 'physical_cores'?"),
+        ("  baseline: {}\n", "", "m.yaml:16:10", "no environment 'baseline'"),
+        ("  baseline: {}\n", "  control: {}\n", "m.yaml:11:3", "reserved name"),
+        ("  mine:", "  cnn:", "m.yaml:15:3", "is here twice"),
+        ("'x ([0-9.]+)'", "'x [0-9.]+'", "m.yaml:15:66", "put ( ) around the number"),
+        ("'x ([0-9.]+)'", "'x ('", "m.yaml:15:66", "is no regular expression"),
+        ("regex: 'x ([0-9.]+)'", "json_file: out.json", "m.yaml:15:70", "must be FILE:dotted.key"),
+        ("regex: 'x ([0-9.]+)', ", "", "m.yaml:15:58", "one of regex, json_file and wall"),
+        ("better: lower", "better: smaller", "m.yaml:15:89", "'higher' or 'lower'"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_and_the_nearest_word(old, new, place, words):
+    assert old in GOOD
+    with pytest.raises(InputError) as caught:
+        parse(GOOD.replace(old, new, 1), Path("m.yaml"))
+    assert place in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once():
+    text = GOOD.replace("batch_size: 64", "batch_siz: 64").replace("[fast]", "[fsat]").replace("prel", "prle")
+    assert len(mistakes(text)) == 2  # names across sections are only checked once each section is right
+
+
+@pytest.mark.parametrize("value", ['"a\\nb"', '"a\\0b"', '"a\\x7fb"'])
+def test_control_characters_in_a_variable_are_refused(value):
+    text = GOOD.replace("FLAG: no", f"FLAG: {value}")
+    assert "control characters" in mistakes(text)[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "just words",
+        "version: 1\nfactors: [a]",
+        "a: [",
+        "a: &x [*x]",
+        "{" * 2000,
+        "? [a]: b",
+        "version: 1\n\tx",
+    ],
+)
+def test_what_is_no_matrix_is_refused_without_a_traceback(text):
+    with pytest.raises(InputError) as caught:
+        parse(text, Path("m.yaml"))
+    assert "m.yaml" in str(caught.value)
+
+
+@given(st.text(max_size=200))
+def test_no_text_whatever_ends_in_anything_but_a_matrix_or_an_input_error(text):
+    try:
+        parse("version: 1\n" + text, Path("m.yaml"))
+    except InputError:
+        return
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=32, exclude_characters="{}\x7f", exclude_categories=["Cs", "Cc"])))
+def test_any_printable_value_survives(value):
+    quoted = "'" + value.replace("'", "''") + "'"
+    level = parse(GOOD.replace("FLAG: no", f"FLAG: {quoted}"), Path("m.yaml")).factors["threads"].levels["one"]
+    assert level.env["FLAG"] == value
+
+
+def test_the_schema_for_editors_is_up_to_date_and_accepts_the_default_matrix():
+    import json
+
+    import jsonschema
+    import yaml
+
+    from envmatrix.matrix.schema import json_schema
+
+    committed = json.loads((default_matrix().parent / "docs" / "matrix.schema.json").read_text())
+    assert committed == json_schema(), "run: envmatrix schema > docs/matrix.schema.json"
+    jsonschema.validate(yaml.safe_load(default_matrix().read_text()), committed)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"version": 1, "factors": {"a": {"b": {"prelaod": "x"}}}}, committed)

@@ -1,0 +1,109 @@
+"""Effects of two runs are compared on the log scale; the criterion is kept at its nominal rates."""
+
+import math
+
+import numpy as np
+import pytest
+
+from envmatrix.pack.comparison import image_differences, run_differences
+from envmatrix.plan import Plan, make_arms
+from envmatrix.stats.effects import Analysis, Effect
+from envmatrix.stats.replication import answer_of, compare, difference
+
+PLAN = Plan("d", make_arms(("a", "b"), ("w",), ("local",), "base"), 1, 2, 40, 0.03, 0.03, 60)
+
+
+def effect(ratio, spread=0.02, blocks=10, environment="a", **more):
+    reach = 2 * spread / math.sqrt(blocks)
+    body = {
+        "workload": "w", "environment": environment, "engine": "local", "reference": "base:w@local", "metric": "m",
+        "ratio": ratio, "low": ratio * math.exp(-reach), "high": ratio * math.exp(reach), "p": None,
+        "verdict": "faster", "blocks": blocks, "spread": spread, "arm": f"{environment}:w@local", "primary": True,
+    }  # fmt: skip
+    return Effect(**{**body, **more})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "answer"),
+    [
+        (effect(1.25), effect(1.25), "reproduced"),
+        (effect(1.25), effect(1.26), "reproduced"),
+        (effect(1.25), effect(1.10), "not reproduced"),
+        (effect(1.25), effect(0.80), "not reproduced"),
+        (effect(1.25, spread=0.2), effect(1.20, spread=0.2), "undecided"),
+        (effect(1.25), effect(1.25, blocks=1, low=None, high=None), "undecided"),
+        (effect(1.25, low=None, high=None), effect(1.25), "undecided"),
+        (effect(1.25), None, "undecided"),
+    ],
+)
+def test_an_effect_is_reproduced_not_reproduced_or_undecided(one, other, answer):
+    second = Analysis(PLAN, (other,) if other else ())
+    found = compare(Analysis(PLAN, (one, effect(1.0, environment="control"))), second)
+    assert [item.answer for item in found] == [answer]
+
+
+def test_a_missing_interval_never_becomes_a_claim():
+    assert answer_of(None, None, 0.05) == "undecided"
+    assert difference(effect(1.2, blocks=1), effect(1.2)) is None
+
+
+def test_swapping_the_two_runs_inverts_the_interval():
+    low, high = difference(effect(1.3, 0.05, 7), effect(1.1, 0.02, 12))
+    assert difference(effect(1.1, 0.02, 12), effect(1.3, 0.05, 7)) == pytest.approx((1 / high, 1 / low))
+
+
+def test_identical_effects_are_called_different_no_more_often_than_promised():
+    chance = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(2000):
+        pair = []
+        for blocks, noise in ((8, 0.02), (12, 0.05)):
+            logs = chance.normal(0.2, noise, blocks)
+            pair.append(effect(math.exp(logs.mean()), float(logs.std(ddof=1)), blocks))
+        low, high = difference(*pair)
+        wrong += low > 1 or high < 1
+    assert wrong / 2000 == pytest.approx(0.05, abs=0.015)
+
+
+def test_directions_are_compared_only_where_both_runs_have_one():
+    def same(first, second):
+        found = compare(Analysis(PLAN, (effect(1.1, verdict=first),)), Analysis(PLAN, (effect(1.1, verdict=second),)))
+        return found[0].same_direction
+
+    assert same("faster", "faster") is True
+    assert same("faster", "slower") is False
+    assert same("faster", "same") is None
+    assert same("undecided", "faster") is None
+
+
+class Fact:
+    """The parts of a Run that differences are looked for in."""
+
+    def __init__(self, **more):
+        self.host = {"cpu_model": "x", "cpus": [0, 1]}
+        self.bench_digest = "sha256:1"
+        self.environments = {"a": {"variables": {"OMP_NUM_THREADS": "2"}, "preload": [], "cpus": None}}
+        self.images = {"default@local": {"lock_digest": "sha256:9", "package torch": "2.13.0"}}
+        self.skipped = {}
+        self.__dict__.update(more)
+
+
+def test_what_differs_is_listed_one_by_one_and_tuples_equal_lists():
+    assert run_differences(Fact(), Fact(host={"cpu_model": "x", "cpus": (0, 1)})) == []
+    other = Fact(
+        host={"cpu_model": "y", "cpus": [0, 1]}, skipped={"a:w@local": "no libiomp5"},
+        environments={"a": {"variables": {"OMP_NUM_THREADS": "64"}, "preload": [], "cpus": None}},
+    )  # fmt: skip
+    told = [str(item) for item in run_differences(Fact(), other)]
+    assert told == [
+        "host: cpu_model was x, is y",
+        "environment a: OMP_NUM_THREADS was 2, is 64",
+        "a:w@local: skipped here was absent, is no libiomp5",
+    ]
+
+
+def test_images_are_compared_by_what_they_are_made_of_and_by_their_bits():
+    assert image_differences(Fact(), Fact(), {}, {}) == []
+    newer = Fact(images={"default@local": {"lock_digest": "sha256:8", "package torch": "2.14.1"}})
+    told = image_differences(Fact(), newer, {"default@apptainer": {"sha256": "1"}}, {"default@apptainer": "2"})
+    assert [item.what for item in told] == ["lock_digest", "package torch", "sha256 of its file"]

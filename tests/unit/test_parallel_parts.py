@@ -1,0 +1,334 @@
+"""The pure parts of parallel training: shares, scaling, merging, finding the culprit, reading GPU facts."""
+
+import ctypes
+import json
+import signal
+import sys
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import options as workload_options
+from bench.errors import BenchError, RunError
+from bench.evidence import collectives, cuda, nvml, onednn
+from bench.parallel import choices, launch, ranks
+
+ROOT = Path(__file__).parents[2]
+
+
+def options(**chosen):
+    return {**workload_options.defaults(), **chosen}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "99999"])
+def test_a_bad_number_of_processes_in_the_environment_is_refused(text):
+    with pytest.raises(BenchError, match="BENCH_PROCESSES"):
+        choices.processes(options(parallel="ddp"), {"BENCH_PROCESSES": text})
+
+
+def test_the_option_wins_over_the_variable_and_single_process_ways_ignore_both():
+    variables = {"BENCH_PROCESSES": "4"}
+    assert choices.processes(options(parallel="ddp"), variables) == 4
+    assert choices.processes(options(parallel="ddp", processes=3), variables) == 3
+    assert choices.processes(options(parallel="ddp"), {}) == 2
+    assert choices.processes(options(parallel="pipeline"), variables) == 1
+    assert choices.processes(options(), variables) == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "scaling", "batch", "rate"),
+    [
+        ("job", "none", 64, 0.1),
+        ("job", "linear", 64, 0.1),
+        ("process", "none", 256, 0.1),
+        ("process", "linear", 256, 0.4),
+        ("process", "square-root", 256, 0.2),
+    ],
+)
+def test_batch_and_learning_rate_scaling_are_explicit(scope, scaling, batch, rate):
+    chosen = options(parallel="ddp", batch_scope=scope, learning_rate_scaling=scaling)
+    assert choices.effective_batch(chosen, 4) == batch
+    assert choices.learning_rate(chosen, 4) == pytest.approx(rate)
+
+
+@given(st.integers(1, 500), st.integers(1, 64), st.integers(1, 9))
+def test_every_sample_is_seen_once_by_one_rank_and_in_the_order_of_one_process(count, batch, world):
+    torch = pytest.importorskip("torch")
+    from bench.parallel import shards
+
+    def order():
+        return list(shards.epoch_order(count, batch, torch.Generator().manual_seed(1)))
+
+    alone = [numbers.tolist() for numbers in order()]
+    cut = [[shards.share(numbers, rank, world).tolist() for rank in range(world)] for numbers in order()]
+    assert [list(chain(*parts)) for parts in cut] == alone
+    assert sorted(chain(*alone)) == list(range(count))
+    assert all(max(map(len, parts)) - min(map(len, parts)) <= 1 for parts in cut)
+
+
+def record(rank, peak, skipped=None):
+    return {
+        "skipped": skipped,
+        "rank": {"rank": rank},
+        "timing": {"steps_ns": [rank], "training_ns": 10 + rank},
+        "metrics": {"peak_rss_bytes": peak, "samples_per_s": 5.0 + rank},
+        "evidence": {"parallel": {"ranks": []}},
+    }
+
+
+def test_counters_are_summed_over_ranks_and_unknown_stays_unknown():
+    merged = launch.merge([record(0, 10), record(1, 20)])
+    assert merged["metrics"] == {"peak_rss_bytes": 30, "samples_per_s": 5.0}
+    assert [part["peak_rss_bytes"] for part in merged["evidence"]["parallel"]["ranks"]] == [10, 20]
+    assert launch.merge([record(0, 10), record(1, None)])["metrics"]["peak_rss_bytes"] is None
+
+
+def test_one_skipping_rank_skips_the_job():
+    merged = launch.merge([record(0, 10), {"skipped": "no GPU", "rank": {"rank": 1}, "metrics": None}])
+    assert merged["skipped"] == "no GPU"
+    assert "rank" not in merged
+
+
+def started(tmp_path, programs):
+    python = [sys.executable, "-S", "-c"]
+    return ranks.Ranks(lambda rank: [*python, programs[rank]], len(programs), str(tmp_path), str(tmp_path))
+
+
+LOST = "import sys; print('Connection closed by peer', file=sys.stderr); sys.exit(1)"
+KILLED = "import os, time; time.sleep(0.3); os.kill(os.getpid(), 9)"
+OWN = "import sys, time; time.sleep(0.3); sys.exit('out of luck')"
+FOREVER = "import time; time.sleep(1000)"
+
+
+@pytest.mark.parametrize(
+    ("programs", "rank", "how"),
+    [
+        ([LOST, KILLED, LOST], 1, "was killed by SIGKILL"),
+        ([LOST, OWN, FOREVER], 1, "ended with exit status 1"),
+        ([FOREVER, LOST], 1, "ended with exit status 1"),
+    ],
+)
+def test_the_rank_that_broke_is_named_not_the_one_that_lost_it(tmp_path, programs, rank, how):
+    running = started(tmp_path, programs)
+    failure = running.wait()
+    assert (failure.rank, failure.how) == (rank, how)
+    assert all(process.poll() is not None for process in running.processes)
+
+
+def test_ranks_that_all_end_well_are_no_failure(tmp_path):
+    assert started(tmp_path, ["", "import time; time.sleep(0.1)"]).wait() is None
+
+
+def test_a_rank_that_cannot_be_started_takes_the_others_with_it(tmp_path):
+    pids = tmp_path / "pid"
+    first = [sys.executable, "-S", "-c", f"import os,time; open({str(pids)!r},'w').write('x'); time.sleep(1000)"]
+    with pytest.raises(FileNotFoundError):
+        ranks.Ranks(lambda rank: first if rank == 0 else ["/nowhere/python"], 2, str(tmp_path), str(tmp_path))
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(pids).encode() in read(p)]
+
+
+def read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("mistake", ["half a gradient", "a shard twice"])
+def test_the_check_against_one_process_catches_a_mistake(mistake):
+    torch = pytest.importorskip("torch")
+    from bench import models, training
+    from bench.parallel import equality, methods, shards
+    from bench.parallel.devices import Cpu
+    from bench.parallel.meeting import Place
+
+    chosen = options(verify_steps=4, batch_size=16)
+    samples = Random(torch)
+
+    def losses(wrong):
+        torch.manual_seed(chosen["seed"])
+        model = models.build(chosen, (1, 28, 28), 10)
+        step = methods.Step(model, training.optimizer_for(model.parameters(), chosen), chosen, Place(), Cpu())
+        source = shards.batches(samples, chosen, 16, 0, 1)
+        if wrong == "half a gradient":
+            step.world = 0.5
+        if wrong == "a shard twice":
+            source = ((doubled(images), doubled(labels), total) for images, labels, total in source)
+        return equality.losses_of(step, source, 4, Place())
+
+    reference = equality.one_process_losses(samples, chosen, 1)
+    assert equality.compare(losses(None), reference, "cpu")["steps"] == 4
+    with pytest.raises(RunError, match="not equal to one process"):
+        equality.compare(losses(mistake), reference, "cpu")
+    with pytest.raises(RunError, match="not equal to one process"):
+        equality.compare([float("nan")] * 4, reference, "cpu")
+
+
+def doubled(rows):
+    half = rows[: len(rows) // 2]
+    return half.repeat(2, *[1] * (half.dim() - 1))
+
+
+class Random:
+    """Samples of the shape of Fashion-MNIST."""
+
+    def __init__(self, torch):
+        torch.manual_seed(3)
+        self.images = torch.randint(0, 256, (200, 1, 28, 28), dtype=torch.uint8)
+        self.labels = torch.randint(0, 10, (200,))
+        self.set = SimpleNamespace(shape=(1, 28, 28), classes=10)
+
+
+@pytest.mark.parametrize("way", ["pipeline", "dp"])
+@pytest.mark.parametrize("batch", [7, 1])
+def test_a_cut_network_gives_the_scores_of_the_whole_one_and_passes_errors_on(way, batch):
+    torch = pytest.importorskip("torch")
+    from bench import models
+    from bench.parallel import pipeline
+
+    model = models.build(options(), (1, 28, 28), 10)
+    images = torch.rand(batch, 1, 28, 28)
+    whole = model(images)
+    cpu = torch.device("cpu")
+    cut = (
+        pipeline.Pipeline(pipeline.stages_of(model, 2), [cpu, cpu], 3)
+        if way == "pipeline"
+        else pipeline.ThreadedDataParallel(model, 2)
+    )
+    assert torch.allclose(cut(images), whole, atol=1e-5)
+    with torch.no_grad():
+        assert not cut(images).requires_grad
+    with pytest.raises(RuntimeError):
+        cut(torch.rand(batch, 3, 28, 28))
+
+
+def test_an_empty_share_adds_nothing_and_breaks_nothing():
+    torch = pytest.importorskip("torch")
+    from bench import models, training
+    from bench.parallel import methods
+    from bench.parallel.devices import Cpu
+    from bench.parallel.meeting import Place
+
+    model = models.build(options(), (1, 28, 28), 10)
+    step = methods.Step(model, training.optimizer_for(model.parameters(), options()), options(), Place(), Cpu())
+    loss = step(torch.rand(0, 1, 28, 28), torch.zeros(0, dtype=torch.long), 2)
+    assert loss.item() == 0.0
+    assert all(not parameter.grad.any() for parameter in model.parameters())
+
+
+def test_batch_norm_is_named_as_what_makes_shares_unequal():
+    torch = pytest.importorskip("torch")
+    from bench.parallel import equality
+
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    equality.refuse_what_cannot_be_equal(model, options())
+    with pytest.raises(BenchError, match="BatchNorm2d sees its share"):
+        equality.refuse_what_cannot_be_equal(model, options(verify_steps=1))
+
+
+VERBOSE = """\
+onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71)
+onednn_verbose,v1,info,cpu,runtime:OpenMP,nthr:2
+onednn_verbose,v1,info,cpu,isa:Intel AVX2
+onednn_verbose,v1,primitive,create:cache_miss,cpu,convolution,jit:avx2,forward_training,src:f32,attr-scratchpad:user
+onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,forward_training,src:f32,attr-scratchpad:user{},mb4,0.03
+onednn_verbose,v1,primitive,create:cache_{},cpu,convolution,jit:avx2,forward_training,src:f32,attr-scratchpad:user
+"""
+
+
+def test_onednn_s_own_words_are_read():
+    seen = onednn.described(VERBOSE.format("", "hit"))
+    assert seen == {
+        "version": "3.12.0",
+        "isa": "Intel AVX2",
+        "runtime": "OpenMP",
+        "implementation": "jit:avx2",
+        "fpmath": "strict",
+        "primitive_cache": True,
+    }
+    other = onednn.described(VERBOSE.format(" attr-fpmath:bf16", "miss"))
+    assert (other["fpmath"], other["primitive_cache"]) == ("bf16", False)
+    assert set(onednn.described("").values()) == {None}
+
+
+def test_hidden_nccl_settings_are_reported(tmp_path):
+    file = tmp_path / "nccl.conf"
+    file.write_text("# site\nNCCL_ALGO=Ring # fast\nNCCL_DEBUG = WARN\nnonsense\n")
+    assert collectives.hidden_settings([str(file), str(tmp_path / "absent")]) == {
+        str(file): {"NCCL_ALGO": "Ring", "NCCL_DEBUG": "WARN"}
+    }
+
+
+@pytest.mark.parametrize(("number", "text"), [(22703, "2.27.3"), (2804, "2.8.4"), (21005, "2.10.5")])
+def test_nccl_version_numbers_are_written_as_people_do(number, text):
+    assert collectives.nccl_version(number) == text
+
+
+def test_throttle_reasons_are_named_and_unknown_bits_are_kept():
+    assert nvml.throttle_reasons(0) == []
+    assert nvml.throttle_reasons(0x44) == ["software-power-cap", "hardware-thermal-slowdown"]
+    assert nvml.throttle_reasons(0x1000) == ["0x1000"]
+
+
+def test_only_cuda_libraries_that_are_mapped_are_listed():
+    seen = cuda.loaded(["/x/libcudnn.so.9", "/usr/lib/libc.so.6", "/x/libcudart.so.13", "/y/libnccl.so.2"])
+    assert sorted(seen) == ["libcudart", "libcudnn", "libnccl"]
+
+
+class FakeNvml:
+    """Answers as nvml.h says; no GPU can be had to answer in its place."""
+
+    def __init__(self):
+        self.open = 0
+
+    def __getattr__(self, name):
+        def answer(*arguments):
+            numbers = {"nvmlDeviceGetCount_v2": 1, "nvmlDeviceGetTemperature": 61, "nvmlDeviceGetClockInfo": 1755}
+            if name == "nvmlInit_v2":
+                self.open += 1
+            elif name == "nvmlShutdown":
+                self.open -= 1
+            elif name == "nvmlDeviceGetPowerUsage":
+                return 3  # not supported
+            elif name == "nvmlDeviceGetComputeRunningProcesses_v3":
+                arguments[1]._obj.value = 2
+                arguments[2][0].pid, arguments[2][1].pid = 77, 55
+            elif name == "nvmlDeviceGetName":
+                arguments[1].value = b"A GPU"
+            elif name == "nvmlDeviceGetEccMode":
+                arguments[1]._obj.value = 1
+            elif name in numbers:
+                arguments[-1]._obj.value = numbers[name]
+            return 0
+
+        return answer
+
+
+def test_the_state_of_a_gpu_is_read_and_what_it_cannot_tell_is_unknown():
+    fake = FakeNvml()
+    with nvml.Nvml(fake) as library:
+        device = library.device(library.count() - 1)
+    assert fake.open == 0
+    assert device["name"] == "A GPU"
+    assert device["temperature_c"] == 61
+    assert device["clocks"]["sm_mhz"] == 1755
+    assert device["power_mw"] is None
+    assert device["ecc"] == {"current": True, "pending": False}
+    assert device["processes"] == [55, 77]
+    assert device["throttle"] == []
+    json.dumps(device)
+
+
+def test_the_process_list_has_the_layout_of_nvml_h():
+    assert ctypes.sizeof(nvml._Process) == 24
+    assert nvml._Process.used.offset == 8
+
+
+def test_signals_are_named_and_status_kept():
+    assert ranks.ended_how(-signal.SIGSEGV) == "was killed by SIGSEGV"
+    assert ranks.ended_how(3) == "ended with exit status 3"
+    assert Path(ranks.python()[0]).name.startswith("python")

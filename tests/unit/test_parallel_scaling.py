@@ -1,0 +1,45 @@
+"""Efficiency per number of processes, from a factor called ``processes``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from envmatrix.plan import Arm
+from envmatrix.report.scaling import scaling, scaling_sentence
+from envmatrix.report.summary import Group, Row
+from envmatrix.stats.effects import Effect
+from envmatrix.stats.metrics import THROUGHPUT
+
+
+def row(name: str, processes: str, ratio: float | None = None, **levels: str) -> Row:
+    arm = Arm(f"{name}:ddp@local", name, name, "ddp", "local", None if ratio is None else "one:ddp@local")
+    fields = dict.fromkeys(Effect.__dataclass_fields__)
+    known = {"ratio": ratio, "low": ratio and ratio - 0.2, "high": ratio and ratio + 0.2}
+    effect = None if ratio is None else Effect(**{**fields, **known})  # type: ignore[arg-type]
+    return Row(arm, effect, None, None, None, {}, {"processes": processes, **levels}, "", "")
+
+
+def group(*rows: Row, baseline: str = "1") -> Group:
+    return Group("ddp", "local", THROUGHPUT, row("one", baseline), None, rows)
+
+
+def test_efficiency_is_speed_up_per_process_with_its_interval() -> None:
+    four, two = scaling(group(row("four", "4", 2.0), row("two", "2", 1.6)))[::-1]
+    assert (two.processes, two.efficiency, two.low, two.high) == (2, 0.8, pytest.approx(0.7), pytest.approx(0.9))
+    assert four.efficiency == 0.5
+    sentence = scaling_sentence(group(row("two", "2", 1.6)))
+    assert sentence == "efficiency (speed-up per process, 1 is 100 %): 2 processes 80% [70%, 90%]"
+
+
+def test_a_baseline_of_two_processes_counts_from_there() -> None:
+    assert scaling(group(row("four", "4", 2.0), baseline="2"))[0].efficiency == 1.0
+
+
+def test_without_numbers_of_processes_or_with_other_changes_nothing_is_claimed() -> None:
+    assert scaling_sentence(group(row("x", "4", 2.0), baseline="default")) is None
+    assert scaling(group(row("same", "1", 1.1))) == ()
+    assert scaling(group(row("other", "2", 1.5, malloc="tcmalloc"))) == ()
+    unmeasured = replace(row("two", "2", 1.0), effect=None)
+    assert "2 processes not measured" in str(scaling_sentence(group(unmeasured)))

@@ -1,0 +1,99 @@
+"""Processes are started as asked, bounded, and ended for good."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from envmatrix.errors import EnvmatrixError
+from envmatrix.process import run, run_logged
+
+
+def logged(tmp_path, code, *arguments, limit_s=20.0, env=None, cpus=()):
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        argv = [sys.executable, "-c", code, *arguments]
+        ended = run_logged(argv, env=env or {}, cwd=tmp_path, log=file, limit_s=limit_s, cpus=cpus)
+    return ended, log.read_text()
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_arguments_and_variables_arrive_exactly_and_nothing_else_does(tmp_path):
+    hostile = "a b\t'\"$HOME`id`;|&\\ ,=é"
+    code = "import os,sys; print(sys.argv[1] == os.environ['X'], sorted(set(os.environ) - {'LC_CTYPE'}))"
+    ended, text = logged(tmp_path, code, hostile, env={"X": hostile})
+    assert ended.ok
+    assert text == "True ['X']\n"
+
+
+def test_a_process_that_does_not_end_is_ended_with_all_its_children(tmp_path):
+    code = """
+import os, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = os.fork()
+print(os.getpid() if child else os.getpid(), flush=True)
+time.sleep(60)
+"""
+    ended, text = logged(tmp_path, code, limit_s=0.5)
+    assert ended.timed_out
+    assert "ran past its limit" in str(ended)
+    time.sleep(0.1)
+    assert not [pid for pid in map(int, text.split()) if alive(pid)]
+
+
+def test_a_signal_is_named(tmp_path):
+    ended, _ = logged(tmp_path, "import os; os.kill(os.getpid(), 11)")
+    assert str(ended) == "was killed by SIGSEGV"
+
+
+def test_children_left_in_the_background_are_ended_too(tmp_path):
+    code = "import os,time\nif os.fork() == 0:\n print(os.getpid(), flush=True); time.sleep(60)\ntime.sleep(0.3)"
+    ended, text = logged(tmp_path, code)
+    time.sleep(0.1)
+    assert ended.ok
+    assert not alive(int(text))
+
+
+def test_the_cpu_set_is_in_place_before_the_program_starts(tmp_path):
+    last = max(os.sched_getaffinity(0))
+    _, text = logged(tmp_path, "import os; print(os.sched_getaffinity(0))", cpus=(last,))
+    assert text.strip() == f"{{{last}}}"
+
+
+def test_a_program_that_is_not_there_is_told():
+    with pytest.raises(EnvmatrixError, match="cannot start /no/such/program"):
+        run(["/no/such/program"], limit_s=1)
+
+
+def test_output_and_status_come_back():
+    done = run([sys.executable, "-c", "import sys; print(input()); sys.exit(3)"], limit_s=20, input_text="hello")
+    assert (done.exit.code, done.stdout) == (3, "hello\n")
+
+
+def test_a_trial_dies_with_the_runner_that_was_killed(tmp_path):
+    runner = f"""
+import sys; from pathlib import Path; from envmatrix.process import run_logged
+with open({str(tmp_path / "log")!r}, "wb") as log:
+    code = "import os,time; print(os.getpid(), flush=True); time.sleep(60)"
+    run_logged([sys.executable, "-c", code], env={{}}, cwd=Path("."), log=log, limit_s=60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", runner], cwd=Path(__file__).parents[2])
+    log = tmp_path / "log"
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and not (log.exists() and log.read_text().strip()):
+        time.sleep(0.05)
+    child = int(log.read_text())
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(0.3)
+    assert not alive(child)

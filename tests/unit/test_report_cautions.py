@@ -1,0 +1,60 @@
+"""Warnings about the machine: each appears when it should, and only then."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from envmatrix.report.cautions import Kind
+from envmatrix.report.summary import summarise_samples
+from envmatrix.stats.samples import fold
+from tests.synthetic import Machine, make_plan, make_run, make_trials
+
+PLAN = make_plan(("fast",))
+
+
+def kinds_after(change=lambda trial: trial, **run):
+    trials = [change(trial) for trial in make_trials(PLAN, Machine({}, noise=0.01, stand_in=False), 10)]
+    summary = summarise_samples(make_run(PLAN, **{"host": {"cpus": [0, 1]}, **run}), fold(PLAN, trials))
+    assert all(caution.text and caution.remedy for caution in summary.cautions)
+    return {caution.kind for caution in summary.cautions}
+
+
+def of_system(name, value):
+    def change(trial):
+        trial.record["evidence"]["system"][name] = value(trial) if callable(value) else value
+        return trial
+
+    return change
+
+
+def slower_every_block(trial):
+    trial.record["metrics"]["samples_per_s"] *= math.exp(-0.01 * trial.block)
+    return trial
+
+
+def test_a_quiet_run_has_no_warning():
+    assert kinds_after() == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (slower_every_block, Kind.DRIFT),
+        (of_system("steal_ticks", 60), Kind.STEAL),
+        (of_system("load_1m", 9.0), Kind.OTHER_LOAD),
+        (of_system("mhz", lambda trial: 3000.0 - 400 * (trial.block % 2)), Kind.FREQUENCY),
+        (lambda trial: replace(trial, node=f"n{trial.block}"), Kind.MIXED_HOSTS),
+    ],
+)
+def test_what_the_machine_did_is_told(change, kind):
+    assert kinds_after(change) == {kind}
+
+
+def test_levels_that_claim_nothing_are_told():
+    environments = {"baseline": {"levels": {"malloc": "glibc"}}, "fast": {"levels": {"malloc": "tc"}}}
+    assert kinds_after(environments=environments) == {Kind.UNVERIFIED}
+    environments["fast"]["claims"] = {"malloc": ["libtcmalloc"]}
+    assert kinds_after(environments=environments) == set()

@@ -1,0 +1,58 @@
+"""Which operators an environment made faster."""
+
+from dataclasses import replace
+
+import pytest
+
+from envmatrix.report import summarise
+from envmatrix.report.html_file import to_html
+from envmatrix.report.markdown import to_markdown
+from envmatrix.store import RunFolder
+from tests.synthetic import Machine, make_plan, make_run, make_trials
+
+STEPS = 5
+
+
+def profile(conv_ns, other):
+    operators = [{"name": "aten::convolution", "self_ns": conv_ns * STEPS}, {"name": other, "self_ns": 500_000 * STEPS}]
+    return {"steps": STEPS, "phases_ns": {}, "operators": operators}
+
+
+@pytest.fixture
+def summary(tmp_path):
+    plan = make_plan(("baseline", "fast<b>"))
+    folder = RunFolder(tmp_path / "run")
+    folder.create(make_run(plan))
+    for trial in make_trials(plan, Machine(speed={"fast<b>": 1.3}), 7):
+        fast = trial.environment == "fast<b>"
+        found = profile(1_000_000 if fast else 2_000_000, "aten::addmm" if fast else "aten::relu_")
+        folder.append(replace(trial, record={**trial.record, "profile": found}))
+    return summarise(folder)
+
+
+def test_an_operator_is_compared_with_the_reference_per_step(summary):
+    (table,) = summary.operators
+    assert (table.reference, table.environments) == ("baseline", ("fast<b>",))
+    convolution, relu = table.rows
+    assert (convolution.name, convolution.reference_s, convolution.speedups) == (
+        "aten::convolution",
+        pytest.approx(0.002),
+        {"fast<b>": pytest.approx(2.0)},
+    )
+    assert convolution.share == pytest.approx(0.8)
+    assert relu.speedups == {"fast<b>": None}, "an operator that did not run there has no ratio"
+
+
+def test_reports_show_it_and_escape_names(summary):
+    for text in (to_html(summary), to_markdown(summary)):
+        assert "aten::convolution" in text
+        assert "fast<b>" not in text
+
+
+def test_without_profiles_there_is_no_table(tmp_path):
+    plan = make_plan(("baseline", "a"))
+    folder = RunFolder(tmp_path / "run")
+    folder.create(make_run(plan))
+    for trial in make_trials(plan, Machine(speed={}), 3):
+        folder.append(replace(trial, record={**trial.record, "profile": {"steps": 0, "operators": [3, None]}}))
+    assert summarise(folder).operators == ()

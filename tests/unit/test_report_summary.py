@@ -1,0 +1,204 @@
+"""The Summary and what is written from it: right, robust, and harmless with hostile words."""
+
+from __future__ import annotations
+
+import io
+import json
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from envmatrix.report.cautions import Kind
+from envmatrix.report.html_file import to_html
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise
+from envmatrix.report.terminal import present
+from envmatrix.report.write import write_reports
+from envmatrix.store import RunFolder, Trial
+from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
+
+EVERYONE = ("baseline", "control", "fast", "slow")
+HOSTILE = "</td></svg><script>alert(1)</script><img src=x onerror=alert(2)>\"'`|[red]\x1b[31m\ud800\u202e\n"
+
+
+class Tags(HTMLParser):
+    """Collects the tags and checks that they close."""
+
+    VOID = frozenset({"meta", "br", "img", "input", "link"})
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.open, self.attributes = set(), [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.add(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def tags_of(html):
+    tags = Tags()
+    tags.feed(html)
+    assert tags.open == []
+    return tags
+
+
+def printed(summary):
+    out = io.StringIO()
+    present(summary, Console(file=out, width=160, force_terminal=False))
+    return out.getvalue()
+
+
+@pytest.fixture
+def made(tmp_path):
+    def make(machine=None, blocks=8, environments=("fast", "slow"), **more):
+        plan = make_plan(environments, **more)
+        return write_run(tmp_path / "run", plan, machine or Machine({"fast": 1.25, "slow": 0.8}), blocks)
+
+    return make
+
+
+def test_summary_json_has_the_promised_keys_and_the_right_answer(made):
+    folder = made()
+    write_reports(folder)
+    body = json.loads((folder.path / "summary.json").read_text())
+    assert (body["schema"], body["run"]) == (1, "run")
+    keys = {"workload", "environment", "metric", "ratio", "low", "high", "p", "verdict", "blocks", "flags"}
+    assert all(keys <= set(effect) for effect in [*body["effects"], body["control"]])
+    fast = next(e for e in body["effects"] if (e["environment"], e["metric"]) == ("fast", "samples_per_s"))
+    assert fast["low"] < 1.25 < fast["high"]
+    assert fast["verdict"] == "faster"
+    assert body["control"]["low"] < 1 < body["control"]["high"]
+    assert body["best"][0]["environment"] == "fast"
+    assert "stand-in-data" in fast["flags"]
+
+
+def test_the_terminal_names_the_best_the_noise_floor_and_the_stand_in_data(made):
+    text = printed(summarise(made()))
+    assert "fast is 1.2" in text
+    assert "noise floor: control" in text
+    assert "fashion-mnist-stand-in" in text
+    assert "envmatrix export fast" in text
+
+
+def test_an_environment_that_did_other_work_is_never_called_the_best(made):
+    summary = summarise(made(Machine({"fast": 2.0, "slow": 1.3}, loss={"fast": 0.9})))
+    assert summary.groups[0].best.arm.environment == "slow"
+    assert Kind.UNEQUAL_WORK in {caution.kind for caution in summary.cautions}
+
+
+@pytest.mark.parametrize(
+    ("machine", "blocks", "kind"),
+    [
+        (Machine({}), 0, Kind.NOTHING_MEASURED),
+        (Machine({}, outcome=dict.fromkeys(EVERYONE, "failed")), 3, Kind.NOTHING_MEASURED),
+        (Machine({}, outcome={"baseline": "failed"}), 7, Kind.NO_REFERENCE),
+        (Machine({}), 1, Kind.TOO_FEW_BLOCKS),
+        (Machine({}, outcome={"slow": "invalid"}), 7, Kind.INVALID),
+        (Machine({}, outcome={"slow": "timed_out"}), 7, Kind.FAILED),
+    ],
+    ids=["no trial", "all failed", "no baseline", "one block", "invalid", "timed out"],
+)  # fmt: skip
+def test_a_poor_run_still_gets_every_report_and_a_warning_with_a_remedy(made, machine, blocks, kind):
+    folder = made(machine, blocks)
+    summary = write_reports(folder)
+    assert kind in {caution.kind for caution in summary.cautions}
+    assert all(caution.remedy and caution.text for caution in summary.cautions)
+    assert printed(summary)
+    tags_of((folder.path / "report.html").read_text())
+    json.loads((folder.path / "summary.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_no_best_is_named_when_nothing_is_shown_to_be_faster(made):
+    summary = summarise(made(Machine({"fast": 1.0, "slow": 0.7})))
+    assert summary.groups[0].best is None
+    assert summary.groups[0].headline == "No environment is shown to be faster than baseline."
+
+
+def test_a_run_that_raced_says_who_stopped_and_why(made):
+    machine = Machine({"fast": 1.3, "slow": 0.7}, noise=0.01, stand_in=False)
+    folder = made(machine, 20, environments=("fast", "slow"), race=True)
+    summary = write_reports(folder)
+    assert [item.arm for item in summary.race.stopped] == ["slow:cnn@local"]
+    assert "slow:cnn@local after 6 blocks: not the best" in (folder.path / "report.html").read_text()
+
+
+def test_a_factorial_run_shows_what_each_factor_brings(tmp_path):
+    cells = {"baseline": ("glibc", "gnu"), "t": ("tc", "gnu"), "i": ("glibc", "intel"), "ti": ("tc", "intel")}
+    levels = {name: {"levels": dict(zip(("malloc", "openmp"), cell, strict=True))} for name, cell in cells.items()}
+    plan = make_plan(tuple(cells)[1:], workloads=("cnn", "mlp"))
+    speed = {"t": 1.25, "i": 1.1, "ti": 1.375}
+    folder = write_run(tmp_path / "run", plan, Machine(speed, noise=0.01), 8, environments=levels)
+    summary = write_reports(folder)
+    page = (folder.path / "report.html").read_text()
+    assert {share.factor for share in summary.attributions[0].shares} == {"malloc", "openmp"}
+    assert "What brings the gain of ti: cnn on local" in page
+    assert "Environments and workloads" in page
+    tags_of(page)
+
+
+def test_a_ladder_shows_what_each_step_adds(tmp_path):
+    plan = make_plan(("a", "b"))
+    design = {"ladder": ["a", "b"]}
+    folder = write_run(tmp_path / "run", plan, Machine({"a": 1.1, "b": 1.3}, noise=0.01), 8, design=design)
+    summary = write_reports(folder)
+    assert [step.environment for step in summary.ladders["cnn on local"]] == ["a", "b"]
+    assert "What each step adds" in (folder.path / "report.html").read_text()
+
+
+def hostile_run(path):
+    plan = make_plan((HOSTILE, "b\\|*_`<b>"), workloads=(HOSTILE,), design=HOSTILE)
+    run = make_run(plan, HOSTILE, host={HOSTILE: HOSTILE, "n": [HOSTILE]}, matrix_text=HOSTILE * 3,
+                   command=(HOSTILE,), skipped={plan.arms[3].name: HOSTILE})  # fmt: skip
+    folder = RunFolder(path)
+    folder.create(run)
+    for trial in make_trials(plan, Machine({}), 7):
+        trial.record["evidence"]["malloc"]["library"] = HOSTILE
+        trial.record["data"]["name"] = HOSTILE
+        folder.append(trial)
+    folder.append(Trial("t", 7, 0, "control", HOSTILE, "local", "failed", HOSTILE, node=HOSTILE))
+    return folder
+
+
+def test_hostile_names_and_reasons_stay_text_everywhere(tmp_path):
+    folder = hostile_run(tmp_path / "run")
+    summary = write_reports(folder)
+    tags = tags_of((folder.path / "report.html").read_text())
+    assert not tags.seen & {"script", "img"}
+    assert not [name for name, _ in tags.attributes if name.startswith("on")]
+    markdown = (folder.path / "report.md").read_text()
+    assert "<script" not in markdown
+    assert "<img" not in markdown
+    lines = [line.replace("\\|", "") for line in markdown.splitlines() if line.startswith("| ")]
+    widths = {len(line.split("|")) for line in lines}
+    assert widths <= {4, 6, 10}, "no cell breaks its table"
+    assert "\x1b" not in printed(summary) + markdown
+
+
+def test_the_page_loads_nothing_from_elsewhere(made):
+    tags = tags_of(to_html(summarise(made())))
+    links = [value for name, value in tags.attributes if name in {"src", "href", "action", "data"}]
+    assert links == ["#results"]
+    assert "script" not in tags.seen
+
+
+def test_groups_of_workloads_and_engines_each_have_their_table(made):
+    summary = summarise(made(Machine({"fast": 1.3}), workloads=("cnn", "mlp"), engines=("local", "docker")))
+    assert [(g.workload, g.engine) for g in summary.groups] == [
+        ("cnn", "local"), ("cnn", "docker"), ("mlp", "local"), ("mlp", "docker"),
+    ]  # fmt: skip
+    assert to_markdown(summary).count("| environment |") == 4
+    assert "baseline (against baseline on local)" in to_markdown(summary).replace("\\", "")
+
+
+def test_a_very_long_run_does_not_make_a_very_large_page(made):
+    summary = summarise(made(blocks=1200, environments=("fast", "slow"), max_blocks=2000))
+    assert len(to_html(summary)) < 400_000

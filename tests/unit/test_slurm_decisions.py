@@ -1,0 +1,128 @@
+"""What is made of Slurm's answers, and what is decided when a job ends too early."""
+
+import dataclasses
+
+import pytest
+
+from envmatrix.errors import EngineError, InputError
+from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
+from envmatrix.launchers.slurm.files import BlockFolder, trial_end
+from envmatrix.launchers.slurm.flight import clock_offset, explain_loss
+from envmatrix.process import Exit
+
+SINFO = """\
+n1|debug*|idle|8|1|4|2|16000|gpu,fast|none
+n2|debug*|down*|8|1|4|2|16000|(null)|Not responding | really
+n1|long|idle|8|1|4|2|16000|gpu,fast|none
+half a line|
+"""
+
+
+def state(name, node="n1", reason="None"):
+    return JobState("7", "envmatrix-x-b0000", name, node, reason)
+
+
+def test_nodes_are_read_with_their_default_partition_state_and_reason():
+    first, second, third = read_nodes(SINFO)
+    assert (first.name, first.partition, first.default, first.usable) == ("n1", "debug", True, True)
+    assert first.features == {"gpu", "fast"}
+    assert (second.usable, second.reason, second.features) == (False, "Not responding | really", frozenset())
+    assert (third.partition, third.default) == ("long", False)
+
+
+@pytest.mark.parametrize(
+    ("word", "usable"),
+    [("idle", True), ("mixed", True), ("allocated", True), ("idle~", True), ("planned", True), ("idle*", False),
+     ("down", False), ("drained", False), ("draining", False), ("fail", False), ("maint", False), ("unknown", False)],
+)  # fmt: skip
+def test_only_nodes_that_can_take_jobs_are_usable(word, usable):
+    assert dataclasses.replace(read_nodes(SINFO)[0], state=word).usable is usable
+
+
+def test_templates_are_filled_from_the_nodes_not_from_the_login_machine():
+    host = nodes_host(read_nodes(SINFO))
+    assert host.facts() == {
+        "logical_cpus": "8", "physical_cores": "4", "numa_nodes": "1", "cpu_list": "0-7", "physical_cpu_list": "0-3",
+        "last_cpu": "7",
+    }  # fmt: skip
+
+
+def test_nodes_of_different_shapes_and_no_node_at_all_are_told():
+    one = read_nodes(SINFO)[0]
+    other = dataclasses.replace(one, name="n9", cpus=64)
+    with pytest.raises(InputError, match="n9 has 64 CPUs"):
+        nodes_host([one, other])
+    with pytest.raises(EngineError, match="n2 is down"):
+        nodes_host([read_nodes(SINFO)[1]])
+
+
+def test_the_queue_is_read_and_foreign_lines_are_passed_over():
+    rows = read_queue("7|envmatrix-x-b0000|PENDING||Resources | x\nslurm_load_jobs error\n")
+    assert rows == [JobState("7", "envmatrix-x-b0000", "PENDING", "", "Resources | x")]
+    assert rows[0].alive
+    assert not any(state(name).alive for name in ("COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL"))
+
+
+def test_variables_that_would_override_a_script_are_left_out():
+    given = {"SBATCH_PARTITION": "x", "SLURM_JOB_ID": "1", "SQUEUE_FORMAT": "x", "SLURM_CONF": "/c", "PATH": "/bin"}
+    assert command_variables(given) == {"SLURM_CONF": "/c", "PATH": "/bin"}
+
+
+@pytest.mark.parametrize(
+    ("queue", "past", "stopped", "unusable", "cause", "excused", "give_up", "bad_node"),
+    [
+        (state("TIMEOUT", reason="TimeLimit"), "", None, {}, "TIMEOUT", False, False, ""),
+        (state("OUT_OF_MEMORY"), "", None, {}, "OUT_OF_MEMORY", False, False, ""),
+        (state("CANCELLED"), "", None, {}, "CANCELLED", True, True, ""),
+        (state("CANCELLED"), "", None, {"n1": "down"}, "CANCELLED", True, False, "n1"),
+        (state("NODE_FAIL"), "", None, {}, "NODE_FAIL", True, False, "n1"),
+        (state("PREEMPTED"), "", None, {}, "PREEMPTED", True, False, ""),
+        (state("FAILED"), "", None, {"n2": "down"}, "FAILED", False, False, ""),
+        (None, "TIMEOUT", None, {}, "TIMEOUT", False, False, ""),
+        (None, "CANCELLED by 0", None, {}, "CANCELLED", True, True, ""),
+        (None, "", None, {}, "UNKNOWN", False, False, ""),
+        (state("FAILED"), "", (69, "n1", "/x"), {}, "exit 69", True, False, "n1"),
+        (state("FAILED"), "", (75, "n2", ""), {}, "exit 75", True, False, ""),
+    ],
+)
+def test_why_a_job_ended_decides_who_is_blamed(queue, past, stopped, unusable, cause, excused, give_up, bad_node):
+    loss = explain_loss(queue, past, stopped, unusable)
+    assert (loss.cause, loss.excused, loss.give_up, loss.bad_node) == (cause, excused, give_up, bad_node)
+    assert loss.text
+
+
+def test_a_clock_is_called_wrong_only_when_it_certainly_is():
+    assert clock_offset(1000, submitted=1000, now=1060) == 0
+    assert clock_offset(1030, submitted=1000, now=1060) == 0
+    assert clock_offset(700, submitted=1000, now=1060) == -300
+    assert clock_offset(1360, submitted=1000, now=1060) == 300
+
+
+GOOD = {"job": "7", "node": "n1", "status": 0, "ooms": 0, "epoch": 5, "uptime": [10.0, 12.5], "limit": 60}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, Exit(0, 2.5)),
+        ({"status": 3}, Exit(3, 2.5)),
+        ({"status": 139}, Exit(-11, 2.5)),
+        ({"status": 124}, Exit(124, 2.5)),
+        ({"status": 124, "uptime": [10.0, 71.0]}, Exit(124, 61.0, timed_out=True)),
+        ({"status": 137, "uptime": [10.0, 76.0]}, Exit(-9, 66.0, timed_out=True)),
+        ({"status": 137, "ooms": 1}, Exit(-9, 2.5, out_of_memory=True)),
+        ({"status": 1, "ooms": 1}, Exit(1, 2.5)),
+    ],
+)
+def test_an_end_is_read_as_a_process_that_ended_here_would_be(tmp_path, change, expected):
+    assert trial_end(tmp_path, {**GOOD, **change}).exit == expected
+
+
+@pytest.mark.parametrize("change", [{"uptime": []}, {"status": "x"}, {"node": None, "epoch": None}, {"uptime": None}])
+def test_a_damaged_end_is_no_end_and_the_trial_runs_again(tmp_path, change):
+    assert trial_end(tmp_path, {**GOOD, **change}) is None
+    files = BlockFolder(tmp_path)
+    (tmp_path / "t1").mkdir()
+    (tmp_path / "t1" / "end").write_text("{half")
+    assert files.end("t1") is None
+    assert not (tmp_path / "t1").exists()

@@ -1,0 +1,47 @@
+"""What becomes of running jobs after a Ctrl-C: the question itself needs a person, so Slurm is stood in for."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from envmatrix.launchers.slurm.files import BlockFolder
+from envmatrix.launchers.slurm.flight import Flight
+from envmatrix.launchers.slurm.launcher import SlurmLauncher
+from envmatrix.store import RunFolder
+
+
+class Client:
+    def __init__(self):
+        self.cancelled = []
+
+    def cancel(self, jobs):
+        self.cancelled += jobs
+
+
+def launcher(tmp_path, ask):
+    run = SimpleNamespace(design={}, created="2026", skipped={})
+    made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), Client(), said.append, ask)
+    files = BlockFolder(tmp_path / "b0000")
+    made._flights[0] = Flight(0, {}, files, files.next_attempt(), job="7")
+    return made, files
+
+
+said: list = []
+
+
+@pytest.mark.parametrize(("answer", "cancelled"), [(True, ["7"]), (False, [])])
+def test_jobs_are_cancelled_only_when_the_answer_is_yes(tmp_path, answer, cancelled):
+    asked = []
+    made, files = launcher(tmp_path, lambda question: asked.append(question) or answer)
+    made.interrupted()
+    assert asked == ["cancel 1 Slurm job(s) of this run?"]
+    assert made._client.cancelled == cancelled
+    assert files.has_ended(1) is answer
+    assert ("resume" in said[-1]) is not answer
+
+
+def test_without_anybody_to_ask_jobs_go_on(tmp_path):
+    made, _ = launcher(tmp_path, None)
+    made.interrupted()
+    assert made._client.cancelled == []
+    assert "job(s) 7 go on in Slurm" in said[-1]

@@ -1,0 +1,78 @@
+"""How much nodes differ is estimated from the baseline, and never mixed up with the effects."""
+
+import math
+
+import numpy as np
+import pytest
+
+from envmatrix.plan import Plan, make_arms
+from envmatrix.stats.metrics import METRICS
+from envmatrix.stats.nodes import compare_nodes, difference_p, holm, nodes_of_blocks
+from envmatrix.stats.samples import fold
+from envmatrix.store import trial_of
+
+METRIC = {"w": METRICS["samples_per_s"]}
+
+
+def made(speeds, gains, blocks=12, noise=0.005, seed=1):
+    """Return trials of a run whose nodes have these speeds, and on which 'fast' gains so much."""
+    plan = Plan("d", make_arms(("fast",), ("w",), ("local",), "base"), 1, 2, 40, 0.03, 0.03, 60)
+    chance = np.random.default_rng(seed)
+    trials = []
+    for block in range(blocks):
+        node = sorted(speeds)[block % len(speeds)]
+        for slot in plan.block(block):
+            gain = gains[node] if slot.arm.environment == "fast" else 1.0
+            value = 1000 * speeds[node] * gain * math.exp(chance.normal(0, noise))
+            trials.append(trial_of(slot, "ok", node=node, record={"metrics": {"samples_per_s": value}}))
+    return plan, trials
+
+
+def reports(plan, trials):
+    nodes, mixed = nodes_of_blocks(trials)
+    return compare_nodes(plan, fold(plan, trials), nodes, METRIC, mixed)
+
+
+def test_the_spread_between_nodes_is_found_and_the_fastest_is_named():
+    (report,) = reports(*made({"n1": 1.0, "n2": 1.08}, {"n1": 1.2, "n2": 1.2}))
+    assert [row.node for row in report.rows] == ["n2", "n1"]
+    assert report.spread == pytest.approx(0.08, abs=0.01)
+    assert report.p < 0.001
+    assert report.interactions["fast"] > 0.05
+    assert "2 nodes differ by" in report.line()
+    assert "No effect is shown to differ" in report.line()
+
+
+def test_an_effect_that_is_not_the_same_on_all_nodes_is_named():
+    (report,) = reports(*made({"n1": 1.0, "n2": 1.0}, {"n1": 1.2, "n2": 1.0}))
+    assert report.interactions["fast"] < 0.001
+    assert "The effect of fast is not the same on all nodes" in report.line()
+
+
+def test_alike_nodes_are_called_different_no_more_often_than_promised():
+    found = [reports(*made({"a": 1, "b": 1}, {"a": 1.1, "b": 1.1}, seed=seed))[0].p for seed in range(300)]
+    assert np.mean(np.array(found) < 0.05) == pytest.approx(0.05, abs=0.035)
+
+
+def test_one_node_is_no_comparison_and_one_block_a_node_no_test():
+    plan, trials = made({"n1": 1.0}, {"n1": 1.2})
+    assert reports(plan, trials) == ()
+    (report,) = reports(*made({"n1": 1.0, "n2": 1.1}, {"n1": 1, "n2": 1}, blocks=2))
+    assert report.p is None
+    assert report.interactions == {}
+    assert "too few blocks" in report.line()
+
+
+def test_a_block_on_two_nodes_belongs_to_none():
+    plan, trials = made({"n1": 1.0, "n2": 1.0}, {"n1": 1.2, "n2": 1.2})
+    trials[0] = trial_of(plan.block(0)[0], "ok", node="n2", record=trials[0].record)
+    whole, mixed = nodes_of_blocks(trials)
+    assert mixed == (0,)
+    assert 0 not in whole
+
+
+def test_many_tests_are_adjusted_and_constant_groups_give_no_p():
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.9}) == {"a": 0.03, "b": 0.08, "c": 0.9}
+    assert holm({}) == {}
+    assert difference_p([np.ones(3), np.ones(3)]) is None
+    assert difference_p([np.ones(3)]) is None

@@ -1,0 +1,257 @@
+"""The batch script of a block: its text, whole; and what it does, run by a real shell with no Slurm around it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from envmatrix.engines.base import CommandLine
+from envmatrix.errors import InputError
+from envmatrix.launchers.slurm.files import BlockFolder
+from envmatrix.launchers.slurm.script import _FUNCTIONS, BlockJob, Step, block_script, slurm_time
+from envmatrix.matrix import Slurm
+
+HOSTILE = "a b'c\"d$HOME`id`;|&\\*é%j"
+
+
+def step(trial, argv, folder, attempt=1, limit_s=20.0, **more):
+    command = CommandLine(tuple(argv), {"A": HOSTILE}, folder / f"{trial}.try{attempt}" / "work", **more)
+    return Step(trial, f"env:work@local {HOSTILE}", command, limit_s)
+
+
+def job(folder, steps, attempt=1, options=None, **more):
+    variables = {"PATH": os.environ["PATH"], "HOME": "/"}
+    part = Slurm.model_validate(options or {})
+    return BlockJob("envmatrix-0-b0003", "run r, block 3", folder, attempt, tuple(steps), part, variables, **more)
+
+
+def test_the_whole_script_is_this():
+    folder = Path("/shared/it's $here/b0003")
+    command = CommandLine(
+        ("/venv/bin/python", "-m", "bench", "--x=a b"), {"LD_PRELOAD": "/l/x.so", "PAD": "x" * 40}, folder / "w",
+        keep=("HOME",), prefix=("taskset", "--cpu-list", "0-1"), needs=(Path("/venv/bin/python"), Path("/a b")),
+    )  # fmt: skip
+    made = BlockJob(
+        "envmatrix-0-b0003", "run r, block 3", folder, 2, (Step("b0003-p000", "base:cnn@local", command, 300.0),),
+        Slurm.model_validate({"partition": "gpu", "gpus": "a100:2", "account": "me", "modules": "apptainer/1.4",
+                              "constraint": "a&b", "options": "--qos=high", "time": "90m", "memory": "8GiB"}),
+        {"PATH": "/usr/bin:/bin", "HOME": "/home/o'neill"}, node="n1", avoid=("n1", "n7"),
+    )  # fmt: skip
+    head, functions, tail = block_script(made).partition(_FUNCTIONS.strip("\n"))
+    assert functions
+    assert (
+        head
+        == """\
+#!/bin/sh
+# run r, block 3; attempt 2: 1 trial(s), one after the other, on one node.
+#SBATCH --job-name=envmatrix-0-b0003
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --exclusive
+#SBATCH --mem=8192M
+#SBATCH --time=1:30:00
+#SBATCH --chdir=/
+#SBATCH --output=/dev/null
+#SBATCH --export=ALL
+#SBATCH --requeue
+#SBATCH --partition=gpu
+#SBATCH --account=me
+#SBATCH --constraint=a&b
+#SBATCH --gres=gpu:a100:2
+#SBATCH --nodelist=n1
+#SBATCH --exclude=n1,n7
+#SBATCH --qos=high
+set -u
+export PATH=/usr/bin:/bin
+export HOME='/home/o'"'"'neill'
+folder='/shared/it'"'"'s $here/b0003'
+attempt=2
+trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished
+set +u
+command -v module >/dev/null 2>&1 || . /etc/profile >/dev/null 2>&1
+module load apptainer/1.4 || exit 69
+set -u
+"""
+    )
+    assert (
+        tail
+        == """
+begin "$@"
+need '/a b'
+need /venv/bin/python
+
+# base:cnn@local
+trial b0003-p000 300 '/shared/it'"'"'s $here/b0003/w' \\
+  taskset --cpu-list 0-1 \\
+  env -i ${HOME+"HOME=$HOME"} \\
+  LD_PRELOAD=/l/x.so \\
+  PAD="$(padding 40)" \\
+  /venv/bin/python -m bench '--x=a b'
+
+say "all trials of this job are done"
+"""
+    )
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\0b", "a\x1bb"])
+def test_a_newline_is_refused_wherever_it_stands(tmp_path, text):
+    good = step("t", ["true"], tmp_path)
+    for made in (
+        job(tmp_path / text, [good]),
+        job(tmp_path, [step("t", ["echo", text], tmp_path)]),
+        job(tmp_path, [Step("t", "x", CommandLine(("true",), {"A": text}, tmp_path), 1.0)]),
+        job(tmp_path, [step("t", ["true"], tmp_path, needs=(tmp_path / text,))]),
+    ):
+        with pytest.raises(InputError, match="newline or another control character"):
+            block_script(made)
+
+
+@pytest.mark.parametrize("word", ["a b", "a\nb", "a;b", "a'b", 'a"b', "a$b", "a`b`", "#a", "-p", ""])
+def test_no_option_can_smuggle_anything_into_a_directive(word):
+    for body in ({"partition": word}, {"modules": [word]}, {"options": [f"--x={word}"] if word != "-p" else ["-p"]}):
+        if word == "" and "options" in body:
+            continue
+        with pytest.raises(ValueError, match=r"cannot stand|no sbatch option"):
+            Slurm.model_validate(body)
+
+
+def test_options_that_the_script_depends_on_cannot_be_taken_over():
+    for option in ("--output=x", "--array=1-3", "--nodes=2", "--wrap=x"):
+        with pytest.raises(ValueError, match="set by envmatrix itself"):
+            Slurm.model_validate({"options": [option]})
+
+
+def test_slurm_reads_durations_in_minutes_rounded_up():
+    assert [slurm_time(seconds) for seconds in (1, 60, 61, 5400, 90_000)] == [
+        "0:01:00", "0:01:00", "0:02:00", "1:30:00", "25:00:00",
+    ]  # fmt: skip
+
+
+class Shell:
+    """Runs block scripts with a real sh in a folder with a hostile name."""
+
+    def __init__(self, tmp_path):
+        self.folder = tmp_path / HOSTILE
+        self.files = BlockFolder(self.folder)
+
+    def write(self, steps, attempt=None, **more):
+        attempt = attempt or self.files.next_attempt()
+        script = self.files.script(attempt)
+        script.write_text(block_script(job(self.folder, steps, attempt, **more)))
+        return script
+
+    def start(self, script, node="n1", **more):
+        return subprocess.Popen(
+            ["sh", str(script)], start_new_session=True, stdin=subprocess.DEVNULL,
+            env={"PATH": os.environ["PATH"], "SLURMD_NODENAME": node, "SLURM_JOB_ID": "7", **more},
+        )  # fmt: skip
+
+    def run(self, script, **more):
+        return self.start(script, **more).wait(60)
+
+    def step(self, trial, code, attempt=1, **more):
+        return step(trial, [sys.executable, "-c", code], self.folder, attempt, **more)
+
+
+@pytest.fixture
+def shell(tmp_path):
+    return Shell(tmp_path)
+
+
+def test_arguments_variables_and_folders_with_hostile_names_arrive_exactly(shell):
+    code = "import json,os,sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
+    made = step("t1", [sys.executable, "-c", code, HOSTILE, ""], shell.folder)
+    assert shell.run(shell.write([made])) == 0
+    end = shell.files.end("t1")
+    assert end.exit.ok
+    argv, variables, cwd = json.loads((end.folder / "log").read_text())
+    assert argv == [HOSTILE, ""]
+    assert {k: v for k, v in variables.items() if k != "LC_CTYPE"} == {"A": HOSTILE}
+    assert cwd == str(shell.folder / "t1.try1" / "work")
+    assert (end.node, end.job) == ("n1", "7")
+    assert abs(end.started - time.time()) < 60
+
+
+def test_every_way_to_end_is_told_apart(shell):
+    codes = {
+        "good": "pass", "three": "raise SystemExit(3)", "killed": "import os; os.kill(os.getpid(), 9)",
+        "endless": "import time; time.sleep(60)",
+    }  # fmt: skip
+    steps = [shell.step(name, code, limit_s=1.0 if name == "endless" else 20.0) for name, code in codes.items()]
+    assert shell.run(shell.write(steps)) == 0
+    ends = {name: shell.files.end(name).exit for name in codes}
+    assert (ends["good"].code, ends["three"].code, ends["killed"].code) == (0, 3, -signal.SIGKILL)
+    assert ends["endless"].timed_out
+    assert not ends["killed"].timed_out
+    assert 0.9 < ends["endless"].wall_s < 20
+
+
+def test_a_script_started_again_repeats_no_finished_trial(shell):
+    count = "open('/dev/stdout','w').write('ran')"
+    script = shell.write([shell.step("t1", count), shell.step("t2", count)])
+    assert shell.run(script) == 0
+    assert shell.run(script, SLURM_RESTART_COUNT="1") == 0
+    assert [start.trial for start in shell.files.starts()] == ["t1", "t2"]
+
+
+def test_a_script_that_is_ended_while_a_trial_runs_leaves_that_trial_unfinished(shell):
+    process = shell.start(shell.write([shell.step("t1", "pass"), shell.step("t2", "import time; time.sleep(30)")]))
+    deadline = time.monotonic() + 20
+    while len(shell.files.starts()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    session = subprocess.run(
+        ["ps", "-o", "pid=", "--sid", str(process.pid)], capture_output=True, text=True, check=True
+    )
+    for pid in map(int, session.stdout.split()):  # as slurmd does: every process of the job, the shell among them
+        os.kill(pid, signal.SIGTERM)
+    assert process.wait(20) == 143
+    assert shell.files.end("t1").exit.ok
+    assert shell.files.end("t2") is None
+    assert shell.files.losses("t2") == 1
+    shell.files.note_end(1, "PREEMPTED", excused=True)
+    assert shell.files.losses("t2") == 0
+
+
+def test_a_superseded_attempt_stops_before_its_next_trial(shell):
+    old = shell.write([shell.step("t1", "pass")])
+    new = shell.write([shell.step("t1", "pass", 2)])
+    assert shell.run(old) == 0
+    assert shell.files.end("t1") is None
+    assert shell.run(new) == 0
+    assert shell.files.end("t1").exit.ok
+
+
+def test_a_block_that_comes_up_on_another_node_stops_and_says_so(shell):
+    script = shell.write([shell.step("t1", "pass"), shell.step("t2", "pass")])
+    shell.files.path.joinpath("node").write_text("n1\n")
+    assert shell.run(script, node="n2") == 75
+    assert shell.files.stopped(1) == (75, "n2", "")
+    assert shell.files.starts() == []
+
+
+def test_a_file_the_node_does_not_see_stops_the_job_before_any_trial(shell):
+    needs = (Path("/nonexistent/a b/python"),)
+    script = shell.write([step("t1", ["true"], shell.folder, needs=needs)])
+    assert shell.run(script) == 69
+    assert shell.files.stopped(1) == (69, "n1", "/nonexistent/a b/python")
+
+
+def test_a_results_folder_that_is_not_there_ends_the_job_with_66(shell, tmp_path):
+    script = tmp_path / "script.sh"
+    script.write_text(block_script(job(tmp_path / "nowhere", [step("t1", ["true"], tmp_path)])))
+    assert shell.run(script) == 66
+
+
+def test_a_trial_that_was_collected_is_not_repeated_by_a_job_that_starts_again(shell):
+    script = shell.write([shell.step("t1", "pass"), shell.step("t2", "pass")])
+    assert shell.run(script) == 0
+    shell.files.forget("t1")
+    assert shell.files.end("t1") is None
+    assert shell.run(script, SLURM_RESTART_COUNT="1") == 0
+    assert [start.trial for start in shell.files.starts()] == ["t1", "t2"]

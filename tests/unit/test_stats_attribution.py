@@ -1,0 +1,115 @@
+"""Attribution against statsmodels and against known effects."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from envmatrix.stats.attribution import Cells, attribute, contrasts, find_cells, ladder_steps, resampled
+from envmatrix.stats.metrics import THROUGHPUT
+from envmatrix.stats.samples import fold
+from tests.synthetic import Machine, make_plan, make_trials
+
+FACTORS = ("openmp", "malloc", "thp")
+LEVELS = (("gnu", "intel", "llvm"), ("glibc", "tcmalloc"), ("off", "on"))
+TRUTH = {"intel": 0.02, "llvm": -0.04, "tcmalloc": 0.2, "on": 0.05}
+TOGETHER = {("intel", "tcmalloc"): -0.06}
+
+
+def made_cells(noise=0.02, blocks=8, seed=1):
+    chance = np.random.default_rng(seed)
+    cells = tuple(itertools.product(*LEVELS))
+    gains = [
+        sum(TRUTH.get(level, 0) for level in cell)
+        + sum(value for pair, value in TOGETHER.items() if set(pair) <= set(cell))
+        for cell in cells
+    ]
+    weather = np.cumsum(chance.normal(0, 0.1, blocks))
+    logs = np.array(gains)[:, None] + weather + chance.normal(0, noise, (len(cells), blocks))
+    return Cells(FACTORS, LEVELS, cells, tuple("+".join(cell) for cell in cells), logs)
+
+
+def test_main_effects_and_interactions_are_those_of_statsmodels():
+    api = pytest.importorskip("statsmodels.api")
+    cells = made_cells()
+    rows, blocks = cells.logs.shape
+    of_cell = np.repeat(np.eye(rows), blocks, axis=0)
+    of_block = np.tile(np.eye(blocks)[:, 1:], (rows, 1))
+    fit = api.OLS(cells.logs.ravel(), np.hstack([of_cell, of_block])).fit()
+    found = contrasts(cells)
+    assert len(found) == 4 + 5
+    for contrast in found:
+        chosen = dict(contrast.levels)
+        weights = np.ones(rows)
+        for factor, options, column in zip(FACTORS, LEVELS, zip(*cells.cells, strict=True), strict=True):
+            main = np.array([(level == chosen.get(factor)) - 1.0 * (level == options[0]) for level in column])
+            weights *= main if factor in chosen else 1 / len(options)
+        test = fit.t_test(np.hstack([weights, np.zeros(blocks - 1)]))
+        low, high = test.conf_int(alpha=0.05 / len(found))[0]
+        estimate = contrast.estimate
+        assert np.log([estimate.ratio, estimate.low, estimate.high]) == pytest.approx(
+            [test.effect[0], low, high], abs=1e-9
+        )
+        assert contrast.p == pytest.approx(min(1.0, float(test.pvalue) * len(found)), rel=1e-6, abs=1e-15)
+
+
+def test_shares_multiply_up_to_the_whole_gain_of_the_best():
+    found = attribute(made_cells(), "cnn", "local")
+    assert found.best == "gnu+tcmalloc+on"
+    assert math.prod(share.gain.ratio for share in found.shares) == pytest.approx(found.total.ratio)
+    assert sum(share.part for share in found.shares) == pytest.approx(1.0)
+    assert [share.factor for share in found.shares] == ["malloc", "thp"]
+
+
+def test_an_interaction_is_split_evenly_between_the_two_that_make_it():
+    cells = Cells(("a", "b"), (("0", "1"), ("0", "1")), (("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")),
+                  ("base", "b", "a", "both"), np.log([[1.0] * 4, [1.1] * 4, [1.2] * 4, [2.0] * 4]))  # fmt: skip
+    extra = math.log(2.0 / (1.1 * 1.2))
+    shares = {share.factor: math.log(share.gain.ratio) for share in attribute(cells, "", "").shares}
+    assert shares == pytest.approx({"a": math.log(1.2) + extra / 2, "b": math.log(1.1) + extra / 2})
+
+
+def test_true_effects_are_inside_their_intervals_in_19_of_20_runs():
+    missed = 0
+    for seed in range(200):
+        for found in contrasts(made_cells(seed=seed)):
+            if found.levels == (("malloc", "tcmalloc"),):
+                truth = TRUTH["tcmalloc"] + TOGETHER["intel", "tcmalloc"] / 3
+                missed += not math.log(found.estimate.low) < truth < math.log(found.estimate.high)
+    assert missed <= 10
+
+
+def test_resampled_intervals_of_few_blocks_are_wide_enough():
+    chance = np.random.default_rng(3)
+    intervals = [resampled(chance.normal(0.1, 0.03, 7)) for _ in range(400)]
+    missed = sum(not i.low <= math.exp(0.1) <= i.high for i in intervals)
+    assert missed / 400 < 0.09
+
+
+def test_only_a_full_factorial_is_one():
+    names = ("tc", "intel", "both")
+    plan = make_plan(names)
+    chosen = (("glibc", "gnu"), ("tc", "gnu"), ("glibc", "intel"), ("tc", "intel"))
+    levels = {
+        name: {"malloc": malloc, "openmp": openmp, "torch": "2.13"}
+        for name, (malloc, openmp) in zip(("baseline", *names), chosen, strict=True)
+    }
+    samples = fold(plan, make_trials(plan, Machine({"tc": 1.2, "both": 1.3}), 6))
+    cells = find_cells(plan.arms, levels, samples, THROUGHPUT)
+    assert (cells.factors, cells.logs.shape) == (("malloc", "openmp"), (4, 6))
+    assert attribute(cells, "cnn", "local").best == "both"
+    assert find_cells(plan.arms[:-1], levels, samples, THROUGHPUT) is None
+    assert find_cells(plan.arms, {}, samples, THROUGHPUT) is None
+
+
+def test_the_steps_of_a_ladder_multiply_up_to_the_whole():
+    chance = np.random.default_rng(1)
+    logs = np.log([[1.0], [1.1], [1.32], [1.3]]) + chance.normal(0, 0.01, (4, 9))
+    logs[2, 4] = np.nan
+    steps = ladder_steps(("baseline", "a", "b", "c"), logs)
+    assert math.prod(step.added.ratio for step in steps) == pytest.approx(steps[-1].so_far.ratio)
+    assert [step.before for step in steps] == ["baseline", "a", "b"]
+    assert ladder_steps(("baseline", "a"), np.full((2, 3), np.nan)) == ()

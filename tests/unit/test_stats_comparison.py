@@ -1,0 +1,90 @@
+"""Comparing environments and runs, as a gate in CI would."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from envmatrix.errors import ExitCode, InputError
+from envmatrix.stats.comparison import compare_environments, compare_runs, status_of, unpaired_interval
+from envmatrix.stats.samples import read_samples
+from tests.synthetic import Machine, make_plan, write_run
+
+PLAN = make_plan(("torch-2.6", "torch-2.13"))
+
+
+def made(tmp_path, name, speed, blocks=10, seed=1, noise=0.01, **more):
+    return write_run(tmp_path / name, PLAN, Machine(speed, noise=noise), blocks, seed, **more)
+
+
+def between(folder, allowed=0.03, old="torch-2.6", new="torch-2.13"):
+    run = folder.load()
+    return compare_environments(run, read_samples(folder, run.plan), old, new, allowed)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "status"),
+    [(0.8, 0.9, "slower"), (0.98, 1.1, "not slower"), (0.9, 0.99, "cannot say"), (None, None, "cannot say")],
+)
+def test_only_an_interval_wholly_beyond_what_is_allowed_is_slower(low, high, status):
+    assert status_of(low, high, 0.03) == status
+
+
+@pytest.mark.parametrize(
+    ("speed", "noise", "code", "words"),
+    [
+        (0.90, 0.01, ExitCode.SLOWER, "slower by more than 3.0%"),
+        (1.00, 0.01, ExitCode.FINE, "not slower by more than 3.0%"),
+        (0.97, 0.05, ExitCode.FINE, "cannot say"),
+    ],
+)
+def test_a_gate_fails_only_when_the_interval_says_so(tmp_path, speed, noise, code, words):
+    found = between(made(tmp_path, "run", {"torch-2.13": speed}, noise=noise))
+    assert found.exit_code == code
+    assert words in found.lines()[0]
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_too_few_blocks_cannot_say(tmp_path):
+    found = between(made(tmp_path, "run", {"torch-2.13": 0.5}, blocks=2))
+    assert (found.items[0].ratio, found.exit_code) == (None, ExitCode.FINE)
+
+
+def test_an_unknown_environment_is_named_with_the_nearest_known(tmp_path):
+    with pytest.raises(InputError, match=r"torch-2\.13"):
+        between(made(tmp_path, "run", {}), new="torch-2.12")
+
+
+def test_runs_are_compared_with_welchs_interval(tmp_path):
+    chance = np.random.default_rng(1)
+    one, other = chance.normal(0, 0.02, 8), chance.normal(0.1, 0.05, 12)
+    expected = scipy_stats.ttest_ind(other, one, equal_var=False).confidence_interval(0.95)
+    found = unpaired_interval(one, other, 2, 1)
+    assert np.log(found[1:]) == pytest.approx([expected.low, expected.high])
+
+
+def test_a_slower_second_run_is_found_and_says_that_nothing_pairs_the_two(tmp_path):
+    old = made(tmp_path, "old", {})
+    new = made(tmp_path, "new", dict.fromkeys(("baseline", "torch-2.6", "torch-2.13"), 0.8), seed=2)
+    found = compare_runs(old, new, allowed=0.03)
+    assert found.exit_code == ExitCode.SLOWER
+    assert len(found.items) == 3
+    assert "different times" in found.lines()[-1]
+    assert len(compare_runs(old, new, environments=("torch-2.6",)).items) == 1
+
+
+def test_runs_of_other_machines_or_benchmarks_are_refused_unless_told(tmp_path):
+    old = made(tmp_path, "old", {})
+    new = made(tmp_path, "new", {}, host={"name": "other"}, bench_digest="sha256:other")
+    with pytest.raises(InputError, match=r"not comparable: name of the hosts differ.*benchmark itself"):
+        compare_runs(old, new)
+    assert any("benchmark" in text for text in compare_runs(old, new, anyway=True).cautions)
+
+
+def test_runs_that_share_nothing_are_refused(tmp_path):
+    other = write_run(tmp_path / "other", make_plan((), workloads=("mlp",)), Machine({}), 7)
+    with pytest.raises(InputError, match="share no environment"):
+        compare_runs(made(tmp_path, "old", {}), other)

@@ -1,0 +1,85 @@
+"""Histories and their change points."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from envmatrix.report.history_table import print_history, sparkline
+from envmatrix.report.write import write_reports
+from envmatrix.stats.change_points import SHORTEST, best_split, change_points
+from envmatrix.stats.history import read_history
+from tests.synthetic import Machine, make_plan, write_run
+
+
+@given(st.lists(st.integers(-30, 30), min_size=6, max_size=40))
+@settings(max_examples=80, deadline=None)
+def test_the_best_split_is_the_best_of_all(numbers):
+    values = np.array(numbers, dtype=float)
+    squares = lambda part: ((part - part.mean()) ** 2).sum()  # noqa: E731
+    places = range(SHORTEST, len(values) - SHORTEST + 1)
+    gains = [squares(values) - squares(values[:at]) - squares(values[at:]) for at in places]
+    at, gain = best_split(values)
+    assert gain == pytest.approx(max(gains), abs=1e-6)
+    assert gains[at - SHORTEST] == pytest.approx(max(gains), abs=1e-6)
+
+
+def test_two_steps_are_both_found():
+    chance = np.random.default_rng(4)
+    values = np.concatenate([chance.normal(level, 0.01, 30) for level in (0.0, 0.1, 0.04)])
+    assert change_points(values) == (30, 60)
+
+
+def test_a_step_is_found_where_it_is_and_a_single_outlier_is_not_one():
+    chance = np.random.default_rng(1)
+    values = np.concatenate([chance.normal(0, 0.01, 40), chance.normal(-0.06, 0.01, 30)])
+    assert change_points(values) == (40,)
+    values[:40] = values[:40] - values[:40].mean()
+    quiet = chance.normal(0, 0.01, 60)
+    quiet[30] += 0.03
+    assert change_points(quiet) == ()
+
+
+def test_quiet_histories_stay_unmarked():
+    marked = [bool(change_points(np.random.default_rng(seed).normal(0, 0.02, 200))) for seed in range(100)]
+    assert np.mean(marked) <= 0.05
+
+
+def test_runs_of_one_host_make_a_series_and_its_step_is_marked(tmp_path):
+    plan = make_plan(("fast",))
+    for day in range(1, 15):
+        speed = {"baseline": 1.0, "fast": 1.2 if day < 8 else 1.0}
+        when = f"2026-01-{day:02d}T00:00:00Z"
+        folder = write_run(tmp_path / f"run-{day:02d}", plan, Machine(speed, noise=0.01), 6, day, created=when)
+        write_reports(folder)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "summary.json").write_text("{")
+    (tmp_path / "empty").mkdir()
+    history = read_history(tmp_path)
+    series = {item.environment: item for item in history.series}
+    assert (history.runs, history.unreadable) == (14, ("broken",))
+    assert [change.run for change in series["fast"].changes] == ["run-08"]
+    assert series["fast"].changes[0].factor == pytest.approx(1 / 1.2, rel=0.03)
+    assert series["baseline"].changes == ()
+    out = io.StringIO()
+    print_history(history, Console(file=out, width=200))
+    assert "since run-08" in out.getvalue()
+    assert "broken" in out.getvalue()
+    json.dumps(history.to_json(), allow_nan=False)
+
+
+def test_no_results_is_an_empty_history(tmp_path):
+    assert read_history(tmp_path / "none").runs == 0
+
+
+def test_a_sparkline_shows_the_course():
+    assert sparkline([1, 2, 3, 4]) == "▁▃▆█"
+    assert len(sparkline(list(range(500)))) == 24
+    assert sparkline([5, 5]) == "▄▄"
+    assert sparkline([]) == ""

@@ -1,0 +1,90 @@
+"""Racing and the pilot."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from envmatrix.stats.pilot import choose_length
+from envmatrix.stats.racing import looks, next_arms, surely_not_best
+from envmatrix.stats.samples import fold
+from tests.synthetic import Machine, make_plan, make_trials
+
+PLAN = make_plan(("best", "worst", "twin"), max_blocks=40)
+
+
+def race_after(blocks, machine, plan=PLAN, seed=1):
+    return next_arms(plan, fold(plan, make_trials(plan, machine, blocks, seed)))
+
+
+def test_the_hopeless_and_the_same_stop_while_references_and_the_leader_go_on():
+    race = race_after(20, Machine({"best": 1.3, "worst": 0.8}, noise=0.01))
+    assert (race.finished, race.leaders) == (True, ("best:cnn@local",))
+    assert {(item.arm.partition(":")[0]) for item in race.stopped} == {"worst", "twin"}
+    assert set(race.active) == {"baseline:cnn@local", "control:cnn@local", "best:cnn@local"}
+
+
+def test_everything_the_same_as_the_baseline_finishes_the_race():
+    race = race_after(30, Machine({}, noise=0.01))
+    assert race.finished
+    assert {item.reason for item in race.stopped} == {"same as the reference"}
+
+
+def test_nobody_stops_before_the_first_look():
+    race = race_after(PLAN.min_blocks - 1, Machine({"best": 3.0}, noise=0.001))
+    assert race.stopped == ()
+    assert len(race.active) == len(PLAN.arms)
+
+
+def test_what_was_decided_stays_decided_as_further_blocks_come():
+    machine = Machine({"best": 1.2, "worst": 0.9}, noise=0.02)
+    decided = [race_after(blocks, machine).stopped for blocks in range(5, 36)]
+    assert all(later[: len(former)] == former for former, later in itertools.pairwise(decided))
+    assert decided[-1]
+
+
+def test_an_arm_that_did_other_work_stops_nobody():
+    race = race_after(20, Machine({"best": 3.0, "worst": 1.2, "twin": 1.2}, noise=0.01, loss={"best": 5.0}))
+    assert {item.arm for item in race.stopped if item.reason == "not the best"} <= {"best:cnn@local"}
+
+
+def test_stopped_arms_are_given_at_the_level_that_all_looks_together_allow():
+    race = race_after(20, Machine({"best": 1.3, "worst": 0.8}, noise=0.01))
+    assert all(race.levels[item.arm] == pytest.approx(1 - 0.01 / len(looks(PLAN))) for item in race.stopped)
+    assert race.levels["best:cnn@local"] == pytest.approx(0.9712)
+
+
+def test_looks_start_at_the_minimum_and_end_before_the_last_block():
+    assert looks(PLAN) == (6, 9, 13, 18, 25, 34)
+    assert looks(make_plan((), min_blocks=10, max_blocks=10)) == ()
+
+
+def test_an_equal_rival_is_hardly_ever_surely_better():
+    chance = np.random.default_rng(1)
+    lost = [surely_not_best(chance.normal(0, 0.03, (1, 8)), chance.normal(0, 0.03, (5, 8)), 5)[0] for _ in range(2000)]
+    assert np.mean(lost) < 0.05
+
+
+def made_trials(within, between, steps=400, trials=40, seed=2):
+    chance = np.random.default_rng(seed)
+    return [np.exp(np.log(0.02) + chance.normal(0, between) + chance.normal(0, within, steps)) for _ in range(trials)]
+
+
+def test_the_pilots_length_is_the_formulas_optimum():
+    length = choose_length(made_trials(within=0.3, between=0.05), overhead_s=4.0)
+    expected = np.sqrt(4.0 / 0.02 * 0.3**2 / 0.05**2)
+    assert length.steps == pytest.approx(expected, rel=0.3)
+
+
+def test_noisier_trials_ask_for_shorter_ones_and_dearer_starts_for_longer_ones():
+    calm, rough = (choose_length(made_trials(0.3, between), 4.0).steps for between in (0.02, 0.2))
+    dear = choose_length(made_trials(0.3, 0.2), 40.0).steps
+    assert rough < calm
+    assert rough < dear
+
+
+@pytest.mark.parametrize("trials", [[], [[0.1] * 400], [[0.1] * 5] * 9, [[0.0] * 400] * 9])
+def test_a_pilot_that_is_too_small_says_so(trials):
+    assert choose_length(trials, 4.0).steps is None

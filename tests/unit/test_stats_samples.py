@@ -1,0 +1,144 @@
+"""Folding trials, equal work, and the self-test."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from envmatrix.errors import StoreError
+from envmatrix.stats.effects import Flag, estimate
+from envmatrix.stats.samples import fold, read_samples
+from envmatrix.stats.selftest import rate_of, relabelled_false_alarms, simulated_false_alarms
+from envmatrix.store import Trial
+from tests.synthetic import Machine, make_plan, make_trials, write_run
+
+PLAN = make_plan(("fast",))
+
+
+def edit(trials, environment, change, blocks=range(1000)):
+    """Return the trials with ``change`` applied to the records of one environment."""
+    edited = []
+    for trial in trials:
+        if trial.environment == environment and trial.block in blocks:
+            record = json.loads(json.dumps(trial.record))
+            change(record)
+            trial = replace(trial, record=record)
+        edited.append(trial)
+    return edited
+
+
+def flags_after(change, environment="fast", blocks=range(1000)):
+    trials = edit(make_trials(PLAN, Machine({}), 8), environment, change, blocks)
+    return estimate(PLAN, fold(PLAN, trials), metrics=()).find("fast:cnn@local").flags
+
+
+def test_a_folder_and_its_trials_fold_into_the_same_numbers(tmp_path):
+    machine = Machine({"fast": 1.2}, outcome={"control": "timed_out"})
+    folder = write_run(tmp_path / "run", PLAN, machine, 7)
+    read, kept = read_samples(folder, PLAN), fold(PLAN, make_trials(PLAN, machine, 7))
+    for name, values in kept.table.items():
+        np.testing.assert_array_equal(read.table[name], values)
+    assert read.facts["control:cnn@local"].outcomes == {"timed_out": 7}
+
+
+def test_raw_steps_are_cut_out_but_a_string_that_looks_like_them_is_not(tmp_path):
+    folder = write_run(tmp_path / "run", PLAN, Machine({}), 2)
+    trial = next(make_trials(PLAN, Machine({}), 1))
+    hostile = {**trial.record, "data": {"name": '"steps_ns":[1,2', "stand_in": True}}
+    folder.append(replace(trial, block=5, record=hostile))
+    facts = read_samples(folder, PLAN).facts[trial.arm]
+    assert facts.data['"steps_ns":[1,2'] == 1
+
+
+def test_a_half_written_last_line_is_passed_over_and_a_damaged_one_is_named(tmp_path):
+    folder = write_run(tmp_path / "run", PLAN, Machine({}), 2)
+    with folder.trials_file.open("a") as file:
+        file.write('{"schema": 1, "tri')
+    assert read_samples(folder, PLAN).trials["arm"].size == 6
+    with folder.trials_file.open("a") as file:
+        file.write("\n")
+    with pytest.raises(StoreError, match=r"trials\.jsonl:7"):
+        read_samples(folder, PLAN)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [None, {}, {"metrics": []}, {"metrics": {"samples_per_s": {}}, "evidence": 3, "result": "x", "data": 1}],
+)
+def test_a_strange_record_is_a_trial_without_numbers(record):
+    samples = fold(PLAN, [Trial("t", 0, 0, "fast", "cnn", "local", "ok", record=record)])
+    assert np.isnan(samples.of("fast:cnn@local", "samples_per_s")).all()
+    assert samples.facts["fast:cnn@local"].outcomes["ok"] == 1
+
+
+@pytest.mark.parametrize("block", [-1, True, "0", 2**80, None, 1.5])
+def test_trials_that_belong_to_no_arm_or_block_are_counted_as_strangers(block):
+    strangers = [
+        Trial("t", block, 0, "fast", "cnn", "local", "ok"),
+        Trial("t", 0, 0, "x", "cnn", "local", "ok"),
+    ]
+    samples = fold(PLAN, strangers)
+    assert (samples.strangers, samples.trials["arm"].size) == (2, 0)
+
+
+def test_of_two_trials_of_one_arm_and_block_the_first_counts():
+    first, second = ({"metrics": {"samples_per_s": value}} for value in (5.0, 9.0))
+    trials = [Trial("t", 3, 0, "fast", "cnn", "local", "ok", record=record) for record in (first, second)]
+    assert fold(PLAN, trials).of("fast:cnn@local", "samples_per_s").tolist() == [5.0]
+
+
+def test_differences_in_the_last_digits_are_equal_work():
+    assert Flag.UNEQUAL_WORK not in flags_after(lambda r: r["result"].update(loss=r["result"]["loss"] * 1.004))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: r["result"].update(loss=0.6),
+        lambda r: r["result"].update(loss=0.1),
+        lambda r: r["result"].update(loss=float("nan")),
+        lambda r: r["result"].update(loss=None),
+        lambda r: r["result"].update(accuracy=0.8),
+        lambda r: r["result"].update(samples=640),
+        lambda r: r["result"].update(parameters=3),
+        lambda r: r["workload"].update(digest="sha256:other"),
+    ],
+)
+@pytest.mark.parametrize("blocks", [range(1000), (4,)], ids=["every trial", "one trial"])
+def test_other_work_is_flagged_even_when_only_one_trial_did_it(change, blocks):
+    assert Flag.UNEQUAL_WORK in flags_after(change, blocks=blocks)
+
+
+def test_a_reference_that_varies_widens_what_counts_as_equal():
+    trials = list(make_trials(PLAN, Machine({}), 8))
+    for block in (1, 2):
+        trials = edit(trials, "control", lambda r, b=block: r["result"].update(loss=0.5 + 0.1 * b), (block,))
+    trials = edit(trials, "fast", lambda r: r["result"].update(loss=0.65))
+    assert Flag.UNEQUAL_WORK not in estimate(PLAN, fold(PLAN, trials), metrics=()).find("fast:cnn@local").flags
+
+
+def test_a_drifting_machine_does_not_raise_more_false_alarms_than_promised():
+    result = simulated_false_alarms(20_000, blocks=8, seed=3)
+    assert result.rate == pytest.approx(0.035, abs=0.006), "what is left of 5 % pays for stopping on precision"
+    assert result.as_promised
+
+
+def test_relabelling_real_trials_keeps_the_promised_rate():
+    samples = fold(PLAN, make_trials(PLAN, Machine({}, noise=0.05, drift=0.02), 20))
+    result = relabelled_false_alarms(estimate(PLAN, samples, metrics=()), samples, 4000)
+    assert result.comparisons == 4000
+    assert result.low < 0.07
+
+
+def test_relabelling_notices_nothing_where_there_is_no_control():
+    samples = fold(PLAN, make_trials(PLAN, Machine({}, outcome={"control": "failed"}), 8))
+    assert relabelled_false_alarms(estimate(PLAN, samples, metrics=()), samples, 10).rate is None
+
+
+def test_the_rates_interval_is_clopper_and_pearsons():
+    rate = rate_of(5, 100)
+    assert (rate.low, rate.high) == pytest.approx((0.016432, 0.112835), abs=1e-5)
+    assert not rate_of(60, 400).as_promised
