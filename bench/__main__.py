@@ -185,5 +185,12 @@ def _complain(error, status):
     return status
 
 
+def _leave(status):
+    """End at once: the record is on disk, and taking torch apart costs 0.4 to 0.7 s of every trial."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _leave(main(sys.argv[1:]))

@@ -56,7 +56,12 @@ def collect(first, affinity_after, steal_ticks=None):
         "cpu": cpu,
         "memory": attempt(memory.collect),
         "sandbox": attempt(sandbox.collect),
-        "system": dict(machine.system(), load_1m=first["load_1m"], steal_ticks=steal_ticks),
+        "system": dict(
+            machine.system(),
+            load_1m=first["load_1m"],
+            steal_ticks=steal_ticks,
+            mhz=attempt(machine.frequency),
+        ),
         "onednn": attempt(onednn.collect) if torch else None,
         "collectives": attempt(collectives.collect) if torch else None,
         "cuda": attempt(cuda.collect) if torch else None,

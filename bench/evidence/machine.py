@@ -76,6 +76,18 @@ def _thread_affinity():
     return {cpus: count for cpus, count in sorted(counts.items(), key=str) if cpus}
 
 
+def frequency():
+    """Return the mean clock in MHz, as the kernel tells it now, of the CPUs that this process may run on, or None."""
+    mine, speeds, cpu = set(affinity()), [], None
+    for line in text("/proc/cpuinfo").splitlines():
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if name == "processor":
+            cpu = int(value)
+        elif name == "cpu MHz" and cpu in mine:
+            speeds.append(float(value))
+    return sum(speeds) / len(speeds) if speeds else None
+
+
 def system():
     """Return kernel, C library and Python."""
     return {
