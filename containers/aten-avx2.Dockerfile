@@ -1,5 +1,5 @@
 # aten-avx2
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=aten-avx2, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# isa=aten-avx2
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context aten-avx2 build/context
 #   docker build --network none -f containers/aten-avx2.Dockerfile -t envmatrix/aten-avx2 build/context

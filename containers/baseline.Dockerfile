@@ -1,5 +1,5 @@
 # baseline: PyTorch as pip installs it
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# every factor at its first level
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context baseline build/context
 #   docker build --network none -f containers/baseline.Dockerfile -t envmatrix/baseline build/context

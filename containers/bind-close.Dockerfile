@@ -1,5 +1,5 @@
 # bind-close
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=close, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# affinity=close
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context bind-close build/context
 #   docker build --network none -f containers/bind-close.Dockerfile -t envmatrix/bind-close build/context

@@ -1,5 +1,5 @@
 # book: the recipe of the source book (Intel OpenMP 2023.1, one thread a core, compact, no blocktime)
-# torch=2.13.0, openmp=intel-2023.1, malloc=glibc, threads=physical, affinity=compact, wait=blocktime-0, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# openmp=intel-2023.1, threads=physical, affinity=compact, wait=blocktime-0
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context book build/context
 #   docker build --network none -f containers/book.Dockerfile -t envmatrix/book build/context

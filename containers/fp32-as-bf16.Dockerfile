@@ -1,5 +1,5 @@
 # fp32-as-bf16
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=bf16, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# fp32-maths=bf16
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context fp32-as-bf16 build/context
 #   docker build --network none -f containers/fp32-as-bf16.Dockerfile -t envmatrix/fp32-as-bf16 build/context

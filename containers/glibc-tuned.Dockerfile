@@ -1,5 +1,5 @@
 # glibc-tuned
-# torch=2.13.0, openmp=gnu, malloc=glibc-tuned, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# malloc=glibc-tuned
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context glibc-tuned build/context
 #   docker build --network none -f containers/glibc-tuned.Dockerfile -t envmatrix/glibc-tuned build/context

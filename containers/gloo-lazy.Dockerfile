@@ -1,5 +1,5 @@
 # gloo-lazy
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=lazy, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# gloo=lazy
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context gloo-lazy build/context
 #   docker build --network none -f containers/gloo-lazy.Dockerfile -t envmatrix/gloo-lazy build/context

@@ -1,5 +1,5 @@
 # huge-pages-torch
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=torch, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# hugepages=torch
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context huge-pages-torch build/context
 #   docker build --network none -f containers/huge-pages-torch.Dockerfile -t envmatrix/huge-pages-torch build/context

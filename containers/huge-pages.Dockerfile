@@ -1,5 +1,5 @@
 # huge-pages
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=glibc, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# hugepages=glibc
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context huge-pages build/context
 #   docker build --network none -f containers/huge-pages.Dockerfile -t envmatrix/huge-pages build/context

@@ -1,5 +1,5 @@
 # intel-omp: Intel's OpenMP runtime and nothing else
-# torch=2.13.0, openmp=intel, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# openmp=intel
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context intel-omp build/context
 #   docker build --network none -f containers/intel-omp.Dockerfile -t envmatrix/intel-omp build/context

@@ -1,5 +1,5 @@
 # jemalloc
-# torch=2.13.0, openmp=gnu, malloc=jemalloc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# malloc=jemalloc
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context jemalloc build/context
 #   docker build --network none -f containers/jemalloc.Dockerfile -t envmatrix/jemalloc build/context

@@ -1,5 +1,5 @@
 # llvm-omp: LLVM's OpenMP runtime and nothing else
-# torch=2.13.0, openmp=llvm, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# openmp=llvm
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context llvm-omp build/context
 #   docker build --network none -f containers/llvm-omp.Dockerfile -t envmatrix/llvm-omp build/context

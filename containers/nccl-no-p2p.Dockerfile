@@ -1,5 +1,5 @@
 # nccl-no-p2p
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=no-p2p, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# nccl=no-p2p
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context nccl-no-p2p build/context
 #   docker build --network none -f containers/nccl-no-p2p.Dockerfile -t envmatrix/nccl-no-p2p build/context

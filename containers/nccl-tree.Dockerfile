@@ -1,5 +1,5 @@
 # nccl-tree
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=tree, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# nccl=tree
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context nccl-tree build/context
 #   docker build --network none -f containers/nccl-tree.Dockerfile -t envmatrix/nccl-tree build/context

@@ -1,5 +1,5 @@
 # one-thread
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=one, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# threads=one
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context one-thread build/context
 #   docker build --network none -f containers/one-thread.Dockerfile -t envmatrix/one-thread build/context

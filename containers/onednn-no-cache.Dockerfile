@@ -1,5 +1,5 @@
 # onednn-no-cache
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=off, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# onednn-cache=off
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context onednn-no-cache build/context
 #   docker build --network none -f containers/onednn-no-cache.Dockerfile -t envmatrix/onednn-no-cache build/context

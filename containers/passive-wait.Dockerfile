@@ -1,5 +1,5 @@
 # passive-wait
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=passive, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# wait=passive
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context passive-wait build/context
 #   docker build --network none -f containers/passive-wait.Dockerfile -t envmatrix/passive-wait build/context

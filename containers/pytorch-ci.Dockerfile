@@ -1,5 +1,5 @@
 # pytorch-ci: what PyTorch's own CPU dashboard sets
-# torch=2.13.0, openmp=intel, malloc=jemalloc-decay, threads=physical, affinity=compact, wait=blocktime-1, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# openmp=intel, malloc=jemalloc-decay, threads=physical, affinity=compact, wait=blocktime-1
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context pytorch-ci build/context
 #   docker build --network none -f containers/pytorch-ci.Dockerfile -t envmatrix/pytorch-ci build/context

@@ -1,5 +1,5 @@
 # run-cpu: what python -m torch.backends.xeon.run_cpu sets
-# torch=2.13.0, openmp=intel, malloc=jemalloc-run-cpu, threads=physical, affinity=compact, wait=blocktime-1, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# openmp=intel, malloc=jemalloc-run-cpu, threads=physical, affinity=compact, wait=blocktime-1
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context run-cpu build/context
 #   docker build --network none -f containers/run-cpu.Dockerfile -t envmatrix/run-cpu build/context

@@ -1,5 +1,5 @@
 # spin-0
-# torch=2.13.0, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=spin-0, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# wait=spin-0
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context spin-0 build/context
 #   docker build --network none -f containers/spin-0.Dockerfile -t envmatrix/spin-0 build/context

@@ -1,5 +1,5 @@
 # tcmalloc
-# torch=2.13.0, openmp=gnu, malloc=tcmalloc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# malloc=tcmalloc
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context tcmalloc build/context
 #   docker build --network none -f containers/tcmalloc.Dockerfile -t envmatrix/tcmalloc build/context

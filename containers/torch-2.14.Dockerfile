@@ -1,5 +1,5 @@
 # torch-2.14: PyTorch 2.14.1 as Debian sid builds it
-# torch=debian-2.14.1, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# torch=debian-2.14.1
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context torch-2.14 build/context
 #   docker build --network none -f containers/torch-2.14.Dockerfile -t envmatrix/torch-2.14 build/context

@@ -1,5 +1,5 @@
 # torch-2.9: torch 2.9.0 on the CPU, from the image that also holds torch_xla
-# torch=2.9.0-xla, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=cpu, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# torch=2.9.0-xla
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context torch-2.9 build/context
 #   docker build --network none -f containers/torch-2.9.Dockerfile -t envmatrix/torch-2.9 build/context

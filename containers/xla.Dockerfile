@@ -1,5 +1,5 @@
 # xla: the same torch through XLA (PJRT on the CPU)
-# torch=2.9.0-xla, openmp=gnu, malloc=glibc, threads=default, affinity=none, wait=default, hugepages=default, isa=default, onednn-cache=default, fp32-maths=default, processes=default, device=xla, gloo=default, nccl=default, cuda-allocator=default, cuda-loading=default, tf32=default, inductor=default
+# torch=2.9.0-xla, device=xla
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context xla build/context
 #   docker build --network none -f containers/xla.Dockerfile -t envmatrix/xla build/context

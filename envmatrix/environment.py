@@ -20,6 +20,8 @@ JOINED = {
     "PYTORCH_CUDA_ALLOC_CONF": ",",
 }
 _REFERENCE_IMAGE = "default"
+#: Fields that say something about an environment without changing what it is.
+_NAMES = frozenset({"name", "description", "claims", "own_levels"})
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Environment:
     """A name, one level of every factor, and all that follows from it. Templates are already filled in.
 
     ``variables`` maps to None where a variable is explicitly absent. ``preload`` is (library key, file name) in
-    the order in which LD_PRELOAD must list them; an empty key means: wherever the system has it.
+    the order in which LD_PRELOAD must list them; an empty key means: wherever the system has it. ``own_levels`` are
+    the levels that are not their factor's first (None: not known, in runs of an older envmatrix).
     """
 
     name: str
@@ -69,6 +72,12 @@ class Environment:
     memory_nodes: str | None = None
     changes_numerics: bool = False
     libraries: tuple[Library, ...] = field(default=())
+    own_levels: Mapping[str, str] | None = None
+
+    def levels_text(self) -> str:
+        """Return what makes this environment differ from all factors' first levels, for people."""
+        shown = self.levels if self.own_levels is None else self.own_levels
+        return ", ".join(f"{factor}={level}" for factor, level in shown.items()) or "every factor at its first level"
 
 
 def library_of(factor: str, level_name: str, level: Level) -> Library | None:
@@ -194,6 +203,7 @@ def build(
         memory_nodes=fill(last["memory_nodes"][-1], facts) if last["memory_nodes"] else None,
         changes_numerics=any(level.changes_numerics for _, level in bits),
         libraries=tuple(libraries),
+        own_levels={factor: level for factor, level in levels.items() if level != matrix.factors[factor].reference},
     )
 
 
@@ -204,7 +214,7 @@ def _preload_order(items: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def digest(environment: Environment) -> str:
     """Return a sha256 over everything that makes this environment what it is, its names apart."""
-    body = {key: value for key, value in asdict(environment).items() if key not in {"name", "description", "claims"}}
+    body = {key: value for key, value in asdict(environment).items() if key not in _NAMES}
     return "sha256:" + hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 

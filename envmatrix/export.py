@@ -20,7 +20,7 @@ def export_lines(environment: Environment, preload: tuple[str, ...], form: str) 
     variables = variables_of(environment, preload)
     if form == "json":
         return json.dumps({"environment": environment.name, "variables": variables, "cpus": environment.cpus}, indent=2)
-    head = f"# environment {environment.name}: " + ", ".join(f"{f}={v}" for f, v in environment.levels.items())
+    head = f"# environment {environment.name}: {environment.levels_text()}"
     lines = _sh(variables) if form == "sh" else _dockerfile(variables)
     return "\n".join([head, *lines, *_placement(environment)])
 

@@ -58,7 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _build_named(matrix: Matrix, environments: list[Environment], engine: Engine) -> int:
-    """Build the stand-alone image of each environment: a tag for Docker, a SIF in containers/ for Apptainer."""
+    """Build the stand-alone image of each environment: a tag for Docker, a SIF in containers/ for Apptainer.
+
+    Its bill of materials lies in containers/ too.
+    """
     from pathlib import Path
 
     from envmatrix.engines.apptainer import ApptainerEngine
@@ -66,12 +69,13 @@ def _build_named(matrix: Matrix, environments: list[Environment], engine: Engine
     from envmatrix.environment import all_libraries
 
     say, libraries = common.say_to_stderr, all_libraries(matrix)
+    folder = Path(matrix.path).resolve().parent / "containers"
     for environment in environments:
         if isinstance(engine, ApptainerEngine):
-            target = Path(matrix.path).resolve().parent / "containers" / f"{environment.name}.sif"
+            target = folder / f"{environment.name}.sif"
             engine.build_named(environment, libraries, target, say)
             common.print_text(f"apptainer run {target}")
         elif isinstance(engine, DockerEngine):
-            tag = engine.build_named(environment, libraries, say)
+            tag = engine.build_named(environment, libraries, folder, say)
             common.print_text(f"docker run --rm {tag}")
     return ExitCode.FINE

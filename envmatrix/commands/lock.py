@@ -4,25 +4,60 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envmatrix.commands import common
+
+if TYPE_CHECKING:
+    from envmatrix.engines.places import Places
+    from envmatrix.environment import Image
+    from envmatrix.images.locks import Locks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.add_argument("environments", nargs="*", metavar="ENV", help="whose images (default: all)")
     common.add_matrix(parser)
+    parser.add_argument("--engine", metavar="NAME", help="docker or apptainer: pin its images' system packages instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Resolve every image and library with the host's own pip and apt, and write containers/locks/."""
-    from envmatrix.environment import all_libraries, images_of
-    from envmatrix.images.cache import Cache
+    """Resolve images and libraries with the host's own pip and apt, and write containers/locks/."""
+    from envmatrix.environment import all_libraries, images_of, resolve
+    from envmatrix.experiment import places_of, snapshot_bench
     from envmatrix.images.locks import Locks
-    from envmatrix.project import cache_folder
 
     matrix = common.load_matrix(arguments)
-    folder = Path(matrix.path).resolve().parent / "containers" / "locks"
-    locks = Locks(folder, Cache(cache_folder()))
-    for path in locks.make(tuple(images_of(matrix).values()), all_libraries(matrix), common.say_to_stderr):
+    places = places_of(Path(matrix.path), snapshot_bench()[1])
+    locks = Locks(places.locks, places.cache)
+    chosen = images_of(matrix)
+    if arguments.environments:
+        named = [resolve(matrix, name, {}).image for name in arguments.environments]
+        chosen = {image.name: image for image in named}
+    images = tuple(chosen.values())
+    if arguments.engine:
+        written = [_pin_system(arguments.engine, image, places, locks) for image in images if not image.interpreter]
+    else:
+        written = locks.make(images, all_libraries(matrix), common.say_to_stderr)
+    for path in dict.fromkeys(written):
         common.print_text(str(path))
     return 0
+
+
+def _pin_system(name: str, image: Image, places: Places, locks: Locks) -> Path:
+    """Pin what an image adds to the base that this engine starts it from."""
+    from envmatrix.engines.apptainer import ApptainerEngine
+    from envmatrix.engines.docker import DockerEngine
+    from envmatrix.errors import InputError
+    from envmatrix.images.context import system_packages
+    from envmatrix.images.suites import Suite
+
+    engines: dict[str, type[DockerEngine | ApptainerEngine]] = {"docker": DockerEngine, "apptainer": ApptainerEngine}
+    if name not in engines:
+        raise InputError(f"engine {name!r} has no images of its own", remedy=f"known: {', '.join(engines)}")
+    say = common.say_to_stderr
+    base = engines[name](places).base(image, say)
+    suite = Suite(base.suite, places.cache)
+    packages = system_packages(image, suite)
+    pins = suite.closure(packages, base.status)
+    return locks.pin_system(suite.distribution, packages, base.choice, pins, say)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from envmatrix.engines import bills
 from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.docker import DockerEngine
@@ -25,10 +26,9 @@ from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.host import format_cpus
 from envmatrix.images.archive import docker_archive, rooted
 from envmatrix.images.cache import digest_of, disk_errors, disk_full
-from envmatrix.images.context import bench_digest, context_facts, gather, write_context
+from envmatrix.images.context import Base, bench_digest, context_facts, gather, write_context
 from envmatrix.images.definitions import ROOM, definition, named_definition
 from envmatrix.images.rootfs import PROGRAM
-from envmatrix.images.sbom import bill_of_materials, debian_components, wheel_components
 from envmatrix.process import Exit, Finished, run, run_logged
 
 _BUILD_S = 3600.0
@@ -124,7 +124,7 @@ class ApptainerEngine:
         key = inputs_digest(self.places, image, libraries, "apptainer", _SQUASH)
         stamp = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
         known = prepared_from(self.places.cache.read_json(stamp))
-        if known and Path(known.reference).exists():
+        if known and Path(known.reference).exists() and self.bill_file(known).exists():
             return known
         if why_not() is None:
             prepared = self._from_docker(DockerEngine(self.places).prepare(image, libraries, say), say)
@@ -171,17 +171,22 @@ class ApptainerEngine:
         names = frozenset(line.split()[0] for line in loader.splitlines()[1:] if " => " in line)
         rootfs = self._inside(sif, made.python, PROGRAM)
         status = self._inside(sif, made.python, "print(open('/var/lib/dpkg/status').read())")
-        bill = bill_of_materials(image.name, rootfs, [*debian_components(status), *wheel_components(made.wheels)])
         facts = {**context_facts(made), "rootfs": rootfs, "sif_from": "definition"}
         prepared = Prepared(
             image.name, self.name, str(sif), made.python, made.libraries(), facts, made.folders.missing, names
         )
-        self.places.cache.write(self.bill_file(prepared), json.dumps(bill, indent=1) + "\n")
+        bills.write_bill(self.places.cache, prepared, status, made)
         return prepared
 
     def bill_file(self, prepared: Prepared) -> Path:
         """Return where the image's CycloneDX bill of materials lies."""
-        return DockerEngine(self.places).bill_file(prepared)
+        return bills.bill_file(self.places.cache, prepared)
+
+    def base(self, image: Image, say: Say) -> Base:
+        """Return what an image starts from: Docker's base where Docker is, else one made here."""
+        if why_not() is None:
+            return DockerEngine(self.places).base(image, say)
+        return bootstrapped_base(image, self.places, say)[0]
 
     def _build_definition(self, sif: Path, text: str, scratch: Path) -> None:
         file = scratch / "image.def"
@@ -203,7 +208,7 @@ class ApptainerEngine:
             raise _build_error(done, sif)
 
     def build_named(self, environment: Environment, libraries: tuple[Library, ...], target: Path, say: Say) -> Path:
-        """Write the stand-alone SIF of a named environment to ``target``; return it."""
+        """Write the stand-alone SIF of a named environment to ``target``, its bill beside it; return the SIF."""
         if why_not() is None:
             prepared = self._from_docker(
                 DockerEngine(self.places).prepare_current(environment.image, libraries, say), say
@@ -213,6 +218,7 @@ class ApptainerEngine:
         held = self._inside(Path(prepared.reference), prepared.python, _BENCH).strip()
         if held and held != bench_digest(self.places):
             say(f"{target.name} holds an older bench/ than this checkout; its record says which")
+        bills.lay_beside(self.places.cache, prepared, target.parent, environment.name)
         say(f"building {target} on the SIF of {prepared.image}")
         with self.places.cache.scratch("named") as scratch:
             file = scratch / "named.def"

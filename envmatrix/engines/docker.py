@@ -14,6 +14,7 @@ from typing import Any
 
 import requests.exceptions
 
+from envmatrix.engines import bills
 from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say
 from envmatrix.engines.docker_client import (
     APIError,
@@ -31,10 +32,9 @@ from envmatrix.engines.stamps import inputs_digest, prepared_from
 from envmatrix.environment import Environment, Image, Library
 from envmatrix.errors import EngineError
 from envmatrix.images.cache import disk_errors
-from envmatrix.images.context import bench_digest, context_facts
+from envmatrix.images.context import Base, bench_digest, context_facts
 from envmatrix.images.definitions import ROOM, USER
 from envmatrix.images.rootfs import PROGRAM
-from envmatrix.images.sbom import bill_of_materials, debian_components, wheel_components
 from envmatrix.process import Exit
 
 RUN_LABEL = "org.envmatrix.run"
@@ -77,25 +77,22 @@ class DockerEngine:
             image.name, self.name, tag, made.python, made.libraries(), facts, made.folders.missing,
             frozenset(inside["loader"]),
         )  # fmt: skip
-        self._write_bill(prepared, inside["status"], made.wheels)
+        bills.write_bill(self.places.cache, prepared, inside["status"], made)
         body = {**asdict(prepared), "loader": sorted(inside["loader"])}
         self.places.cache.write(stamp, json.dumps(body))
         return prepared
 
     def _is_there(self, client: DockerClient, prepared: Prepared) -> bool:
+        if not self.bill_file(prepared).exists():
+            return False
         try:
             return str(client.images.get(prepared.reference).id) == prepared.facts["image_id"]
         except ImageNotFound:
             return False
 
-    def _write_bill(self, prepared: Prepared, status: str, wheels: Any) -> None:
-        components = [*debian_components(status), *wheel_components(wheels)]
-        bill = bill_of_materials(prepared.image, prepared.facts["rootfs"], components)
-        self.places.cache.write(self.bill_file(prepared), json.dumps(bill, indent=1) + "\n")
-
     def bill_file(self, prepared: Prepared) -> Path:
         """Return where the image's CycloneDX bill of materials lies."""
-        return self.places.cache.root / "sbom" / f"{prepared.facts['rootfs'].removeprefix('sha256:')}.cdx.json"
+        return bills.bill_file(self.places.cache, prepared)
 
     def prepare_current(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Prepare the image with today's bench/ baked in (while benchmarking, bench/ is mounted instead)."""
@@ -106,9 +103,18 @@ class DockerEngine:
             say(f"{prepared.reference} holds an older bench/: building it anew")
             return self._prepare(client, image, libraries, say, fresh=True)
 
-    def build_named(self, environment: Environment, libraries: tuple[Library, ...], say: Say) -> str:
-        """Build the stand-alone image of a named environment, with today's bench/; return its tag."""
+    def base(self, image: Image, say: Say) -> Base:
+        """Return what an image starts from with this engine."""
+        with _open("looking for a base") as client:
+            return DockerImages(client, self.places).base(image, say)
+
+    def build_named(self, environment: Environment, libraries: tuple[Library, ...], folder: Path, say: Say) -> str:
+        """Build the stand-alone image of a named environment, with today's bench/; return its tag.
+
+        Its bill of materials is written into ``folder``.
+        """
         prepared = self.prepare_current(environment.image, libraries, say)
+        bills.lay_beside(self.places.cache, prepared, folder, environment.name)
         with _open(f"building {environment.name}") as client:
             return DockerImages(client, self.places).named(environment, prepared.reference, say)
 

@@ -98,7 +98,7 @@ def gather(places: Places, image: Image, libraries: Sequence[Library], base: Bas
     locks = Locks(places.locks, places.cache)
     suite = Suite(base.suite, places.cache)
     python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
-    packages = (*_ALWAYS, *(["python3-venv"] if image.requirements else []), *_named(image, suite))
+    packages = system_packages(image, suite)
     lock, system = locks.of_system(
         suite.distribution, packages, base.choice, say, lambda: suite.closure(packages, base.status)
     )
@@ -116,6 +116,11 @@ def gather(places: Places, image: Image, libraries: Sequence[Library], base: Bas
         image, base, system.packages, tuple(deb_files), wheels, tuple(wheel_files), folders, lock_name, lock_digest,
         {"libraries": digest_of(dict(folders.facts))},
     )  # fmt: skip
+
+
+def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
+    """Return the Debian packages that an image asks for on top of its base."""
+    return (*_ALWAYS, *(["python3-venv"] if image.requirements else []), *_named(image, suite))
 
 
 def _named(image: Image, suite: Suite) -> list[str]:

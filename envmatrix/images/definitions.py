@@ -193,9 +193,8 @@ def _docker_metadata(environment: Environment, labels: Mapping[str, str]) -> lis
 
 def _head(environment: Environment, how: str) -> str:
     description = f": {environment.description}" if environment.description else ""
-    levels = ", ".join(f"{factor}={level}" for factor, level in environment.levels.items())
     return (
-        f"# {environment.name}{description}\n# {levels}\n"
+        f"# {environment.name}{description}\n# {environment.levels_text()}\n"
         f"# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:\n"
         f"#   envmatrix context {environment.name} build/context\n#   {how}\n"
     )

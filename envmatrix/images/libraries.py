@@ -21,11 +21,15 @@ from envmatrix.images.wheelhouse import Wheelhouse
 
 @dataclass(frozen=True)
 class Folders:
-    """The library folders of one machine: key -> folder, what is missing and why, and where each came from."""
+    """The library folders of one machine: key -> folder, what is missing and why, and where each came from.
+
+    ``pins`` are the packages that the folders were unpacked from.
+    """
 
     folders: Mapping[str, str]
     missing: Mapping[str, str]
     facts: Mapping[str, str]
+    pins: tuple[Pinned, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,12 @@ class LibraryBuilder:
         folders: dict[str, str] = {}
         missing: dict[str, str] = {}
         facts: dict[str, str] = {}
+        pins: list[Pinned] = []
         for library in libraries:
             try:
-                folders[library.key], facts[f"library {library.key}"] = self._one(library)
+                folders[library.key], used = self._one(library)
+                facts[f"library {library.key}"] = " ".join(map(str, used))
+                pins += used
             except InputError:  # a wrong hash must never be passed over
                 raise
             except EnvmatrixError as error:
@@ -54,16 +61,16 @@ class LibraryBuilder:
                     folders[library.key], facts[f"library {library.key}"] = linked
                 else:
                     missing[library.key] = f"{error.message}\n  -> {install_lines(library)}"
-        return Folders(folders, missing, facts)
+        return Folders(folders, missing, facts, tuple(pins))
 
-    def _one(self, library: Library) -> tuple[str, str]:
+    def _one(self, library: Library) -> tuple[str, list[Pinned]]:
         sections = self.locks.of_library(library, self.python, self.say, self.apt)
         pins = [pin for _, section in sections for pin in section.packages]
         folder = self._place(library, [pin.sha256 for pin in pins])
         if not folder.is_dir():
             files = [self._fetched(pin, path) for path, section in sections for pin in section.packages]
             self.cache.folder(folder, lambda place: self._unpack(library, files, place))
-        return str(folder), " ".join(str(pin) for pin in pins)
+        return str(folder), pins
 
     def _place(self, library: Library, parts: object) -> Path:
         return self.cache.root / "libraries" / digest_of(library.key, library.files, parts)[:24] / library.key

@@ -23,6 +23,11 @@ def image_asked(image: Image) -> str:
     return asked_text((*image.requirements, *(f"--extra-index-url {url}" for url in image.index)))
 
 
+def _system_asked(packages: Sequence[str], base: str) -> tuple[str, str]:
+    asked = asked_text((*packages, f"on {base}"))
+    return digest_of(asked)[:12], asked
+
+
 @dataclass(frozen=True)
 class Locks:
     """The committed locks of a project (``folder``), and those made on the fly (in the cache)."""
@@ -43,8 +48,20 @@ class Locks:
         self, suite: str, packages: Sequence[str], base: str, say: Say, make: Callable[[], tuple[Pinned, ...]]
     ) -> tuple[Path, Section]:
         """Return the lock of the Debian packages that an image adds to ``base``."""
-        asked = asked_text((*packages, f"on {base}"))
-        return self._find(self.folder / f"system.{suite}.txt", "system", digest_of(asked)[:12], asked, say, make)
+        name, asked = _system_asked(packages, base)
+        return self._find(self.system_file(suite), "system", name, asked, say, make)
+
+    def system_file(self, suite: str) -> Path:
+        """Return where the committed lock of a suite's packages lies."""
+        return self.folder / f"system.{suite}.txt"
+
+    def pin_system(self, suite: str, packages: Sequence[str], base: str, pins: tuple[Pinned, ...], say: Say) -> Path:
+        """Write what ``packages`` on ``base`` come to into the suite's lock, its other sections kept."""
+        name, asked = _system_asked(packages, base)
+        path = self.system_file(suite)
+        lock = read_lock(path)
+        others = [section for section in (lock.sections if lock else ()) if section.name != name]
+        return self._write(path, [*others, Section("system", name, asked, pins)], say)[0]
 
     def of_library(
         self, library: Library, python: Python, say: Say, apt: Apt | None = None

@@ -26,19 +26,21 @@ def debian_components(status: str) -> list[dict[str, Any]]:
     return found
 
 
-def wheel_components(pins: Sequence[Pinned]) -> list[dict[str, Any]]:
-    """Return locked wheels as components."""
-    return [
-        {
-            "type": "library",
-            "name": pin.name,
-            "version": pin.version,
-            "purl": (purl := f"pkg:pypi/{pin.name}@{quote(pin.version, safe='')}"),
-            "bom-ref": f"{purl}#{pin.sha256[:12]}",
-            "hashes": [{"alg": "SHA-256", "content": pin.sha256}],
-        }
-        for pin in pins
-    ]
+def locked_components(pins: Sequence[Pinned]) -> list[dict[str, Any]]:
+    """Return locked wheels, and the packages that library folders were unpacked from, as components."""
+    return [_locked(pin, "deb/debian" if pin.is_debian else "pypi") for pin in pins]
+
+
+def _locked(pin: Pinned, kind: str) -> dict[str, Any]:
+    purl = f"pkg:{kind}/{pin.name}@{quote(pin.version, safe='')}"
+    return {
+        "type": "library",
+        "name": pin.name,
+        "version": pin.version,
+        "purl": purl,
+        "bom-ref": f"{purl}#{pin.sha256[:12]}",
+        "hashes": [{"alg": "SHA-256", "content": pin.sha256}],
+    }
 
 
 def bill_of_materials(name: str, digest: str, components: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

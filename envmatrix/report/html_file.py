@@ -68,7 +68,8 @@ def provenance(summary: Summary) -> list[tuple[str, str]]:
 def _settings(environment: Mapping[str, Any]) -> str:
     variables = environment.get("variables") or {}
     lines = [f"{name}={value}" if value is not None else f"# {name} is absent" for name, value in variables.items()]
-    levels = environment.get("levels") or {}
+    own = environment.get("own_levels")
+    levels = (environment.get("levels") or {}) if own is None else own
     head = [f"# {factor}: {level}" for factor, level in levels.items()]
     preload = environment.get("preload") or []
     files = [str(item[-1]) if isinstance(item, (list, tuple)) and item else str(item) for item in preload]

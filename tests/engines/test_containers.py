@@ -223,7 +223,7 @@ def test_a_bill_of_materials_lists_system_packages_and_wheels(engine: Engine, pr
     bill = json.loads(engine.bill_file(prepared).read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
     names = {component["name"] for component in bill["components"]}
-    assert {"tinypkg", "python3", "libc6", "numactl"} <= names
+    assert {"tinypkg", "python3", "libc6", "numactl", "libjemalloc2"} <= names
     assert all(component["purl"].startswith("pkg:") for component in bill["components"])
 
 
@@ -235,11 +235,13 @@ NAMED = Environment(
 OTHER = replace(NAMED, name="tiny-other", variables={"A": "other"}, preload=())
 
 
-def test_named_environments_of_one_image_differ_only_in_metadata(engine: Engine, prepared: Prepared) -> None:
+def test_named_environments_of_one_image_differ_only_in_metadata(
+    engine: Engine, prepared: Prepared, tmp_path: Path
+) -> None:
     if not isinstance(engine, DockerEngine):
         pytest.skip("SIFs of named environments are files of their own")
     client = connect()
-    one, two = (client.images.get(engine.build_named(item, LIBRARIES, Said())) for item in (NAMED, OTHER))
+    one, two = (client.images.get(engine.build_named(item, LIBRARIES, tmp_path, Said())) for item in (NAMED, OTHER))
     image = client.images.get(prepared.reference)
     assert one.attrs["RootFS"]["Layers"] == two.attrs["RootFS"]["Layers"] == image.attrs["RootFS"]["Layers"]
     assert one.attrs["Config"]["Env"] != two.attrs["Config"]["Env"]
@@ -254,7 +256,7 @@ def stand_alone(engine: Engine, tmp_path: Path) -> list[str]:
         userns = ["--userns"] if os.geteuid() == 0 else []
         return ["apptainer", "--silent", "run", *userns, "--cleanenv", "--no-home", str(sif)]
     assert isinstance(engine, DockerEngine)
-    tag = engine.build_named(NAMED, LIBRARIES, Said())
+    tag = engine.build_named(NAMED, LIBRARIES, tmp_path, Said())
     program = ["podman"] if "podman" in os.environ.get("DOCKER_HOST", "") else ["docker"]
     return [*program, "run", "--rm", "--read-only", "--tmpfs", "/tmp", "--network", "none", tag]
 
@@ -265,6 +267,7 @@ def test_a_named_image_runs_the_benchmark_alone_with_its_variables_exact(engine:
         pytest.skip("the podman command does not use the service's storage")
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "tiny-named.sbom.json").read_text())["bomFormat"] == "CycloneDX"
     record = json.loads(done.stdout)
     assert {name: record["variables"].get(name) for name in NAMED_VALUES} == NAMED_VALUES
     assert record["variables"]["LD_PRELOAD"] == "/opt/envmatrix/lib/malloc-jemalloc/libjemalloc.so.2"

@@ -31,11 +31,11 @@ def training_script(environment: Environment, prepared: Prepared, preload: tuple
 
     Raises InputError for 'pyxis' on an environment that is no image file.
     """
-    levels = ", ".join(f"{factor}={level}" for factor, level in environment.levels.items())
     job = "train-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in environment.name)
     variables = variables_of(environment, preload)
     body = {"slurm": _plain, "pyxis": _pyxis}[form](environment, prepared, variables)
-    return _HEAD.format(name=environment.name, levels=levels, job=job) + "\n".join(["set -eu", *body]) + "\n"
+    head = _HEAD.format(name=environment.name, levels=environment.levels_text(), job=job)
+    return head + "\n".join(["set -eu", *body]) + "\n"
 
 
 def _is_image(prepared: Prepared) -> bool:
