@@ -17,7 +17,7 @@ RUN if ls /opt/context/debs/*.deb >/dev/null 2>&1; then DEBIAN_FRONTEND=noninter
  && cp -R /opt/context/lib/. /opt/envmatrix/lib/ \
  && cp -R /opt/context/bench/. /envmatrix/bench/ \
  && chmod -R a+rX /opt/envmatrix/lib /envmatrix \
- && chmod 1777 /work /tmp \
+ && chmod 1777 /work \
  && mkdir -p /opt/envmatrix/etc && touch /opt/envmatrix/etc/hosts /opt/envmatrix/etc/hostname /opt/envmatrix/etc/resolv.conf \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /root/.cache \
  && rm -rf /opt/context

@@ -160,7 +160,7 @@ def build_steps(wheels: bool, context: str) -> list[str]:
         f"cp -R {context}/lib/. {LIBRARIES}/",
         f"cp -R {context}/bench/. {ROOM}/bench/",
         f"chmod -R a+rX {LIBRARIES} {ROOM}",
-        "chmod 1777 /work /tmp",
+        "chmod 1777 /work",
         f"mkdir -p {_ETC} && touch {_ETC}/hosts {_ETC}/hostname {_ETC}/resolv.conf",
         "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /root/.cache",
     ]

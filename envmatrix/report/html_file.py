@@ -38,7 +38,20 @@ class Figures:
     time: str
 
 
-def _environment() -> Environment:
+def page_values(kinds: int) -> dict[str, Any]:
+    """Return what every page's frame needs; ``kinds`` is the number of colours and marks in its legends."""
+    from markupsafe import Markup
+
+    def legend_mark(kind: int) -> Markup:
+        return Markup(mark(6, 6, kind // COLOURS, 4.5))  # noqa: S704
+
+    return {
+        "palette": Markup(palette()), "figure_style": Markup(figure_style()), "kinds": kinds, "mark": legend_mark,  # noqa: S704
+    }  # fmt: skip
+
+
+def page_environment() -> Environment:
+    """Return Jinja with this package's templates; it escapes everything that is not markup made here."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -112,17 +125,12 @@ def _attributed(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
 
 def to_html(summary: Summary) -> str:
     """Return report.html."""
-    from markupsafe import Markup
-
-    def legend_mark(kind: int) -> Markup:
-        return Markup(mark(6, 6, kind // COLOURS, 4.5))  # noqa: S704
-
-    return _environment().get_template("report.html.j2").render(
-        summary=summary, figures=_figures(summary), palette=Markup(palette()),  # noqa: S704
-        figure_style=Markup(figure_style()), colours=colour_of(summary), symbols=SYMBOLS,  # noqa: S704
-        show_bytes=show_bytes, mark=legend_mark, outcome_names=OUTCOMES, evidence=evidence_table(summary),
+    colours = colour_of(summary)
+    return page_environment().get_template("report.html.j2").render(
+        summary=summary, figures=_figures(summary), colours=colours, symbols=SYMBOLS,
+        show_bytes=show_bytes, outcome_names=OUTCOMES, evidence=evidence_table(summary),
         attributed=_attributed(summary), heat=heat_map(summary),
         provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce(summary),
         settings=[(name, _settings(body)) for name, body in summary.run.environments.items()],
-        matrix_text=clean(summary.run.matrix_text, 200_000),
+        matrix_text=clean(summary.run.matrix_text, 200_000), **page_values(len(colours)),
     )  # fmt: skip

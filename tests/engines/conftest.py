@@ -6,16 +6,19 @@ import base64
 import hashlib
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envmatrix import project
 from envmatrix.engines.places import Places
 from envmatrix.images.cache import Cache
 
 MakeWheel = Callable[..., Path]
+#: A stand-in for bench/ that says what it sees.
+BENCH = "import os, json, sys\njson.dump({'variables': dict(os.environ), 'uid': os.getuid()}, sys.stdout)\n"
 
 
 def write_wheel(folder: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
@@ -68,6 +71,24 @@ def places(tmp_path: Path, tools: Path) -> Places:
     (root / "tools").symlink_to(tools)
     (tmp_path / "locks").mkdir()
     return Places(Cache(root), tmp_path / "locks", tmp_path / "bench")
+
+
+@pytest.fixture(scope="session")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    """Give places whose cache is the user's (bases are large), and wheels of a few bytes."""
+    folder = tmp_path_factory.mktemp("ground")
+    for name in ("wheels", "locks", "bench"):
+        (folder / name).mkdir()
+    (folder / "bench" / "__main__.py").write_text(BENCH)
+    (folder / "bench" / "__init__.py").touch()
+    write_wheel(folder / "wheels", "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+            patch.delenv(name)
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
+        yield Places(Cache(project.cache_folder()), folder / "locks", folder / "bench")
 
 
 def demand(reason: str | None) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix import project
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.engines.docker import RUN_LABEL, DockerEngine
@@ -23,13 +22,11 @@ from envmatrix.engines.docker_images import DockerImages
 from envmatrix.engines.places import Places
 from envmatrix.environment import Environment, Image, Library
 from envmatrix.errors import EngineError
-from envmatrix.images.cache import Cache
-from tests.engines.conftest import Said, demand, write_wheel
+from tests.engines.conftest import Said, demand
 
 IMAGE = Image("tiny", requirements=("tinypkg==1.0",))
 LIBRARIES = (Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)),)
 HOSTILE = {"A": 'x y,$HOME`id`"q"', "B": "", "C": "é;rm -rf /\\", "D": "{{ FROM }}'{0:2}'", "E": "$(touch owned)"}
-BENCH = "import os, json, sys\njson.dump({'variables': dict(os.environ), 'uid': os.getuid()}, sys.stdout)\n"
 SEEN = """
 import json, os, socket
 status = dict(line.rstrip("\\n").split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
@@ -49,24 +46,6 @@ json.dump({
 """
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="session")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    """Give places whose cache is the user's (bases are large), and wheels of a few bytes."""
-    folder = tmp_path_factory.mktemp("ground")
-    for name in ("wheels", "locks", "bench"):
-        (folder / name).mkdir()
-    (folder / "bench" / "__main__.py").write_text(BENCH)
-    (folder / "bench" / "__init__.py").touch()
-    write_wheel(folder / "wheels", "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
-            patch.delenv(name)
-        patch.setenv("PIP_CONFIG_FILE", os.devnull)
-        patch.setenv("PIP_NO_INDEX", "1")
-        patch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
-        yield Places(Cache(project.cache_folder()), folder / "locks", folder / "bench")
 
 
 @pytest.fixture(

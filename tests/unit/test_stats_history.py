@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from envmatrix.report.history_page import to_html
 from envmatrix.report.history_table import print_history, sparkline
 from envmatrix.report.write import write_reports
 from envmatrix.stats.change_points import SHORTEST, best_split, change_points
-from envmatrix.stats.history import read_history
+from envmatrix.stats.history import History, Point, Series, read_history
 from tests.synthetic import Machine, make_plan, write_run
 
 
@@ -72,6 +73,22 @@ def test_runs_of_one_host_make_a_series_and_its_step_is_marked(tmp_path):
     assert "since run-08" in out.getvalue()
     assert "broken" in out.getvalue()
     json.dumps(history.to_json(), allow_nan=False)
+    page = to_html(history)
+    assert page.count("<figure>") == 1
+    assert "14 runs on 1 host: 1 change of level." in page
+    assert "fast: x0.8" in page  # the flag's name for a screen reader
+
+
+def test_a_page_of_a_long_history_stays_small_and_hostile_names_stay_text():
+    evil = "<script>alert(1)</script>"
+    points = tuple(Point(f"{evil}{day}", f"2026-{day}", 100.0, None, None, None) for day in range(10_000))
+    page = to_html(History(10_000, (Series("host", evil, "local", evil, "samples_per_s", points, ()),), (evil,)))
+    assert evil not in page
+    assert len(page) < 100_000
+
+
+def test_a_page_without_runs_says_so():
+    assert "0 runs" in to_html(History(0, (), ()))
 
 
 def test_no_results_is_an_empty_history(tmp_path):

@@ -1,0 +1,123 @@
+"""What an image starts from: a real registry, a base that is none, a lock that does not fit its base."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envmatrix.engines.docker import DockerEngine
+from envmatrix.engines.docker_client import DockerClient, connect
+from envmatrix.engines.places import Places
+from envmatrix.environment import Image
+from envmatrix.errors import EngineError
+from envmatrix.images.context import system_packages
+from envmatrix.images.locks import Locks
+from envmatrix.images.suites import Suite
+from tests.engines.conftest import Said, demand
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
+PLAIN = Image("plain", suite="bookworm")
+
+
+@pytest.fixture
+def engine(ground: Places) -> DockerEngine:
+    found = DockerEngine(ground)
+    demand(found.unavailable())
+    return found
+
+
+@pytest.fixture
+def client(engine: DockerEngine) -> Iterator[DockerClient]:
+    client = connect()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """Serve an empty registry on the loopback interface; give its address."""
+    program = shutil.which("docker-registry")
+    demand(None if program else "no docker-registry: apt-get install docker-registry")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    settings = tmp_path / "registry.yml"
+    settings.write_text(
+        f"version: 0.1\nlog: {{level: error}}\nhttp: {{addr: '{address}'}}\n"
+        f"storage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
+    )
+    server = subprocess.Popen([str(program), "serve", str(settings)], stdout=subprocess.DEVNULL)
+    try:
+        _wait_for(address)
+        yield address
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _wait_for(address: str) -> None:
+    host, port = address.split(":")
+    for _ in range(100):
+        with socket.socket() as probe:
+            if probe.connect_ex((host, int(port))) == 0:
+                return
+        time.sleep(0.1)
+    pytest.fail(f"the registry at {address} did not come up")
+
+
+def test_a_base_is_pulled_from_a_registry_by_its_digest(
+    engine: DockerEngine, client: DockerClient, registry: str
+) -> None:
+    made = engine.base(PLAIN, Said())
+    name = f"{registry}/debian"
+    client.images.get(made.reference).tag(name, "slim")
+    said = str(client.images.push(name, "slim"))
+    digest = said.split("digest: ")[1].split(" ")[0]
+    client.images.remove(f"{name}:slim")
+    pinned = f"{name}:slim@{digest}"
+    prepared = engine.prepare(Image("pulled", suite="bookworm", base=pinned), (), Said())
+    try:
+        assert prepared.facts["base"] == prepared.facts["base_choice"] == f"{name}@{digest}"
+        assert prepared.facts["system python3"].startswith("3.11")
+    finally:
+        client.images.remove(prepared.reference, force=True)
+        client.images.remove(f"{name}@{digest}", force=True)
+
+
+def test_a_base_that_no_registry_has_is_one_clear_error(engine: DockerEngine, registry: str) -> None:
+    absent = f"{registry}/absent@sha256:{'0' * 64}"
+    with pytest.raises(EngineError, match=rf"pulling the base {registry}/absent"):
+        engine.prepare(Image("absent", suite="bookworm", base=absent), (), Said())
+
+
+def test_a_base_without_dpkg_is_refused(engine: DockerEngine, client: DockerClient, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text('FROM scratch\nLABEL x="y"\nCOPY Dockerfile /\n')
+    client.images.build(path=str(tmp_path), tag="envmatrix-test/empty:1", rm=True)
+    try:
+        with pytest.raises(EngineError, match="is no Debian image"):
+            engine.prepare(Image("empty", suite="bookworm", base="envmatrix-test/empty:1"), (), Said())
+    finally:
+        client.images.remove("envmatrix-test/empty:1")
+    assert not client.containers.list(all=True, filters={"label": "envmatrix.run=build"})
+
+
+def test_a_lock_that_lacks_what_its_base_needs_is_named_and_leaves_nothing(
+    engine: DockerEngine, client: DockerClient, ground: Places, tmp_path: Path
+) -> None:
+    base = engine.base(PLAIN, Said())
+    suite = Suite(base.suite, ground.cache)
+    packages = system_packages(PLAIN, suite)
+    pins = tuple(pin for pin in suite.closure(packages, base.status) if pin.name != "libpython3-stdlib")
+    places = Places(ground.cache, tmp_path, ground.bench)
+    Locks(tmp_path, ground.cache).pin_system(suite.distribution, packages, base.choice, pins, Said())
+    before = {str(image.id) for image in client.images.list(all=True)}
+    with pytest.raises(EngineError, match="the base lacks a package that the lock takes for granted") as caught:
+        DockerEngine(places).prepare(PLAIN, (), Said())
+    assert "envmatrix lock" in str(caught.value.remedy)
+    assert {str(image.id) for image in client.images.list(all=True)} == before
