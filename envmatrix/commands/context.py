@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.environment import all_libraries, resolve
     from envmatrix.errors import InputError
     from envmatrix.experiment import places_of, snapshot_bench
-    from envmatrix.images.archive import docker_archive
+    from envmatrix.images.archive import docker_archive, rooted
     from envmatrix.images.context import gather, write_context
 
     matrix = common.load_matrix(arguments)
@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     made = gather(places, environment.image, all_libraries(matrix), base, common.say_to_stderr)
     write_context(made, places.bench, folder)
     archive = folder.with_name(f"{folder.name}-base.tar")
-    docker_archive(tar, archive, base.reference)
+    with places.cache.scratch("context") as scratch:
+        rooted(tar, scratch / "base.tar")  # so that an ordinary user without a range of users can build from it
+        docker_archive(scratch / "base.tar", archive, base.reference)
     common.print_text(f"{folder}: the context; {archive}: a base for where no registry can be reached ({base.choice})")
     return 0

@@ -130,8 +130,9 @@ class Level(_Frozen):
 
     @property
     def is_image(self) -> bool:
-        """Whether this level changes which Python or PyTorch is on disk (an image factor's level)."""
-        return any((self.python, self.suite, self.base, self.interpreter, self.index))
+        """Whether this level changes what is installed (an image factor's level), not only what is preloaded."""
+        installed = bool(self.requirements) and not self.preload
+        return installed or any((self.python, self.suite, self.base, self.interpreter, self.index))
 
 
 class Factor(_Frozen):

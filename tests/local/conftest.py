@@ -12,7 +12,7 @@ PROJECT = Path(__file__).parents[2]
 TINY = """
 version: 1
 factors:
-  torch: {"2.13.0": {requirements: [torch==2.13.0, numpy], index: "https://download.pytorch.org/whl/cpu"}}
+  torch: {"2.13.0": {requirements: [torch==2.13.0, torchvision==0.28.0, numpy], index: "https://download.pytorch.org/whl/cpu"}}
   malloc:
     glibc: {claims: {malloc: libc}}
     jemalloc: {apt: libjemalloc2, preload: libjemalloc.so.2, claims: {malloc: libjemalloc}}
