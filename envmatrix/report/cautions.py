@@ -69,7 +69,7 @@ def _few_blocks(run: Run, _samples: Samples, analysis: Analysis) -> Iterator[Cau
     if short:
         most = max(effect.missing for effect in short)
         yield Caution(
-            Kind.TOO_FEW_BLOCKS, ", ".join(effect.environment for effect in short),
+            Kind.TOO_FEW_BLOCKS, ", ".join(dict.fromkeys(effect.environment for effect in short)),
             f"fewer than {run.plan.min_blocks} complete blocks: no claim is made",
             f"`envmatrix resume {run.name}` with a larger budget: {count(most, 'more block')} needed",
         )  # fmt: skip

@@ -66,6 +66,11 @@ def operators_markdown(found: OperatorTable) -> str:
     return f"{title}\n\n{table(head, rows)}\n\nFrom a profiled pass of its own; no intervals.\n"
 
 
+def _workloads(summary: Summary) -> str:
+    found = summary.workload_table
+    return f"## Workloads\n\n{table(found.head, found.rows)}\n\nMedians over trials.\n" if found else ""
+
+
 def _cautions(summary: Summary) -> str:
     if not summary.cautions:
         return ""
@@ -96,4 +101,4 @@ def to_markdown(summary: Summary) -> str:
     )
     parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
     parts += [operators_markdown(found) for found in summary.operators]
-    return "\n".join([*parts, noise + method + "\n", _cautions(summary), _facts(summary)])
+    return "\n".join([*parts, _workloads(summary), noise + method + "\n", _cautions(summary), _facts(summary)])

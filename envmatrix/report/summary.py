@@ -12,6 +12,7 @@ from envmatrix.report.attributed import attributions, ladders
 from envmatrix.report.cautions import Caution, find_cautions
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.text import NONE, count, ratio
+from envmatrix.report.workload_table import WorkloadTable, workload_table
 from envmatrix.stats.attribution import Attribution, Step
 from envmatrix.stats.effects import Analysis, Effect, Flag, estimate
 from envmatrix.stats.metrics import MEMORY, Metric
@@ -110,6 +111,7 @@ class Summary:
     ladders: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
     race: Race | None = None
     operators: tuple[OperatorTable, ...] = ()
+    workload_table: WorkloadTable | None = None
 
     @property
     def plan(self) -> Plan:
@@ -216,6 +218,7 @@ def summarise_samples(run: Run, samples: Samples) -> Summary:
         ladders=ladders(run, samples, analysis.primary),
         race=race,
         operators=operator_tables(run.plan.arms, samples),
+        workload_table=workload_table(run.plan, samples),
     )
 
 

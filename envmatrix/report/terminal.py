@@ -75,6 +75,18 @@ def group_lines(group: Group) -> list[Text]:
     return lines
 
 
+def _workloads(summary: Summary) -> list[RenderableType]:
+    found = summary.workload_table
+    if found is None:
+        return []
+    table = Table(title="the workloads, medians", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    for number, name in enumerate(found.head):
+        table.add_column(name, justify="right" if number else "left", no_wrap=number == 0)
+    for row in found.rows:
+        table.add_row(*(Text(one_line(cell, 40)) for cell in row))
+    return [table]
+
+
 def _data_line(summary: Summary) -> list[Text]:
     if not summary.stand_in:
         return []
@@ -94,7 +106,7 @@ def to_renderable(summary: Summary) -> RenderableType:
     parts: list[RenderableType] = []
     for group in summary.groups:
         parts += [group_table(group), *group_lines(group), Text()]
-    return Stack(*parts, *_data_line(summary), *_caution_lines(summary))
+    return Stack(*parts, *_workloads(summary), *_data_line(summary), *_caution_lines(summary))
 
 
 def present(summary: Summary, console: Console) -> None:

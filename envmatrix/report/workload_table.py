@@ -1,0 +1,66 @@
+"""What each workload of a run comes to in its first environment: speed, latency, accuracy and size side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from envmatrix.plan import Plan
+from envmatrix.report.text import NONE
+from envmatrix.stats.metrics import show_bytes, show_rate, show_seconds
+from envmatrix.stats.samples import Samples
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+#: Column title, what is shown of the trials' medians (with another metric to be divided by), and how.
+_COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
+    ("samples/s", "samples_per_s", "", show_rate),
+    ("latency p50", "latency_p50_s", "", show_seconds),
+    ("latency p99", "latency_p99_s", "", show_seconds),
+    ("accuracy", "accuracy", "", _percent),
+    ("model", "model_bytes", "", show_bytes),
+    ("memory", "peak_rss_bytes", "", show_bytes),
+    ("GPU memory", "peak_gpu_bytes", "", show_bytes),
+    ("waits for data", "data_wait_s", "training_s", _percent),
+    ("compiling", "compile_s", "", show_seconds),
+    ("start-up", "startup_s", "", show_seconds),
+)
+
+
+@dataclass(frozen=True)
+class WorkloadTable:
+    """``head`` names the columns, ``rows`` hold as many texts; columns that no workload has are left out."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def _median(samples: Samples, arm: str, metric: str, over: str) -> float | None:
+    value = samples.median(arm, metric)
+    if not over or value is None:
+        return value
+    whole = samples.median(arm, over)
+    return value / whole if whole else None
+
+
+def workload_table(plan: Plan, samples: Samples) -> WorkloadTable | None:
+    """Return the table of a run with several workloads, None for others."""
+    firsts = {(arm.workload, arm.engine): arm for arm in reversed(plan.arms) if not arm.is_control}
+    if len({workload for workload, _ in firsts}) < 2:
+        return None
+    arms = [arm for arm in plan.arms if firsts.get((arm.workload, arm.engine)) is arm]
+    several = len({arm.engine for arm in arms}) > 1
+    names = [f"{arm.workload} on {arm.engine}" if several else arm.workload for arm in arms]
+    columns = [("workload", names)]
+    if len({arm.runs for arm in arms}) > 1:
+        columns.append(("environment", [arm.runs for arm in arms]))
+    for title, metric, over, show in _COLUMNS:
+        values = [_median(samples, arm.name, metric, over) for arm in arms]
+        if any(value is not None for value in values):
+            columns.append((title, [NONE if value is None else show(value) for value in values]))
+    return WorkloadTable(
+        tuple(title for title, _ in columns), tuple(zip(*(cells for _, cells in columns), strict=True))
+    )

@@ -1,0 +1,34 @@
+"""The table that puts a run's workloads side by side."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from envmatrix.report.html_file import to_html
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import Summary, summarise
+from envmatrix.report.terminal import present
+from tests.synthetic import Machine, make_plan, write_run
+
+
+def summary(folder, **plan) -> Summary:
+    return summarise(write_run(folder / "run", make_plan(("fast",), **plan), Machine({}), 6))
+
+
+def test_two_workloads_are_shown_with_their_own_figures_in_every_report(tmp_path):
+    found = summary(tmp_path, workloads=("small", "large"))
+    table = found.workload_table
+    assert table is not None
+    assert table.head[:2] == ("workload", "samples/s")
+    assert [row[0] for row in table.rows] == ["small", "large"]
+    assert "compiling" not in table.head  # no workload compiles: no empty column
+    out = io.StringIO()
+    present(found, Console(file=out, width=100))
+    for text in (out.getvalue(), to_markdown(found), to_html(found)):
+        assert all(cell in text for row in table.rows for cell in row)
+
+
+def test_one_workload_needs_no_such_table(tmp_path):
+    assert summary(tmp_path).workload_table is None
