@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\Z")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?\s*")
 _SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?\Z", re.IGNORECASE)
 
@@ -25,12 +25,15 @@ def parse_percent(value: Any) -> Any:
 
 
 def parse_duration(value: Any) -> Any:
-    """Turn '90', '90s', '5m' or '1.5h' into seconds."""
-    match = _DURATION.match(str(value).strip())
-    if not match or float(match[1]) <= 0:
-        msg = f"{value!r} is no duration, such as 30s, 5m or 2h"
+    """Turn '90', '90s', '5m', '1.5h' or '9m30s' into seconds."""
+    text = str(value).strip()
+    parts = _DURATION.findall(text) if not _DURATION.sub("", text) else []
+    plain = len(parts) > 1 and any(not unit for _, unit in parts)  # '9 30' could mean anything
+    seconds = sum(float(number) * _SECONDS[unit or None] for number, unit in parts)
+    if plain or seconds <= 0:
+        msg = f"{value!r} is no duration, such as 30s, 5m, 9m30s or 2h"
         raise ValueError(msg)
-    return float(match[1]) * _SECONDS[match[2]]
+    return seconds
 
 
 def parse_bytes(value: Any) -> Any:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import MatrixError, parse
+from envmatrix.matrix.quantities import parse_duration
 from envmatrix.project import default_matrix
 
 GOOD = """
@@ -55,6 +56,19 @@ def test_options_take_the_types_of_the_benchmark():
 def test_percentages_and_durations_are_read():
     design = parse(GOOD, Path("m.yaml")).designs["quick"]
     assert (design.target, design.budget, design.workloads) == (0.02, 300.0, ("cnn",))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("1.5h", 5400), ("9m30s", 570), ("1h 5min", 3900), ("250ms", 0.25)]
+)
+def test_a_duration_is_read_as_people_write_it(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "-5s", "9 30", "5x", "s", "5m 3", "1" * 50 + "x"])
+def test_what_is_no_duration_is_refused(text):
+    with pytest.raises(ValueError, match="is no duration"):
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(
