@@ -164,6 +164,8 @@ def begin(
     chosen = design_environments(matrix, design, facts)
     engines = open_engines(engine_names, places_of(Path(matrix.path), bench))
     ready, missing = prepare_images(chosen, engines, environments.all_libraries(matrix), say)
+    if design.shm and set(engine_names) != {"docker"}:
+        say("`shm` sizes /dev/shm in Docker alone; elsewhere it is what the system gives (usually half the memory)")
     plan = make_plan(design, tuple(chosen), engine_names)
     skipped = {arm.name: reason for arm in plan.arms if (reason := missing.get((arm.runs, arm.engine)))}
     if len(skipped) == len(plan.arms):

@@ -63,7 +63,7 @@ def make_limits(design: Mapping[str, Any], environment: Environment) -> Limits:
         cpus=parse_cpus(placed) if placed else (),
         memory_nodes=parse_cpus(nodes) if nodes else (),
         memory_bytes=design.get("memory"),
-        shm_bytes=design.get("shm") or 2**30,
+        shm_bytes=design.get("shm"),
         gpus=tuple(design.get("gpus") or ()),
     )
 

@@ -67,6 +67,7 @@ class Mounts:
 class Limits:
     """The same limits for every engine. Empty or None means: as the host has it.
 
+    ``shm_bytes`` sizes /dev/shm where the engine can (Docker); None: half the memory, as Linux and Apptainer have it.
     ``gpus`` are those that a container is given: ('all',), or numbers or UUIDs; empty: none.
     """
 
@@ -74,7 +75,7 @@ class Limits:
     cpus: tuple[int, ...] = ()
     memory_nodes: tuple[int, ...] = ()
     memory_bytes: int | None = None
-    shm_bytes: int = 2**30
+    shm_bytes: int | None = None
     sys_nice: bool = False
     gpus: tuple[str, ...] = ()
 

@@ -181,7 +181,7 @@ def container_config(job: Job, user: str) -> dict[str, Any]:
         "NetworkMode": "none",
         "ReadonlyRootfs": True,
         "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={_TMP_BYTES}"},  # noqa: S108 - inside the container
-        "ShmSize": limits.shm_bytes,
+        "ShmSize": limits.shm_bytes or half_of_memory(),
         "CapDrop": ["ALL"],
         "CapAdd": ["SYS_NICE"] if limits.sys_nice else [],
         "SecurityOpt": ["no-new-privileges", "seccomp=unconfined"],
@@ -204,6 +204,11 @@ def container_config(job: Job, user: str) -> dict[str, Any]:
         "Labels": {RUN_LABEL: job.run, "org.envmatrix.trial": job.label},
         "HostConfig": host,
     }
+
+
+def half_of_memory() -> int:
+    """Return the size that Linux gives a tmpfs, and Apptainer /dev/shm: Docker's own 64 MiB kill DataLoader workers."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def gpu_request(gpus: tuple[str, ...]) -> dict[str, Any]:

@@ -253,7 +253,7 @@ class Design(_Frozen):
     race: bool = Field(False, description="arms that are surely not the best stop early (docs/statistics.md)")
     cpus: Text | None = Field(None, description="CPU list every trial is confined to; none: all")
     memory: Bytes | None = Field(None, description="memory limit of a trial, such as 8GiB")
-    shm: Bytes = Field(2**30, description="size of /dev/shm in containers")
+    shm: Bytes | None = Field(None, description="size of /dev/shm in Docker (default: half the memory)")
     gpus: Words = Field((), description="GPUs of a trial: all, or numbers or UUIDs; none: none in containers")
     slurm: Slurm = Field(default_factory=lambda: Slurm.model_validate({}), description="what launcher slurm asks for")
 

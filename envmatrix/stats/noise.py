@@ -57,6 +57,14 @@ NOISES: Mapping[str, Noise] = {
 }
 
 
+def of_size(logs: Floats, size: float) -> Floats:
+    """Scale (runs, arms, blocks) noise so that a trial's standard deviation about its block is ``size``.
+
+    That is the noise which comparisons within blocks meet; what blocks share does not count.
+    """
+    return logs * (size / float(np.sqrt(logs.var(axis=1, ddof=1).mean())))
+
+
 def in_blocks(noise: Floats, blocks: int, arms: int, chance: np.random.Generator) -> Floats:
     """Deal (runs, blocks * arms) noise out to arms in a fresh random order a block: (runs, arms, blocks)."""
     dealt = noise.reshape(len(noise), blocks, arms)

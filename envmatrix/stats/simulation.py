@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from envmatrix.plan import Plan, make_arms
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.noise import NOISES, in_blocks
+from envmatrix.stats.noise import NOISES, in_blocks, of_size
 from envmatrix.stats.pairing import families
 from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.racing import Field, final_levels, race_family, surely_near_best
@@ -68,6 +68,11 @@ def a_then_b(machine: str, trials: int, runs: int, chance: np.random.Generator) 
     ]
 
 
+def trials_of(machine: str, arms: int, blocks: int, runs: int, chance: np.random.Generator) -> Floats:
+    """Return (runs, arms, blocks) log times whose noise within blocks is ``_SIZE``."""
+    return of_size(in_blocks(NOISES[machine](runs, blocks * arms, _SIZE, chance), blocks, arms, chance), _SIZE)
+
+
 def family_t(logs: Floats) -> Floats:
     """Return |t| of (runs, arms, blocks) trials against the mean of the first two arms: (runs, arms - 2)."""
     difference = logs[:, 2:] - logs[:, :2].mean(axis=1, keepdims=True)
@@ -77,26 +82,25 @@ def family_t(logs: Floats) -> Floats:
 
 def any_alarm(machine: str, environments: int, blocks: int, runs: int, chance: np.random.Generator) -> Figure:
     """How often randomised blocks call any of several identical environments different."""
-    noise = NOISES[machine](runs, blocks * (environments + 2), _SIZE, chance)
-    t = family_t(in_blocks(noise, blocks, environments + 2, chance))
+    t = family_t(trials_of(machine, environments + 2, blocks, runs, chance))
     alarms = np.asarray((t > critical_value(blocks, environments, 2, level=LEVEL)).any(axis=1), dtype=np.bool_)
     question = "false alarms, one A/A" if environments == 1 else f"any false alarm, {environments} A/A"
     return _rate(question, machine, f"randomised blocks, {blocks} blocks", alarms)
 
 
-def power(machine: str, gain: float, blocks: int, runs: int, chance: np.random.Generator) -> Figure:
-    """How often a true difference of ``gain`` of one environment is found."""
-    noise = NOISES[machine](runs, blocks * 3, _SIZE, chance)
-    logs = in_blocks(noise, blocks, 3, chance)
+def power(machine: str, gain: float, blocks: int, runs: int, chance: np.random.Generator, scale: float = 1.0) -> Figure:
+    """How often a true difference of ``gain`` of one environment is found; ``scale`` multiplies the noise."""
+    logs = trials_of(machine, 3, blocks, runs, chance) * scale
     logs[:, 2] += np.log1p(gain)
     found = family_t(logs)[:, 0] > critical_value(blocks, 1, 2, level=LEVEL)
-    return _rate(f"a true {gain:.0%} found", machine, f"randomised blocks, {blocks} blocks", found)
+    noise = "" if scale == 1.0 else f", noise of {_SIZE * scale:.1%}"
+    return _rate(f"a true {gain:.0%} found", machine, f"randomised blocks, {blocks} blocks{noise}", found)
 
 
 def stopped_on_precision(machine: str, target: float, runs: int, chance: np.random.Generator) -> Figure:
     """How often an A/A is called different when the run ends as soon as its interval is narrow enough."""
     least, most = 6, 40
-    logs = in_blocks(NOISES[machine](runs, most * 3, _SIZE, chance), most, 3, chance)
+    logs = trials_of(machine, 3, most, runs, chance)
     difference = logs[:, 2] - logs[:, :2].mean(axis=1)
     open_runs, alarms = np.ones(runs, dtype=np.bool_), np.zeros(runs, dtype=np.bool_)
     narrow = np.zeros(runs)
@@ -160,7 +164,7 @@ def race(machine: str, runs: int, chance: np.random.Generator, blocks: int = 40)
     """Race eleven environments and compare with all of them running all blocks."""
     plan = _race_plan(SPEEDS, blocks)
     arms = len(SPEEDS) + 2
-    logs = in_blocks(NOISES[machine](runs, blocks * arms, _SIZE, chance), blocks, arms, chance)
+    logs = trials_of(machine, arms, blocks, runs, chance)
     logs[:, 2:] += np.log(SPEEDS)[None, :, None]
     raced = [_one_race(one, plan, SPEEDS) for one in logs]
     share = float(np.mean([one.trials for one in raced])) / (blocks * arms)
@@ -187,6 +191,7 @@ def all_figures(runs: int, seed: int = 1) -> list[Figure]:
         figures += [any_alarm(machine, environments, 10, runs, chance) for environments in (1, 10)]
         figures.append(stopped_on_precision(machine, 0.02, runs, chance))
         figures += [power(machine, 0.03, blocks, runs, chance) for blocks in (10, 20)]
+        figures += [power(machine, 0.03, blocks, runs, chance, scale=2.0) for blocks in (20, 80)]
         figures += race(machine, max(20, runs // 10), chance)
     return figures
 

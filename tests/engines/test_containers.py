@@ -16,7 +16,7 @@ import pytest
 
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
-from envmatrix.engines.docker import RUN_LABEL, DockerEngine
+from envmatrix.engines.docker import RUN_LABEL, DockerEngine, half_of_memory
 from envmatrix.engines.docker_client import connect
 from envmatrix.engines.docker_images import DockerImages
 from envmatrix.engines.places import Places
@@ -112,6 +112,11 @@ def test_a_container_is_closed(engine: Engine, job: Job) -> None:
     if engine.name == "docker":
         assert found["uid"] != 0
         assert found["shm"] == 2**28
+
+
+def test_shared_memory_is_the_same_in_every_engine_unless_asked_for(engine: Engine, job: Job) -> None:
+    found = seen(engine, replace(job, limits=replace(job.limits, shm_bytes=None)))
+    assert found["shm"] == pytest.approx(half_of_memory(), rel=0.02)
 
 
 def test_a_container_has_the_cpus_it_was_given(engine: Engine, job: Job) -> None:
