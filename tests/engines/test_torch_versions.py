@@ -49,4 +49,6 @@ def test_every_workload_runs_or_is_skipped_with_its_reason(ground: Places, tmp_p
             assert SKIPPED[trial["workload"]] in trial["reason"]
         else:
             assert trial["outcome"] == "ok", trial["reason"]
-            assert trial["record"]["evidence"]["torch"]["version"].startswith("1.13.1")
+            assert trial["record"]["evidence"]["torch"]["version"].startswith(
+                "1.13."
+            )  # Debian calls its build 1.13.0a0
