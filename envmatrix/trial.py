@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -101,7 +102,9 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
         },
         preload=preload_paths(prepared, environment),
         mounts=mounts,
-        limits=make_limits(experiment.run.design, environment),
+        limits=replace(
+            make_limits(experiment.run.design, environment), network=options.nodes_of(workload["options"]) > 1
+        ),
         log=experiment.folder.logs / f"{slot.trial}.log",
     )
 
@@ -156,12 +159,24 @@ def contradictions(experiment: Experiment, slot: Slot, record: Mapping[str, Any]
     if evidence.get("source") == "outside":  # a program that cannot be asked is not contradicted by its silence
         promised = {path: allowed for path, allowed in promised.items() if claims.lookup(evidence, path) is not None}
     wrong = claims.contradictions(promised, evidence)
+    wrong += contradicting_ranks(promised, evidence)
     if (record.get("bench") or {}).get("digest") != experiment.run.bench_digest:
         wrong.append("another version of bench/ ran than the one this run began with")
     variables = evidence.get("variables") or {}
     for name, value in environment.variables.items():
         if variables.get(name) != value:
             wrong.append(f"{name} should be {value!r}, but the process saw {variables.get(name)!r}")
+    return wrong
+
+
+def contradicting_ranks(promised: Mapping[str, tuple[str, ...]], evidence: Mapping[str, Any]) -> list[str]:
+    """Return what the other ranks of a parallel trial contradict, by what of their evidence is not as rank 0's."""
+    wrong = []
+    for part in (evidence.get("parallel") or {}).get("ranks") or []:
+        differs = part.get("evidence_differs") or {}
+        seen = {path: allowed for path, allowed in promised.items() if claims.lookup(differs, path) is not None}
+        where = f" (node {part['node']})" if part.get("node") else ""
+        wrong += [f"rank {part['rank']}{where} {text}" for text in claims.contradictions(seen, differs)]
     return wrong
 
 

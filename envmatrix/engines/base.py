@@ -67,7 +67,8 @@ class Mounts:
 class Limits:
     """The same limits for every engine. Empty or None means: as the host has it.
 
-    ``gpus`` are those that a container is given: ('all',), or numbers or UUIDs; empty: none.
+    ``gpus`` are those that a container is given: ('all',), or numbers or UUIDs; empty: none. ``network``: whether
+    it may reach other machines (a trial over several nodes); all others have no network where the engine can.
     """
 
     seconds: float
@@ -77,6 +78,7 @@ class Limits:
     shm_bytes: int = 2**30
     sys_nice: bool = False
     gpus: tuple[str, ...] = ()
+    network: bool = False
 
 
 @dataclass(frozen=True)

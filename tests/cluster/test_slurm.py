@@ -29,6 +29,13 @@ def done_once(project):
     return trials
 
 
+def needs_apptainer():
+    if not shutil.which("apptainer"):
+        if os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
+            pytest.fail("Apptainer is not installed; .ci/engines installs it on Debian")
+        pytest.skip("Apptainer is not installed")
+
+
 def test_a_design_over_two_nodes_completes_and_each_block_stays_on_one(project):
     done = project.run("bench", "tiny", *SLURM)
     assert done.returncode == 0, done.stderr
@@ -211,10 +218,7 @@ def test_a_dry_run_prints_scripts_that_slurm_accepts_and_leaves_nothing(project,
 
 
 def test_the_same_design_completes_in_apptainer(project):
-    if not shutil.which("apptainer"):
-        if os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
-            pytest.fail("Apptainer is not installed; .ci/engines installs it on Debian")
-        pytest.skip("Apptainer is not installed")
+    needs_apptainer()
     done = project.run("bench", "tiny", *SLURM, "--engine", "apptainer")
     assert done.returncode == 0, done.stderr
     trials = done_once(project)

@@ -28,7 +28,7 @@ _USABLE = frozenset({
 
 @dataclass(frozen=True)
 class JobState:
-    """One job as Slurm sees it; ``reason`` says why it waits, or why it ended."""
+    """One job as Slurm sees it; ``node`` is its node (or nodes, with commas), ``reason`` why it waits or ended."""
 
     job: str
     name: str
@@ -77,7 +77,28 @@ def command_variables(variables: Mapping[str, str]) -> dict[str, str]:
 def read_queue(text: str) -> list[JobState]:
     """Read squeue's answer in the form id|name|state|node|reason."""
     rows = [line.split("|", 4) for line in text.splitlines()]
-    return [JobState(*row) for row in rows if len(row) == 5]
+    whole = [row for row in rows if len(row) == 5]
+    return [JobState(job, name, state, ",".join(expand(nodes)), why) for job, name, state, nodes, why in whole]
+
+
+def expand(text: str) -> list[str]:
+    """Return the nodes of Slurm's short form: n[1-2,04],m -> n1, n2, n04, m."""
+    found = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", text):
+        found += _expand_one(part)
+    return found
+
+
+def _expand_one(part: str) -> list[str]:
+    head, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part]
+    inside, _, tail = rest.partition("]")
+    numbers = []
+    for piece in inside.split(","):
+        first, _, last = piece.partition("-")
+        numbers += [f"{n:0{len(first)}d}" for n in range(int(first), int(last or first) + 1)]
+    return [f"{head}{number}{after}" for number in numbers for after in _expand_one(tail)]
 
 
 def read_nodes(text: str) -> list[Node]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from envmatrix.engines.base import CommandLine
 from envmatrix.errors import InputError
+from envmatrix.launchers.slurm import span
 from envmatrix.matrix import Slurm
 
 #: Seconds a job may take beyond the sum of its trials' limits: start, images read for the first time, the end.
@@ -26,12 +27,13 @@ STOPPED: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class Step:
-    """One trial of a block: ``limit_s`` is its time limit in seconds."""
+    """One trial of a block: ``limit_s`` is its time limit in seconds, ``nodes`` how many it is spread over."""
 
     trial: str
     title: str
     command: CommandLine
     limit_s: float
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class BlockJob:
     """What one batch job does. ``folder`` is the block's folder on the shared file system.
 
     ``variables`` are those of the script itself (PATH and HOME of whoever submits). ``node`` pins the job to the
-    node that began the block, ``avoid`` names nodes that failed.
+    node (or nodes, with commas between them) that began the block, ``avoid`` names nodes that failed.
     """
 
     job_name: str
@@ -52,6 +54,11 @@ class BlockJob:
     node: str = ""
     avoid: tuple[str, ...] = ()
 
+    @property
+    def nodes(self) -> int:
+        """How many nodes the job takes: as many as the trial that is spread the widest."""
+        return max((step.nodes for step in self.steps), default=1)
+
 
 def block_script(job: BlockJob) -> str:
     """Return the POSIX shell script that runs a block's trials one after the other on one node.
@@ -60,9 +67,10 @@ def block_script(job: BlockJob) -> str:
     end are in it. Raises InputError for a newline in any value: no line of a script could hold it safely.
     """
     needs = sorted({str(path) for step in job.steps for path in step.command.needs})
+    many = "one node" if job.nodes == 1 else f"up to {job.nodes} nodes"
     lines = [
         "#!/bin/sh",
-        f"# {_plain(job.title)}; attempt {job.attempt}: {len(job.steps)} trial(s), one after the other, on one node.",
+        f"# {_plain(job.title)}; attempt {job.attempt}: {len(job.steps)} trial(s), one after the other, on {many}.",
         *_directives(job),
         "set -u",
         *(f"export {name}={quoted(value)}" for name, value in job.variables.items()),
@@ -71,8 +79,9 @@ def block_script(job: BlockJob) -> str:
         "trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished",
         *_modules(job.options.modules),
         _FUNCTIONS.strip("\n"),
+        *([span.FUNCTIONS.strip("\n"), span.NAMES] if job.nodes > 1 else []),
         'begin "$@"',
-        *(f"need {quoted(path)}" for path in needs),
+        *_checked(job.nodes, needs),
     ]
     for step in job.steps:
         lines += ["", f"# {_plain(step.title)}", _trial(step)]
@@ -88,7 +97,7 @@ def _directives(job: BlockJob) -> list[str]:
     """Return the #SBATCH lines; no path stands in them, so nothing in them needs Slurm's own quoting."""
     options = job.options
     asked = [
-        ("job-name", job.job_name), ("nodes", "1"), ("ntasks", "1"), ("exclusive", None),
+        ("job-name", job.job_name), ("nodes", str(job.nodes)), ("ntasks", str(job.nodes)), ("exclusive", None),
         ("mem", "0" if options.memory is None else f"{max(1, options.memory // 2**20)}M"),
         ("time", slurm_time(time_limit_s(job))),
         ("chdir", "/"), ("output", "/dev/null"), ("export", "ALL"), ("requeue", None),
@@ -101,6 +110,13 @@ def _directives(job: BlockJob) -> list[str]:
     asked += [(name, value) for name, value in given if value]
     lines = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in asked]
     return [*lines, *(f"#SBATCH {option}" for option in options.options)]
+
+
+def _checked(nodes: int, needs: list[str]) -> list[str]:
+    """Return the lines that check, before any trial, that every node sees what the trials need."""
+    if nodes == 1:
+        return [f"need {quoted(path)}" for path in needs]
+    return [" ".join([f"need_everywhere {nodes}", *(quoted(path) for path in needs)])]
 
 
 def slurm_time(seconds: float) -> str:
@@ -132,8 +148,9 @@ def _modules(modules: tuple[str, ...]) -> list[str]:
 
 def _trial(step: Step) -> str:
     command = step.command
+    start = "trial" if step.nodes == 1 else f"trial_over {step.nodes}"
     words = [
-        f"trial {quoted(step.trial)} {max(1, round(step.limit_s))} {quoted(str(command.cwd))}",
+        f"{start} {quoted(step.trial)} {max(1, round(step.limit_s))} {quoted(str(command.cwd))}",
         *([shlex.join(command.prefix)] if command.prefix else []),
         " ".join(["env -i", *(f'${{{name}+"{name}=${name}"}}' for name in command.keep)]),
         *(_word(f"{name}={value}") for name, value in command.env.items()),
@@ -168,7 +185,7 @@ put() {  # FILE TEXT: the file is whole or absent
   printf '%s\n' "$2" >".$1.$attempt" && mv -f ".$1.$attempt" "$1" || exit 66
 }
 begin() {
-  node=${SLURMD_NODENAME:-$(uname -n)} job=${SLURM_JOB_ID:-none} restarts=${SLURM_RESTART_COUNT:-0}
+  node=${nodes:-${SLURMD_NODENAME:-$(uname -n)}} job=${SLURM_JOB_ID:-none} restarts=${SLURM_RESTART_COUNT:-0}
   cd "$folder" 2>/dev/null && touch "job-$attempt.log" 2>/dev/null || exit 66
   exec </dev/null >>"job-$attempt.log" 2>&1
   say "job $job begins, attempt $attempt, restart $restarts"
@@ -185,6 +202,14 @@ need() {
   put "stopped-$attempt" "69 $node $1"
   exit 69
 }
+launch() {  # COMMAND...: in its work folder, on this node or on the first $over ones
+  if [ "${over:-1}" != 1 ]; then
+    launch_over "$@"
+    return
+  fi
+  (cd "$work" && exec timeout --kill-after=5 "$limit" "$@") >"$try/log" 2>&1
+  status=$?
+}
 trial() {  # NAME LIMIT FOLDER COMMAND...
   name=$1 limit=$2 work=$3 try=$1.try$attempt
   shift 3
@@ -194,8 +219,8 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
   rm -rf "$try" && mkdir -p "$work" || exit 66
   echo "$name $attempt $restarts $job $node" >>starts || exit 66
   killed=$(ooms) epoch=$(date +%s) from=$(uptime_s)
-  (cd "$work" && exec timeout --kill-after=5 "$limit" "$@") >"$try/log" 2>&1
-  status=$? to=$(uptime_s)
+  launch "$@"
+  to=$(uptime_s)
   [ "$status" -le 128 ] || sleep 2  # if the job is being ended, its own signal comes now
   out_of_memory=$(($(ooms) - killed))
   printf '{"job":"%s","node":"%s","status":%d,"ooms":%d,"epoch":%d,"uptime":[%s,%s],"limit":%d}\n' \
