@@ -24,6 +24,7 @@ workloads:
   long: {model: fashion-cnn, steps: 30, warmup_steps: 1, eval_samples: 64}
   endless: {model: fashion-cnn, steps: 1000000}
   both: {parallel: ddp, processes: 2, nodes: 2, steps: 3, warmup_steps: 1, eval_samples: 64, verify_steps: 3}
+  both-long: {parallel: ddp, processes: 2, nodes: 2, steps: 300, warmup_steps: 1, eval_samples: 64}
   both-endless: {parallel: ddp, processes: 2, nodes: 2, steps: 1000000}
 designs:
   tiny:

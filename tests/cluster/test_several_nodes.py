@@ -80,6 +80,25 @@ def test_a_rank_that_dies_ends_its_trial_which_names_rank_and_node(project):
     assert ranks_of(0) == ranks_of(1) == []
 
 
+def test_a_node_that_fails_under_a_block_is_named_and_the_trial_that_ran_is_run_again(project, cluster):
+    process = project.start(
+        "bench", "endless", *SLURM, "--workloads", "both-long", "--environments", "baseline", "--max-blocks", "1"
+    )
+    project.wait_for(lambda: project.started() and ranks_of(1), 200)
+    time.sleep(3)
+    cluster.do("scontrol", "update", "nodename=n2", "state=down", "reason=pulled the plug")
+    _, said = process.communicate(timeout=200)
+    assert "node n2 is left out" in said
+    assert "too few nodes are left to run on" in said
+    assert process.returncode == 4, said
+    assert project.trials() == []
+    cluster.do("scontrol", "update", "nodename=n2", "state=resume")
+    cluster.wait_idle()
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
+
+
 def test_a_trial_over_two_nodes_that_takes_too_long_is_ended_on_both(project):
     text = (project.folder / "matrix.yaml").read_text()
     text = text.replace("  endless: {environments", "  endless: {trial_limit: 12s, environments")

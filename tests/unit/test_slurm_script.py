@@ -13,7 +13,7 @@ import pytest
 from envmatrix.engines.base import CommandLine
 from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.script import _FUNCTIONS, BlockJob, Step, block_script, slurm_time
+from envmatrix.launchers.slurm.script import BlockJob, Step, block_script, slurm_time
 from envmatrix.matrix import Slurm
 
 HOSTILE = "a b'c\"d$HOME`id`;|&\\*é%j"
@@ -30,72 +30,33 @@ def job(folder, steps, attempt=1, options=None, **more):
     return BlockJob("envmatrix-0-b0003", "run r, block 3", folder, attempt, tuple(steps), part, variables, **more)
 
 
-def test_the_whole_script_is_this():
+def snapshot(name, text):
+    """Compare with the recorded text; `UPDATE_SNAPSHOTS=1 pytest` records it anew, for `git diff` to show."""
+    file = Path(__file__).parent / "snapshots" / name
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+def hostile_job(nodes):
     folder = Path("/shared/it's $here/b0003")
     command = CommandLine(
         ("/venv/bin/python", "-m", "bench", "--x=a b"), {"LD_PRELOAD": "/l/x.so", "PAD": "x" * 40}, folder / "w",
         keep=("HOME",), prefix=("taskset", "--cpu-list", "0-1"), needs=(Path("/venv/bin/python"), Path("/a b")),
     )  # fmt: skip
-    made = BlockJob(
-        "envmatrix-0-b0003", "run r, block 3", folder, 2, (Step("b0003-p000", "base:cnn@local", command, 300.0),),
-        Slurm.model_validate({"partition": "gpu", "gpus": "a100:2", "account": "me", "modules": "apptainer/1.4",
-                              "constraint": "a&b", "options": "--qos=high", "time": "90m", "memory": "8GiB"}),
-        {"PATH": "/usr/bin:/bin", "HOME": "/home/o'neill"}, node="n1", avoid=("n1", "n7"),
+    asked = {"partition": "gpu", "gpus": "a100:2", "account": "me", "modules": "apptainer/1.4", "constraint": "a&b",
+             "options": "--qos=high", "time": "90m", "memory": "8GiB"}  # fmt: skip
+    step = Step("b0003-p000", "base:cnn@local", command, 300.0, nodes)
+    return BlockJob(
+        "envmatrix-0-b0003", "run r, block 3", folder, 2, (step,),
+        Slurm.model_validate(asked), {"PATH": "/usr/bin:/bin", "HOME": "/home/o'neill"}, node="n1", avoid=("n1", "n7"),
     )  # fmt: skip
-    head, functions, tail = block_script(made).partition(_FUNCTIONS.strip("\n"))
-    assert functions
-    assert (
-        head
-        == """\
-#!/bin/sh
-# run r, block 3; attempt 2: 1 trial(s), one after the other, on one node.
-#SBATCH --job-name=envmatrix-0-b0003
-#SBATCH --nodes=1
-#SBATCH --ntasks=1
-#SBATCH --exclusive
-#SBATCH --mem=8192M
-#SBATCH --time=1:30:00
-#SBATCH --chdir=/
-#SBATCH --output=/dev/null
-#SBATCH --export=ALL
-#SBATCH --requeue
-#SBATCH --partition=gpu
-#SBATCH --account=me
-#SBATCH --constraint=a&b
-#SBATCH --gres=gpu:a100:2
-#SBATCH --nodelist=n1
-#SBATCH --exclude=n1,n7
-#SBATCH --qos=high
-set -u
-export PATH=/usr/bin:/bin
-export HOME='/home/o'"'"'neill'
-folder='/shared/it'"'"'s $here/b0003'
-attempt=2
-trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished
-set +u
-command -v module >/dev/null 2>&1 || . /etc/profile >/dev/null 2>&1
-module load apptainer/1.4 || exit 69
-set -u
-"""
-    )
-    assert (
-        tail
-        == """
-begin "$@"
-need '/a b'
-need /venv/bin/python
 
-# base:cnn@local
-trial b0003-p000 300 '/shared/it'"'"'s $here/b0003/w' \\
-  taskset --cpu-list 0-1 \\
-  env -i ${HOME+"HOME=$HOME"} \\
-  LD_PRELOAD=/l/x.so \\
-  PAD="$(padding 40)" \\
-  /venv/bin/python -m bench '--x=a b'
 
-say "all trials of this job are done"
-"""
-    )
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_whole_script_is_as_recorded(nodes):
+    snapshot(f"block-on-{nodes}.sh", block_script(hostile_job(nodes)))
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\0b", "a\x1bb"])

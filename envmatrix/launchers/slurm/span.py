@@ -38,6 +38,7 @@ launch_over() {  # the trial's command, once on each node; what srun itself says
   ) >"$try/srun" 2>&1
   status=$?
   cat "$try/srun" "$try/tasks" >"$try/log" 2>/dev/null
+  [ "$status" = 0 ] || sleep 5  # a node that failed ends the whole job, and then this trial is not finished
 }
 trial_over() {  # COUNT NAME LIMIT FOLDER COMMAND...
   over=$1
