@@ -23,6 +23,7 @@ from envmatrix.store import Outcome, Trial, trial_of
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RECORD = "record.json"
+_FILES = "files"
 _LONGEST_REASON = 400
 
 
@@ -85,11 +86,9 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
     engine = experiment.engines[arm.engine]
     prepared = experiment.prepared[environment.image.name, arm.engine]
     workload = experiment.run.workloads[arm.workload]
-    files = {"files": Path(workload["files"])} if workload["command"] else {}
+    files = {_FILES: Path(workload["files"])} if workload["command"] else {}
     mounts = Mounts(work, {"bench": experiment.bench, "data": experiment.data, **files})
     inside = engine.inside(mounts)
-    for name, folder in files.items():
-        own_program.link_files(work, folder, inside[name])
     return Job(
         run=experiment.run.name,
         label=slot.trial,
@@ -109,6 +108,13 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
     )
 
 
+def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, str] | None:
+    """Return the folder of the user's own program and its path inside the environment, None where there is none."""
+    if _FILES not in job.mounts.read:
+        return None
+    return job.mounts.read[_FILES], experiment.engines[slot.arm.engine].inside(job.mounts)[_FILES]
+
+
 def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     """Run one slot to its end. A broken trial is a value with its reason, never an exception."""
     reason = experiment.run.skipped.get(slot.arm.name)
@@ -120,6 +126,9 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     started = time.time()
     try:
         job = make_job(experiment, slot, work)
+        program = program_folder(experiment, slot, job)
+        if program:
+            own_program.link_files(work, *program)
         ended = experiment.engines[slot.arm.engine].run(job)
         return judged(experiment, slot, ended, job, started=started)
     except StoreError:

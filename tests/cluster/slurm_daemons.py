@@ -176,8 +176,13 @@ class Cluster:
         process.kill()
         process.wait()
 
-    def start_node(self, node):
-        self._spawn("slurmd", "-D", "-N", node, key=node)
+    def start_node(self, node, hidden=None):
+        """Start a node's slurmd; it does not see what is in the folder ``hidden``."""
+        if hidden is None:
+            self._spawn("slurmd", "-D", "-N", node, key=node)
+            return
+        covered = 'mount -t tmpfs -o ro none "$1" && shift && exec "$@"'
+        self._spawn("unshare", "--mount", "sh", "-c", covered, "sh", str(hidden), "slurmd", "-D", "-N", node, key=node)
 
     def ask(self, *argv):
         return subprocess.run(argv, env=self.variables, capture_output=True, text=True, timeout=60, check=False)

@@ -8,10 +8,10 @@ import pytest
 from envmatrix.launchers.slurm.client import SlurmClient
 from tests.cluster import accounting, slurm_daemons
 from tests.cluster.slurm_daemons import wait_for
-from tests.cluster.test_slurm import SLURM, done_once
+from tests.cluster.test_slurm import QUICK, SLURM, done_once
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
-ONE_NODE = ("--nodes", "1", "--environments", "baseline", "--max-blocks", "1")
+ONE_NODE = ("--nodes", "1", "--max-blocks", "1")
 _EATS = """#!/bin/sh
 exec {python} -c "b = bytearray(400 * 2**20)"
 """
@@ -79,7 +79,7 @@ def test_a_job_that_was_lost_while_nobody_watched_is_explained_by_accounting(pro
 
 
 def test_an_account_that_does_not_exist_is_refused_in_slurms_own_words_and_nothing_is_lost(project):
-    done = project.run("bench", "tiny", *SLURM, *ONE_NODE, "--account", "nosuch")
+    done = project.run("bench", "tiny", *SLURM, *QUICK, *ONE_NODE, "--account", "nosuch")
     assert done.returncode == 4, done.stderr
     assert re.search("Slurm refused the job: .*(Invalid account|account/partition)", done.stderr)
     assert project.trials() == []
@@ -91,13 +91,13 @@ def test_an_account_that_does_not_exist_is_refused_in_slurms_own_words_and_nothi
 def test_a_quota_that_is_full_is_waited_for_while_a_job_runs_and_told_when_none_does(project, cluster):
     try:
         cluster.limit(MaxSubmitJobs=1)
-        done = project.run("bench", "tiny", *SLURM, "--environments", "baseline")
+        done = project.run("bench", "tiny", *SLURM, *QUICK)
         assert done.returncode == 0, done.stderr
         assert "trying again when a job has ended" in done.stderr
         assert "limit" in done.stderr.lower()
         done_once(project)
         cluster.limit(MaxSubmitJobs=0)
-        full = project.run("bench", "tiny", *SLURM, *ONE_NODE, "--name", "full")
+        full = project.run("bench", "tiny", *SLURM, *QUICK, *ONE_NODE, "--name", "full")
         assert full.returncode == 4, full.stderr
         assert "check partition, account, constraint, time and your quota" in full.stderr
     finally:

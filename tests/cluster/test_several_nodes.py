@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.test_slurm import SLURM, done_once, needs_apptainer
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
-BOTH = ("--workloads", "both", "--max-blocks", "2")
+BOTH = ("--workloads", "both", "--max-blocks", "1")
 
 
 def check_ranks(record):
@@ -101,7 +101,7 @@ def test_a_node_that_fails_under_a_block_is_named_and_the_trial_that_ran_is_run_
 
 def test_a_trial_over_two_nodes_that_takes_too_long_is_ended_on_both(project):
     text = (project.folder / "matrix.yaml").read_text()
-    text = text.replace("  endless: {environments", "  endless: {trial_limit: 12s, environments")
+    text = text.replace("  endless: {environments", "  endless: {trial_limit: 8s, environments")
     (project.folder / "matrix.yaml").write_text(text)
     only = ("--workloads", "both-endless", "--environments", "baseline", "--max-blocks", "1")
     done = project.run("bench", "endless", *SLURM, *only)

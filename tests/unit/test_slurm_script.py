@@ -1,5 +1,6 @@
 """The batch script of a block: its text, whole; and what it does, run by a real shell with no Slurm around it."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -136,6 +137,20 @@ def test_arguments_variables_and_folders_with_hostile_names_arrive_exactly(shell
     assert cwd == str(shell.folder / "t1.try1" / "work")
     assert (end.node, end.job) == ("n1", "7")
     assert abs(end.started - time.time()) < 60
+
+
+def test_a_program_finds_its_files_beside_it_and_the_next_trial_does_not(shell, tmp_path):
+    files = tmp_path / "my program's"
+    (files / "data").mkdir(parents=True)
+    for name in ("train.py", ".hidden", "a b"):
+        (files / name).write_text(name)
+    code = "import os; print(sorted(os.listdir()), end=''); open('made', 'w')"
+    first, second = shell.step("t1", code), shell.step("t2", code)
+    script = shell.write([dataclasses.replace(first, program=(files, str(files))), second])
+    assert shell.run(script) == 0
+    seen = [(shell.files.end(name).folder / "log").read_text() for name in ("t1", "t2")]
+    assert seen == [str([".hidden", "a b", "data", "train.py"]), "[]"]
+    assert sorted(path.name for path in files.iterdir()) == [".hidden", "a b", "data", "train.py"]
 
 
 def test_every_way_to_end_is_told_apart(shell):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +126,11 @@ class SlurmClient:
     """sbatch, squeue, sinfo, scancel and, where there is accounting, sacct."""
 
     def _run(self, *argv: str, cwd: Path | None = None) -> Finished:
+        if not shutil.which(argv[0]):
+            raise EngineError(
+                f"there is no Slurm here: no `{argv[0]}` on PATH",
+                remedy="run this on a login node of the cluster (some need `module load slurm`)",
+            )
         return run(argv, limit_s=_LIMIT_S, env=command_variables(os.environ), cwd=cwd)
 
     def nodes(self, options: Slurm) -> list[Node]:
@@ -170,6 +176,8 @@ class SlurmClient:
 
     def past_state(self, job: str) -> str:
         """Return how accounting says a job ended, '' where there is none or it does not know the job."""
+        if not shutil.which("sacct"):
+            return ""
         done = self._run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State")
         words = done.stdout.split() if done.exit.ok else []
         return words[0] if words else ""

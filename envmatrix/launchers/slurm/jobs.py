@@ -17,7 +17,7 @@ from envmatrix.matrix import Slurm
 from envmatrix.matrix.options import nodes_of
 from envmatrix.plan import Slot
 from envmatrix.store import Outcome, Trial, trial_of
-from envmatrix.trial import judged, make_job
+from envmatrix.trial import judged, make_job, program_folder
 
 
 def slurm_options(experiment: Experiment) -> Slurm:
@@ -48,7 +48,8 @@ def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: i
     command = engine.command_line(job)
     needs = (*command.needs, *job.mounts.read.values())
     nodes = nodes_of(experiment.run.workloads[slot.arm.workload]["options"])
-    return Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds, nodes)
+    program = program_folder(experiment, slot, job)
+    return Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds, nodes, program)
 
 
 def widest(experiment: Experiment) -> int:

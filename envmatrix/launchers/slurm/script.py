@@ -16,10 +16,11 @@ from envmatrix.matrix import Slurm
 #: Seconds a job may take beyond the sum of its trials' limits: start, images read for the first time, the end.
 _SLACK_S = 120.0
 _LONG_PADDING = re.compile(r"([A-Za-z_]\w*=)(x{32,})\Z")
-CANNOT_WRITE, NOT_SEEN, OTHER_NODE = 66, 69, 75
+CANNOT_WRITE, NO_MODULE, NOT_SEEN, OTHER_NODE = 66, 67, 69, 75
 #: Exit statuses of a script that stopped by itself, and what they mean.
 STOPPED: Mapping[int, str] = {
     CANNOT_WRITE: "the node cannot write to the results folder",
+    NO_MODULE: "the node cannot load a module that was asked for (the job's log has its words)",
     NOT_SEEN: "the node does not see a file that the trials need",
     OTHER_NODE: "the job started again on another node than the one that began its block",
 }
@@ -27,13 +28,17 @@ STOPPED: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class Step:
-    """One trial of a block: ``limit_s`` is its time limit in seconds, ``nodes`` how many it is spread over."""
+    """One trial of a block: ``limit_s`` is its time limit in seconds, ``nodes`` how many it is spread over.
+
+    ``program`` is the folder of the user's own program and its path inside the environment.
+    """
 
     trial: str
     title: str
     command: CommandLine
     limit_s: float
     nodes: int = 1
+    program: tuple[Path, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,10 @@ def block_script(job: BlockJob) -> str:
         f"folder={quoted(str(job.folder))}",
         f"attempt={job.attempt}",
         "trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished",
-        *_modules(job.options.modules),
         _FUNCTIONS.strip("\n"),
         *([span.FUNCTIONS.strip("\n"), span.NAMES] if job.nodes > 1 else []),
         'begin "$@"',
+        *(f"load {quoted(name)}" for name in job.options.modules),
         *_checked(job.nodes, needs),
     ]
     for step in job.steps:
@@ -139,15 +144,9 @@ def _plain(text: str) -> str:
     return re.sub(r"[^ -~]", "?", text)
 
 
-def _modules(modules: tuple[str, ...]) -> list[str]:
-    if not modules:
-        return []
-    profile = "command -v module >/dev/null 2>&1 || . /etc/profile >/dev/null 2>&1"
-    return ["set +u", profile, *(f"module load {quoted(name)} || exit 69" for name in modules), "set -u"]
-
-
 def _trial(step: Step) -> str:
     command = step.command
+    folder = [f"program {' '.join(quoted(str(path)) for path in step.program)}"] if step.program else []
     start = "trial" if step.nodes == 1 else f"trial_over {step.nodes}"
     words = [
         f"{start} {quoted(step.trial)} {max(1, round(step.limit_s))} {quoted(str(command.cwd))}",
@@ -156,7 +155,7 @@ def _trial(step: Step) -> str:
         *(_word(f"{name}={value}") for name, value in command.env.items()),
         " ".join(_word(word) for word in command.argv),
     ]
-    return " \\\n  ".join(words)
+    return "\n".join([*folder, " \\\n  ".join(words)])
 
 
 def _word(text: str) -> str:
@@ -196,11 +195,26 @@ begin() {
     exit 75
   fi
 }
+load() {  # MODULE; the files of modules rarely bear `set -u`
+  set +u
+  command -v module >/dev/null 2>&1 || . /etc/profile
+  module load "$1" || { put "stopped-$attempt" "67 $node $1"; exit 67; }
+  set -u
+}
 need() {
   [ -e "$1" ] && return
   say "$1 is not there"
   put "stopped-$attempt" "69 $node $1"
   exit 69
+}
+program() {  # FOLDER INSIDE: the next trial runs what is in that folder, which its process sees at INSIDE
+  program=$1 inside=$2
+}
+link_program() {  # every entry of the program's folder appears in the work folder, where the program may also write
+  for entry in "$program"/* "$program"/.[!.]*; do
+    [ ! -e "$entry" ] || ln -s "$inside/${entry##*/}" "$work/${entry##*/}" || exit 66
+  done
+  program=
 }
 launch() {  # COMMAND...: in its work folder, on this node or on the first $over ones
   if [ "${over:-1}" != 1 ]; then
@@ -213,10 +227,14 @@ launch() {  # COMMAND...: in its work folder, on this node or on the first $over
 trial() {  # NAME LIMIT FOLDER COMMAND...
   name=$1 limit=$2 work=$3 try=$1.try$attempt
   shift 3
-  if [ -e "$name" ] || [ -e "$name.done" ]; then return; fi  # finished before this job was started again
+  if [ -e "$name" ] || [ -e "$name.done" ]; then  # finished before this job was started again
+    program=
+    return
+  fi
   read -r wanted <attempt
   [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
   rm -rf "$try" && mkdir -p "$work" || exit 66
+  [ -z "${program:-}" ] || link_program
   echo "$name $attempt $restarts $job $node" >>starts || exit 66
   killed=$(ooms) epoch=$(date +%s) from=$(uptime_s)
   launch "$@"

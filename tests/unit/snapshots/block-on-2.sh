@@ -23,10 +23,6 @@ export HOME='/home/o'"'"'neill'
 folder='/shared/it'"'"'s $here/b0003'
 attempt=2
 trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished
-set +u
-command -v module >/dev/null 2>&1 || . /etc/profile >/dev/null 2>&1
-module load apptainer/1.4 || exit 69
-set -u
 say() { echo "$(date '+%Y-%m-%d %H:%M:%S') $node: $*"; }
 padding() { printf "%${1}s" '' | tr ' ' x; }
 uptime_s() { read -r up idle </proc/uptime && echo "$up"; }
@@ -57,11 +53,26 @@ begin() {
     exit 75
   fi
 }
+load() {  # MODULE; the files of modules rarely bear `set -u`
+  set +u
+  command -v module >/dev/null 2>&1 || . /etc/profile
+  module load "$1" || { put "stopped-$attempt" "67 $node $1"; exit 67; }
+  set -u
+}
 need() {
   [ -e "$1" ] && return
   say "$1 is not there"
   put "stopped-$attempt" "69 $node $1"
   exit 69
+}
+program() {  # FOLDER INSIDE: the next trial runs what is in that folder, which its process sees at INSIDE
+  program=$1 inside=$2
+}
+link_program() {  # every entry of the program's folder appears in the work folder, where the program may also write
+  for entry in "$program"/* "$program"/.[!.]*; do
+    [ ! -e "$entry" ] || ln -s "$inside/${entry##*/}" "$work/${entry##*/}" || exit 66
+  done
+  program=
 }
 launch() {  # COMMAND...: in its work folder, on this node or on the first $over ones
   if [ "${over:-1}" != 1 ]; then
@@ -74,10 +85,14 @@ launch() {  # COMMAND...: in its work folder, on this node or on the first $over
 trial() {  # NAME LIMIT FOLDER COMMAND...
   name=$1 limit=$2 work=$3 try=$1.try$attempt
   shift 3
-  if [ -e "$name" ] || [ -e "$name.done" ]; then return; fi  # finished before this job was started again
+  if [ -e "$name" ] || [ -e "$name.done" ]; then  # finished before this job was started again
+    program=
+    return
+  fi
   read -r wanted <attempt
   [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
   rm -rf "$try" && mkdir -p "$work" || exit 66
+  [ -z "${program:-}" ] || link_program
   echo "$name $attempt $restarts $job $node" >>starts || exit 66
   killed=$(ooms) epoch=$(date +%s) from=$(uptime_s)
   launch "$@"
@@ -132,6 +147,7 @@ trial_over() {  # COUNT NAME LIMIT FOLDER COMMAND...
 }
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -s -d , -)
 begin "$@"
+load apptainer/1.4
 need_everywhere 2 '/a b' /venv/bin/python
 
 # base:cnn@local
