@@ -1,6 +1,7 @@
 """What a user or a site can get wrong, each provoked for real: a shared folder, a clock, a module, a full disk."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -32,7 +33,7 @@ def test_a_clock_that_is_off_is_told_and_harms_nothing(project, tmp_path):
     date.chmod(0o755)
     done = project.run("bench", "tiny", *SLURM, *SMALL, PATH=f"{date.parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
-    assert "the clock of node n1 is at least 36" in done.stderr
+    assert re.search(r"the clock of node n1 is at least 3[56]\d\d s ahead of this machine's", done.stderr)
     assert all(0.5 < trial["wall_s"] < 100 for trial in done_once(project))
 
 
