@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parents[2]
 MATRIX = """
 version: 1
 factors:
-  torch: {"2.13.0": {requirements: [torch==2.13.0, numpy==2.3.5], index: "https://download.pytorch.org/whl/cpu"}}
+  torch: {"2.13.0": {requirements: [torch==2.13.0, torchvision==0.28.0, numpy], index: "https://download.pytorch.org/whl/cpu"}}
   threads: {default: {}, one: {env: {OMP_NUM_THREADS: 1}, claims: {threads: 1}}}
 environments:
   baseline: {}
@@ -69,11 +69,14 @@ class Project:
         (folder / "matrix.yaml").write_text(MATRIX)
         (folder / "containers").symlink_to(PROJECT / "containers")
 
+    @property
+    def variables(self):
+        return {**self.cluster.variables, "PYTHONPATH": str(PROJECT)}
+
     def start(self, *arguments, **more):
         return subprocess.Popen(
             [sys.executable, "-m", "envmatrix", *arguments], cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**self.cluster.variables, "PYTHONPATH": str(PROJECT), **more},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**self.variables, **more},
         )  # fmt: skip
 
     def run(self, *arguments, **more):

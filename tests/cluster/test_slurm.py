@@ -1,8 +1,14 @@
 """The main job on a real Slurm of two nodes, and everything that can go wrong there, provoked for real."""
 
+import contextlib
 import json
 import os
+import pty
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -181,6 +187,41 @@ def test_an_interrupt_leaves_jobs_running_and_resume_adopts_them(project, cluste
     assert "is still there; waiting for it" in resumed.stderr
     done_once(project)
     assert len(project.started()) == len(planned(project.newest()))
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_a_ctrl_c_at_a_terminal_asks_whether_to_cancel_the_jobs(project, cluster, answer):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "envmatrix", "bench", "long", *SLURM], cwd=project.folder, stdin=theirs, stdout=theirs,
+        stderr=theirs, env=project.variables, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    said = bytearray()
+    reader = threading.Thread(target=read_all, args=(ours, said))
+    reader.start()
+    project.wait_for(lambda: len(project.started()) >= 1)
+    process.send_signal(signal.SIGINT)
+    project.wait_for(lambda: b"[y/N]" in said, 30)
+    os.write(ours, f"{answer}\n".encode())
+    assert process.wait(60) == 130
+    reader.join(10)
+    os.close(ours)
+    assert b"cancel 1 Slurm job(s) of this run?" in said
+    if answer == "y":
+        project.wait_for(lambda: not cluster.jobs(), 30)
+    else:
+        assert cluster.jobs()
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    done_once(project)
+
+
+def read_all(end, into):
+    """Read from a terminal until whoever writes to it is gone."""
+    with contextlib.suppress(OSError):
+        while piece := os.read(end, 4096):
+            into += piece
 
 
 @pytest.mark.parametrize(
