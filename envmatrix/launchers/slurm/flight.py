@@ -44,6 +44,12 @@ class Flight:
         return fresh
 
     @property
+    def places(self) -> list[str]:
+        """The nodes that the job was sent to, or that it has begun on (it was requeued then)."""
+        names = self.node or str((self.files.begun(self.attempt) or {}).get("node", ""))
+        return names.split(",") if names else []
+
+    @property
     def unfinished(self) -> bool:
         """Whether a trial of it has left no result yet."""
         return any(self.files.end(name) is None for name in self.slots)

@@ -245,8 +245,8 @@ class SlurmLauncher:
         stopped = flight.files.stopped(flight.attempt)
         if state and state.alive and not stopped:
             flight.gone = 0
-            unusable = self._placing.unusable() if state.state == "PENDING" and flight.node else {}
-            lost = next((name for name in flight.node.split(",") if name in unusable), None)
+            unusable = self._placing.unusable() if state.state == "PENDING" and flight.places else {}
+            lost = next((name for name in flight.places if name in unusable), None)
             if lost:  # it was requeued, and would wait for a node that may never come back
                 self._client.cancel([flight.job])
                 text = f"node {lost} is {unusable[lost]}"
