@@ -44,6 +44,7 @@ def _parser():
     run = commands.add_parser("run", allow_abbrev=False, help="train, measure, and give the record")
     _add_record(run)
     run.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: the user's cache folder)")
+    _add_node(run)
     options.add_arguments(run)
     shown = commands.add_parser("evidence", allow_abbrev=False, help="only say what this environment really is")
     _add_record(shown)
@@ -60,6 +61,13 @@ def _parser():
 
 def _add_record(parser):
     parser.add_argument("--record", metavar="FILE", help="where to write the record (default: standard output)")
+
+
+def _add_node(parser):
+    group = parser.add_argument_group("one start on each of several nodes (docs/parallel.md)")
+    group.add_argument("--node-rank", type=int, metavar="K", help="number of this node, from 0")
+    group.add_argument("--meet", metavar="HOST:PORT", help="where all meet: an address of node 0 and a free port there")
+    group.add_argument("--node-name", metavar="NAME", help="what to call this node (default: its host name)")
 
 
 def _add_program(parser):
@@ -101,12 +109,16 @@ def _program(arguments):
 
 def _run(arguments):
     from bench import options, record, workload
+    from bench.parallel import nodes
 
     names = options.defaults()
     values = options.from_texts({name: text for name, text in vars(arguments).items() if name in names})
     if arguments.record:
         record.check_writable(arguments.record)
-    document = workload.run(values, arguments.data_dir or _cache_folder())
+    node = nodes.from_arguments(arguments, values)
+    document = workload.run(values, arguments.data_dir or _cache_folder(), node=node)
+    if document is None:
+        return
     record.write(document, arguments.record)
     print(_one_line(document), file=sys.stderr)
 

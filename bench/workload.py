@@ -13,16 +13,17 @@ from bench.evidence.reading import attempt
 from bench.parallel import choices
 
 
-def run(options, data_dir, member=None):
+def run(options, data_dir, member=None, node=None):
     """Run the workload and return its record; ``data_dir`` may be read-only, or None for a temporary one.
 
     ``member`` is this process's part in a job of several (``bench.parallel.rank``); None where a person or a trial
-    starts it, who gets the record of all.
+    starts it, who gets the record of all. ``node`` is this machine's part in a job of several machines: only the
+    first one gets the record, the others None.
     """
     if member is None and choices.has_ranks(options):
         from bench.parallel import launch
 
-        return launch.run(options, data_dir)
+        return launch.run(options, data_dir, node)
     before = evidence.before_torch()
     import_ns = _import_torch()
     affinity_after = attempt(machine.affinity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,13 +17,17 @@ from envmatrix.data import pinned_workload, prepare_data
 from envmatrix.engines.base import Engine, Prepared, Say, library_path
 from envmatrix.engines.catalog import find_engine
 from envmatrix.engines.places import Places
+from envmatrix.engines.stamps import prepared_from, stamp_body
 from envmatrix.environment import Environment, Library
 from envmatrix.errors import EngineError, InputError, NothingRanError, SkipEnvironmentError, suggestion
 from envmatrix.host import Host, parse_cpus, this_host
 from envmatrix.images.cache import Cache
 from envmatrix.matrix import Design, Matrix
 from envmatrix.plan import Plan, make_arms
-from envmatrix.store import Run, RunFolder
+from envmatrix.store import Run, RunFolder, read_json, write_whole
+
+#: Images that a run did not build (they came with a pack), beside its run.json.
+_GIVEN = "images.json"
 
 
 @dataclass(frozen=True)
@@ -83,10 +88,17 @@ def make_plan(design: Design, names: tuple[str, ...], engines: tuple[str, ...]) 
 
 
 def prepare_images(
-    chosen: Mapping[str, Environment], engines: Mapping[str, Engine], libraries: tuple[Library, ...], say: Say
+    chosen: Mapping[str, Environment],
+    engines: Mapping[str, Engine],
+    libraries: tuple[Library, ...],
+    say: Say,
+    given: Mapping[tuple[str, str], Prepared] | None = None,
 ) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
-    """Build every image on every engine; return what is ready and, per (environment, engine), why it is not."""
-    ready: dict[tuple[str, str], Prepared] = {}
+    """Build every image on every engine; return what is ready and, per (environment, engine), why it is not.
+
+    ``given`` (image, engine) is ready already.
+    """
+    ready: dict[tuple[str, str], Prepared] = dict(given or {})
     missing: dict[tuple[str, str], str] = {}
     failures: dict[tuple[str, str], str] = {}
     for engine in engines.values():
@@ -152,18 +164,19 @@ def begin(
     host: Host | None = None,
     bench: Path | None = None,
     name: str | None = None,
+    given: Mapping[tuple[str, str], Prepared] | None = None,
 ) -> Experiment:
     """Prepare everything a design needs and write run.json; nothing has been measured yet.
 
     ``host`` is the machine that trials will run on (None: this one), ``bench`` the benchmark (None: the project's),
-    ``name`` the run's name (None: design and time).
+    ``name`` the run's name (None: design and time), ``given`` images that need not be built.
     """
     digest, bench = snapshot_bench(bench)
     host = host or this_host()
     facts = host.facts(confined(design, host))
     chosen = design_environments(matrix, design, facts)
     engines = open_engines(engine_names, places_of(Path(matrix.path), bench))
-    ready, missing = prepare_images(chosen, engines, environments.all_libraries(matrix), say)
+    ready, missing = prepare_images(chosen, engines, environments.all_libraries(matrix), say, given)
     if design.shm and set(engine_names) != {"docker"}:
         say("`shm` sizes /dev/shm in Docker alone; elsewhere it is what the system gives (usually half the memory)")
     plan = make_plan(design, tuple(chosen), engine_names)
@@ -191,6 +204,7 @@ def begin(
         command=command,
     )
     run, folder = _new_folder(run, results)
+    keep_given(folder, given or {})
     return Experiment(run, folder, engines, chosen, ready, bench, _data_folder())
 
 
@@ -259,10 +273,29 @@ def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:
     chosen = {name: environments.from_json(body) for name, body in run.environments.items()}
     engines = open_engines(dict.fromkeys(arm.engine for arm in run.plan.arms), places_of(matrix_path, bench))
     libraries = {library.key: library for env in chosen.values() for library in env.libraries}
-    ready, _ = prepare_images(chosen, engines, tuple(libraries.values()), say)
+    ready, _ = prepare_images(chosen, engines, tuple(libraries.values()), say, kept_given(folder))
     options = [body["options"] for body in run.workloads.values() if not body["command"]]
     prepare_data(bench, _data_folder(), [body.get("data") for body in options], say)
     return Experiment(run, folder, engines, chosen, ready, bench, _data_folder())
+
+
+def keep_given(folder: RunFolder, given: Mapping[tuple[str, str], Prepared]) -> None:
+    """Note, beside run.json, which images were given, so that ``resume`` uses the same ones."""
+    if given:
+        write_whole(folder.path / _GIVEN, json.dumps([stamp_body(prepared) for prepared in given.values()]) + "\n")
+
+
+def kept_given(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
+    """Return the images that a run was given; an InputError names one that is gone."""
+    file = folder.path / _GIVEN
+    found = [prepared_from(body) for body in read_json(file)] if file.exists() else []
+    for prepared in found:
+        if prepared and not Path(prepared.reference).exists():
+            raise InputError(
+                f"image {prepared.reference}, which this run was begun with, is gone",
+                remedy="`envmatrix reproduce ARCHIVE --check` unpacks it again",
+            )
+    return {(prepared.image, prepared.engine): prepared for prepared in found if prepared}
 
 
 def kept_bench(digest: str) -> Path:

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 
 from envmatrix import project
 from envmatrix.engines.base import Say
-from envmatrix.errors import InputError
 from envmatrix.experiment import Experiment
-from envmatrix.launchers.base import Launcher
+from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
 from envmatrix.running import RunningEstimate
 from envmatrix.stats.racing import Race
@@ -53,11 +52,7 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
     folder.lock()
     if folder.mend():
         say("the last trial's line was only half written; it is set aside and that trial runs again")
-    if experiment.plan.race and launcher.width > 1:
-        raise InputError(
-            "a race decides after every block, so blocks cannot run side by side",
-            remedy="set `race: false` in the design, or ask for one node",
-        )
+    check_race(race=experiment.plan.race, width=launcher.width)
     loop = _Loop(experiment, observer, launcher.width)
     for trial in folder.trials():
         loop.count(trial)

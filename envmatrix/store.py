@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -119,8 +120,16 @@ def check_schema(body: Any, file: Path, line: int | None = None) -> None:
         )  # fmt: skip
 
 
+_REMEDIES = {
+    errno.ENOSPC: "free some space, then `envmatrix resume`",
+    errno.EDQUOT: "your quota there is full: free some space, then `envmatrix resume`",
+    errno.EACCES: "check who may write there",
+    errno.ESTALE: "the file system that holds it went away: when it is back, `envmatrix resume`",
+}
+
+
 def _os_error(error: OSError, path: Path) -> StoreError:
-    remedy = {28: "free some space, then `envmatrix resume`", 13: "check who may write there"}.get(error.errno or 0, "")
+    remedy = _REMEDIES.get(error.errno or 0, "")
     return StoreError(f"{error.strerror}", where=Where(path), remedy=remedy)
 
 

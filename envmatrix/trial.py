@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +23,7 @@ from envmatrix.store import Outcome, Trial, trial_of
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RECORD = "record.json"
+_FILES = "files"
 _LONGEST_REASON = 400
 
 
@@ -84,11 +86,9 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
     engine = experiment.engines[arm.engine]
     prepared = experiment.prepared[environment.image.name, arm.engine]
     workload = experiment.run.workloads[arm.workload]
-    files = {"files": Path(workload["files"])} if workload["command"] else {}
+    files = {_FILES: Path(workload["files"])} if workload["command"] else {}
     mounts = Mounts(work, {"bench": experiment.bench, "data": experiment.data, **files})
     inside = engine.inside(mounts)
-    for name, folder in files.items():
-        own_program.link_files(work, folder, inside[name])
     return Job(
         run=experiment.run.name,
         label=slot.trial,
@@ -101,9 +101,18 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
         },
         preload=preload_paths(prepared, environment),
         mounts=mounts,
-        limits=make_limits(experiment.run.design, environment),
+        limits=replace(
+            make_limits(experiment.run.design, environment), network=options.nodes_of(workload["options"]) > 1
+        ),
         log=experiment.folder.logs / f"{slot.trial}.log",
     )
+
+
+def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, str] | None:
+    """Return the folder of the user's own program and its path inside the environment, None where there is none."""
+    if _FILES not in job.mounts.read:
+        return None
+    return job.mounts.read[_FILES], experiment.engines[slot.arm.engine].inside(job.mounts)[_FILES]
 
 
 def run_trial(experiment: Experiment, slot: Slot) -> Trial:
@@ -117,6 +126,9 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     started = time.time()
     try:
         job = make_job(experiment, slot, work)
+        program = program_folder(experiment, slot, job)
+        if program:
+            own_program.link_files(work, *program)
         ended = experiment.engines[slot.arm.engine].run(job)
         return judged(experiment, slot, ended, job, started=started)
     except StoreError:
@@ -156,12 +168,24 @@ def contradictions(experiment: Experiment, slot: Slot, record: Mapping[str, Any]
     if evidence.get("source") == "outside":  # a program that cannot be asked is not contradicted by its silence
         promised = {path: allowed for path, allowed in promised.items() if claims.lookup(evidence, path) is not None}
     wrong = claims.contradictions(promised, evidence)
+    wrong += contradicting_ranks(promised, evidence)
     if (record.get("bench") or {}).get("digest") != experiment.run.bench_digest:
         wrong.append("another version of bench/ ran than the one this run began with")
     variables = evidence.get("variables") or {}
     for name, value in environment.variables.items():
         if variables.get(name) != value:
             wrong.append(f"{name} should be {value!r}, but the process saw {variables.get(name)!r}")
+    return wrong
+
+
+def contradicting_ranks(promised: Mapping[str, tuple[str, ...]], evidence: Mapping[str, Any]) -> list[str]:
+    """Return what the other ranks of a parallel trial contradict, by what of their evidence is not as rank 0's."""
+    wrong = []
+    for part in (evidence.get("parallel") or {}).get("ranks") or []:
+        differs = part.get("evidence_differs") or {}
+        seen = {path: allowed for path, allowed in promised.items() if claims.lookup(differs, path) is not None}
+        where = f" (node {part['node']})" if part.get("node") else ""
+        wrong += [f"rank {part['rank']}{where} {text}" for text in claims.contradictions(seen, differs)]
     return wrong
 
 

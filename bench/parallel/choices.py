@@ -70,8 +70,9 @@ def check(options):
             raise BenchError("--collective measures communication alone: leave --parallel at none")
         if device(options) == "xla":
             raise BenchError("--collective runs on --device cpu (Gloo) or cuda (NCCL)")
+        _processes_over_nodes(options)
         return
-    world = processes(options)
+    world = _processes_over_nodes(options)
     batch, shares = effective_batch(options, world), world * _threads(options)
     parts = shares * options["accumulation"] * options["micro_batches"]
     if batch % parts:
@@ -80,6 +81,17 @@ def check(options):
             f"accumulation {options['accumulation']}, micro_batches {options['micro_batches']}): "
             f"choose a --batch-size that is a multiple of {parts}"
         )
+
+
+def _processes_over_nodes(options):
+    """Return the number of processes, after checking that every node gets as many."""
+    world = processes(options)
+    if world % options["nodes"]:
+        raise BenchError(
+            f"{world} processes cannot be spread evenly over {options['nodes']} nodes: "
+            f"choose --processes as a multiple of --nodes"
+        )
+    return world
 
 
 def _threads(options):

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 
 from bench import clock, data_sets
 from bench.errors import RunError
@@ -24,18 +25,32 @@ _SUMMED = (
 )
 
 
-def run(options, data_dir):
+def run(options, data_dir, node=None):
     """Run the workload on its ranks and return the job's record: rank 0's, with what every rank adds.
 
-    Raises RunError that names the rank which broke first; its log goes to standard error before.
+    ``node`` is this machine's part in a job over several (``bench.parallel.nodes``); only the first one gets the
+    record, the others None. Raises RunError that names the rank which broke first; every rank's log goes
+    to standard error before.
     """
     choices.check(options)
+    with node.telling() if node else nullcontext():
+        records = _records(options, data_dir, node)
+        if node:
+            records = node.gather(records, options["collective_timeout_s"])
+        return records and merge(records)
+
+
+def _records(options, data_dir, node):
+    """Run the ranks of this machine and return their records."""
     world = choices.processes(options)
+    mine = node.ranks(world) if node else range(world)
     folder = tempfile.mkdtemp(prefix="bench-ranks.")
     try:
         job = {
             "options": options,
             "world": world,
+            "here": len(mine),
+            "meet": node and node.meet(),
             "folder": folder,
             "data_dir": _ready_data(options, data_dir, folder),
             "began_ns": _boot_ns() - (clock.process_age_ns() or 0),
@@ -43,8 +58,8 @@ def run(options, data_dir):
         path = os.path.join(folder, "job.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(job, file)
-        _watch(path, world, folder)
-        return merge([_read(os.path.join(folder, f"rank-{rank}.json"), rank) for rank in range(world)])
+        _watch(path, world, mine, folder, node)
+        return [_read(os.path.join(folder, f"rank-{rank}.json"), rank) for rank in mine]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -63,13 +78,13 @@ def _ready_data(options, data_dir, folder):
     return os.path.abspath(target)
 
 
-def _watch(job, world, folder):
+def _watch(job, world, mine, folder, node):
     above = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    ranks = Ranks(lambda rank: [*python(), "-m", "bench.parallel.rank", job, str(rank)], world, folder, above)
+    ranks = Ranks(lambda n: [*python(), "-m", "bench.parallel.rank", job, str(mine[n])], len(mine), folder, above)
     try:
         failure = ranks.wait()
-        for rank in range(world):
-            said = ranks.last_words(rank)
+        for number, rank in enumerate(mine):
+            said = ranks.last_words(number)
             if said:
                 print("\n".join(f"[rank {rank}] {line}" for line in said.splitlines()), file=sys.stderr)
     finally:
@@ -77,9 +92,11 @@ def _watch(job, world, folder):
     if failure:
         said = ranks.last_words(failure.rank).splitlines()
         reason = f": {_plain(said[-1])}" if said else ""
-        still = ", ".join(map(str, failure.running))
+        still = ", ".join(str(mine[number]) for number in failure.running)
         stuck = f" (still running then: rank {still})" if still else ""
-        raise RunError(f"rank {failure.rank} of {world} {failure.how}{reason}{stuck}")
+        where = f" on node {node.name}" if node else ""
+        words = f"rank {mine[failure.rank]} of {world}{where} {failure.how}{reason}{stuck}"
+        raise RunError(node.settle(failure.guilt, words) if node else words)
 
 
 def _plain(line):
@@ -106,9 +123,26 @@ def merge(records):
         part["steps_ns"] = record["timing"]["steps_ns"]
         part["training_ns"] = record["timing"]["training_ns"]
         part["peak_rss_bytes"] = record["metrics"]["peak_rss_bytes"]
+        part["openmp"] = (record["evidence"].get("openmp") or {}).get("library")
+        part["evidence_differs"] = differences(first["evidence"], record["evidence"])
     for name in _SUMMED:
         if name in first["metrics"]:
             values = [record["metrics"][name] for record in records]
             first["metrics"][name] = None if None in values else sum(values)
     first["evidence"]["parallel"]["ranks"] = parts
     return first
+
+
+#: Evidence that differs between any two processes and says nothing of the environment.
+_FLEETING = ("load_1m", "steal_ticks", "mhz", "parallel", "memory")
+
+
+def differences(first, other):
+    """Return what of a rank's evidence is not as rank 0's, in the same shape; a list is compared as a whole."""
+    found = {}
+    for name, value in other.items():
+        theirs = first.get(name)
+        if name in _FLEETING or value == theirs:
+            continue
+        found[name] = differences(theirs, value) if isinstance(value, dict) and isinstance(theirs, dict) else value
+    return {name: value for name, value in found.items() if value != {}}

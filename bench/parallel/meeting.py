@@ -1,4 +1,4 @@
-"""How the ranks of one machine find each other: a store whose port the system chooses, so that none is ever taken."""
+"""How ranks find each other: on one machine at a store whose port the system chooses, so that none is ever taken."""
 
 import contextlib
 import datetime
@@ -6,7 +6,7 @@ import os
 import time
 
 from bench.errors import RunError
-from bench.parallel import choices
+from bench.parallel import choices, nodes
 
 _HOST = "127.0.0.1"
 
@@ -22,17 +22,18 @@ class Place:
 
 
 @contextlib.contextmanager
-def joined(rank, world, folder, options):
+def joined(rank, world, folder, options, meet=None):
     """Join the process group and give this process's Place; leave it in the end.
 
-    A collective that waits longer than ``collective_timeout_s`` is an error in the ranks that wait.
+    ``meet`` says where ranks of several nodes meet (``nodes.Node.meet``). A collective that waits longer
+    than ``collective_timeout_s`` is an error in the ranks that wait.
     """
     import torch.distributed as dist
 
     backend = "nccl" if choices.device(options) == "cuda" else "gloo"
-    interface = _loopback_for_gloo() if backend == "gloo" else None
     limit = datetime.timedelta(seconds=options["collective_timeout_s"])
-    store = _store(rank, world, folder, options["port"], limit)
+    store = _store_of_nodes(rank, world, meet, limit) if meet else _store(rank, world, folder, options["port"], limit)
+    interface = _interface_for_gloo(store, meet) if backend == "gloo" else None
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
     if dist.get_world_size() != world:
         raise RunError(f"{dist.get_world_size()} processes joined, but {world} were to")
@@ -43,9 +44,20 @@ def joined(rank, world, folder, options):
     dist.destroy_process_group()
 
 
-def _loopback_for_gloo():
-    """Keep Gloo on the loopback interface: a container without a network has no other."""
-    return os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+def _interface_for_gloo(store, meet):
+    """Keep Gloo on the interface that reaches the other nodes; alone on loopback, which is all a container has."""
+    name = nodes.interface(store, meet) if meet else "lo"
+    return os.environ.setdefault("GLOO_SOCKET_IFNAME", name) if name else os.environ.get("GLOO_SOCKET_IFNAME")
+
+
+def _store_of_nodes(rank, world, meet, limit):
+    from torch.distributed import TCPStore
+
+    try:
+        return TCPStore(meet["host"], meet["port"], world, rank == 0, limit, wait_for_workers=False)
+    except (RuntimeError, OSError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise RunError(f"the nodes cannot meet at {meet['host']}:{meet['port']}: {said}") from error
 
 
 def _store(rank, world, folder, port, limit):

@@ -61,18 +61,18 @@ class Member:
 
         if not torch.distributed.is_available():
             raise RunError("this torch was built without torch.distributed")
-        share_threads(torch, self.job["world"])
+        share_threads(torch, self.job["here"])
         self.threads = torch.get_num_threads()
-        with meeting.joined(self.rank, self.job["world"], self.job["folder"], options) as place:
+        with meeting.joined(self.rank, self.job["world"], self.job["folder"], options, self.job["meet"]) as place:
             done = measure.measure(options, prepared, import_ns, place, self.age_ns)
         self.place = place
         return done
 
 
-def share_threads(torch, world):
-    """Give each process its part of the CPUs it may use, unless OMP_NUM_THREADS says otherwise."""
+def share_threads(torch, here):
+    """Give each process of this machine its part of the CPUs it may use, unless OMP_NUM_THREADS says otherwise."""
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // here))
 
 
 if __name__ == "__main__":

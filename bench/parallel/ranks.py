@@ -15,12 +15,13 @@ _LOG_BYTES = 20_000
 
 
 class Failure:
-    """Which rank broke first, how, and what it said."""
+    """Which rank broke first, how, and which still ran; ``guilt``: 0 killed, 1 by itself, 2 it only lost a peer."""
 
-    def __init__(self, rank, how, running):
+    def __init__(self, rank, how, running, guilt):
         self.rank = rank
         self.how = how
         self.running = running
+        self.guilt = guilt
 
 
 class Ranks:
@@ -71,9 +72,9 @@ class Ranks:
         running = [rank for rank, process in enumerate(self.processes) if process.poll() is None]
         broken = [rank for rank, process in enumerate(self.processes) if process.poll()]
         rank = min(broken, key=self._innocence)
-        how = ended_how(self.processes[rank].returncode)
+        how, (guilt, _) = ended_how(self.processes[rank].returncode), self._innocence(rank)
         self.end()
-        return Failure(rank, how, running)
+        return Failure(rank, how, running, guilt)
 
     def _innocence(self, rank):
         if self.processes[rank].returncode < 0:

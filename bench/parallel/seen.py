@@ -15,6 +15,7 @@ def add(document, options, member):
         "way": options["parallel"],
         "device": choices.device(options),
         "processes": world,
+        "nodes": options["nodes"],
         "processes_asked": os.environ.get(choices.PROCESSES_VARIABLE),
         "threads_per_process": torch.get_num_threads(),
         "backend": place.backend if place else None,
@@ -24,6 +25,8 @@ def add(document, options, member):
     if member is not None:
         document["rank"] = {
             "rank": member.rank,
+            "node": member.job["meet"]["node"] if member.job["meet"] else None,
+            "host": os.uname().nodename,
             "pid": os.getpid(),
             "threads": torch.get_num_threads(),
             "affinity": sorted(os.sched_getaffinity(0)),

@@ -12,6 +12,8 @@ from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from envmatrix.experiment import Experiment
+    from envmatrix.host import Host
+    from envmatrix.matrix import Design, Matrix
     from envmatrix.report import Summary
     from envmatrix.runner import Ended
     from envmatrix.store import RunFolder
@@ -23,18 +25,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_design(parser)
     parser.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
     common.add_results(parser)
+    add_launcher(parser)
+    parser.add_argument("--dry-run", action="store_true", help="with slurm: print the first scripts, submit nothing")
+    add_output(parser)
+
+
+def add_launcher(parser: argparse.ArgumentParser) -> None:
+    """Add where trials run, and what is asked of Slurm."""
     parser.add_argument(
         "--launcher", choices=("here", "slurm"), default="here", help="where trials run (default: here)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="with slurm: print the first scripts, submit nothing")
     add_slurm(parser)
-    add_output(parser)
 
 
 def add_slurm(parser: argparse.ArgumentParser) -> None:
     """Add what a run asks of Slurm; each lies over the design's `slurm:` part."""
     group = parser.add_argument_group("with --launcher slurm")
-    group.add_argument("--nodes", metavar="N", help="how many blocks run at once, each alone on a node")
+    group.add_argument("--nodes", metavar="N", help="how many nodes work at once, each on a block of its own")
     group.add_argument("--partition", metavar="NAME", help="partition (default: the cluster's)")
     group.add_argument("--account", metavar="NAME", help="account to charge")
     group.add_argument("--constraint", metavar="FEATURE", help="features that the nodes must have")
@@ -59,14 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     matrix = common.load_matrix(arguments)
     design = requested_design(matrix, arguments)
     engines = requested_engines(design, arguments, common.say_to_stderr)
-    host = None
-    if arguments.launcher == "slurm":
-        from envmatrix.launchers.slurm.requested import look_at_nodes, overlay
-
-        design = design.model_copy(update={"slurm": overlay(design.slurm, arguments)})
-        host = look_at_nodes(design.slurm, engines, common.say_to_stderr)
-    elif arguments.dry_run:
+    if arguments.dry_run and arguments.launcher != "slurm":
         raise InputError("--dry-run shows the scripts of --launcher slurm", remedy="`envmatrix plan` shows the order")
+    design, host = place(matrix, design, engines, arguments)
     experiment = begin(
         matrix,
         design,
@@ -81,6 +83,28 @@ def run(arguments: argparse.Namespace) -> int:
     return show_scripts(experiment) if arguments.dry_run else carry_out(experiment, arguments)
 
 
+def place(
+    matrix: Matrix, design: Design, engines: tuple[str, ...], arguments: argparse.Namespace
+) -> tuple[Design, Host | None]:
+    """Return the design with what is asked of its launcher, and the machine trials will run on (None: this one).
+
+    Whatever the launcher cannot do is an error here, before anything is built or written.
+    """
+    from envmatrix.launchers.base import check_race, check_span
+    from envmatrix.matrix.options import nodes_of
+
+    spread = {name: nodes_of(matrix.workloads[name].options) for name in (*design.workloads, *design.application)}
+    check_span(spread, arguments.launcher)
+    if arguments.launcher != "slurm":
+        return design, None
+    from envmatrix.launchers.slurm.requested import look_at_nodes, overlay
+
+    design = design.model_copy(update={"slurm": overlay(design.slurm, arguments)})
+    span = max(spread.values())
+    check_race(race=design.race, width=design.slurm.nodes // span)
+    return design, look_at_nodes(design.slurm, engines, span, common.say_to_stderr)
+
+
 def _run_name(text: str | None) -> str | None:
     from envmatrix.matrix.model import NAME
 
@@ -93,11 +117,12 @@ def show_scripts(experiment: Experiment) -> int:
     """Print the batch scripts that the first blocks would be submitted with; leave no run behind."""
     import shutil
 
-    from envmatrix.launchers.slurm.jobs import slurm_options
+    from envmatrix.launchers.slurm.jobs import slurm_options, widest
     from envmatrix.launchers.slurm.requested import scripts
 
     try:
-        common.print_text("\n".join(scripts(experiment, slurm_options(experiment).nodes)))
+        at_once = max(1, slurm_options(experiment).nodes // widest(experiment))
+        common.print_text("\n".join(scripts(experiment, at_once)))
     finally:
         shutil.rmtree(experiment.folder.path)
     return ExitCode.FINE
@@ -144,15 +169,12 @@ def end(experiment: Experiment, ended: Ended) -> ExitCode:
 def show(folder: RunFolder, *, as_json: bool) -> Summary:
     """Write the reports of a run and print its answer."""
     from envmatrix.report import present, write_reports
-    from envmatrix.stats.nodes import read_node_reports
 
     summary = write_reports(folder)
     if as_json:
         common.print_json(summary.to_json())
     else:
         present(summary, common.console())
-        for report in read_node_reports(folder, summary.analysis, summary.samples):
-            common.print_text(report.line())
     return summary
 
 

@@ -24,9 +24,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     session = open_session(common.load_matrix(arguments), arguments.environment, arguments.engine, common.say_to_stderr)
     if arguments.form in ("slurm", "pyxis"):
+        from envmatrix.engines.apptainer import lacks_privilege
         from envmatrix.launchers.slurm.export import training_script
 
-        common.print_text(training_script(session.environment, session.prepared, session.preload, arguments.form))
+        text = training_script(
+            session.environment, session.prepared, session.preload, arguments.form, userns=lacks_privilege()
+        )
+        common.print_text(text)
         return 0
     common.print_text(export_lines(session.environment, session.preload, arguments.form))
     return 0

@@ -23,8 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Write one archive with everything that is needed to repeat a run elsewhere."""
     from envmatrix.experiment import kept_bench, reopen
     from envmatrix.images.cache import file_digest
-    from envmatrix.pack.archive import Content, write_archive
-    from envmatrix.pack.contents import bills, collect, image_files, image_name, make_manifest
+    from envmatrix.pack.archive import write_archive
+    from envmatrix.pack.contents import bills, collect, make_manifest
+    from envmatrix.pack.images import image_files, packed_images
     from envmatrix.pack.manifest import summary_of
     from envmatrix.pack.signature import sign
 
@@ -37,9 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
         experiment = reopen(folder, matrix, common.say_to_stderr)
         images = image_files(experiment.prepared)
         contents |= bills(experiment)
-    if arguments.images:
-        files: dict[str, Content] = {image_name(key, path): path for key, path in images.items()}
-        contents |= files
+        contents |= packed_images(experiment.prepared) if arguments.images else {}
+    if arguments.images and not images:
+        common.say_to_stderr("no image of this run is a file (those of apptainer and enroot are): none was packed")
     manifest = make_manifest(packed, contents, images)
     signature = sign(manifest.text(), arguments.sign) if arguments.sign else None
     archive: Path = arguments.output or Path(f"{packed.name}.tar.gz")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.commands import common
+from envmatrix.commands import bench, common
 from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -23,9 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sha256", metavar="HEX", help="the digest that the archive must have")
     parser.add_argument("--signers", type=Path, metavar="FILE", help="allowed signers (ssh-keygen); others are refused")
     parser.add_argument("--tolerance", metavar="PERCENT", default="5%", help="effects this close agree (default: 5%%)")
+    parser.add_argument("--rebuild", action="store_true", help="build images here even if they are in the archive")
     common.add_results(parser)
-    common.add_json(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    bench.add_launcher(parser)
+    bench.add_output(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,7 +63,6 @@ def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int
     """Run the plan of a pack here, or take the run that was named, and compare."""
     import json
 
-    from envmatrix.commands import bench
     from envmatrix.experiment import reopen
     from envmatrix.pack.comparison import reproduction
     from envmatrix.pack.rerun import begin_again, built_images, was_begun_from
@@ -77,7 +76,11 @@ def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int
             raise InputError(f"run {arguments.run_name} was not begun from this archive")
         experiment = reopen(folder, pack.folder / "matrix.yaml", common.say_to_stderr)
     else:
-        experiment = begin_again(pack, arguments.results, common.say_to_stderr, tuple(sys.argv[1:]))
+        experiment = begin_again(
+            pack, arguments.results, common.say_to_stderr,
+            lambda matrix, design, engines: bench.place(matrix, design, engines, arguments),
+            launcher=arguments.launcher, rebuild=arguments.rebuild,
+        )  # fmt: skip
         ended = bench.measure(experiment, quiet=arguments.quiet)
         write_reports(experiment.folder)
         code = bench.end(experiment, ended)

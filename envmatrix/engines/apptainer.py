@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.engines import bills
@@ -20,7 +20,7 @@ from envmatrix.engines.docker_images import named_labels
 from envmatrix.engines.local import group_name, plain_name, preload_variable, sweep_groups
 from envmatrix.engines.memory import confined
 from envmatrix.engines.places import Places
-from envmatrix.engines.stamps import inputs_digest, prepared_from
+from envmatrix.engines.stamps import inputs_digest, prepared_from, stamp_body
 from envmatrix.environment import Environment, Image, Library
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.host import format_cpus
@@ -82,7 +82,7 @@ def exec_argv(job: Job, program: str, *, userns: bool, marker: Path | None = Non
     return [
         program, "--silent", "exec", *(["--userns"] if userns else []), "--containall", "--cleanenv", "--no-home",
         *(["--nv"] if job.limits.gpus else []),
-        *privileges, "--net", "--network", "none", "--pwd", _WORK,
+        *privileges, *(() if job.limits.network else ("--net", "--network", "none")), "--pwd", _WORK,
         *(word for mount in mounts for word in ("--bind", mount)),
         job.prepared.reference, "/usr/bin/env", "-i",
         *(f"{name}={value}" for name, value in variables.items()), *job.argv,
@@ -130,8 +130,7 @@ class ApptainerEngine:
             prepared = self._from_docker(DockerEngine(self.places).prepare(image, libraries, say), say)
         else:
             prepared = self._alone(image, libraries, say)
-        body = {**asdict(prepared), "loader": None if prepared.loader is None else sorted(prepared.loader)}
-        self.places.cache.write(stamp, json.dumps(body))
+        self.places.cache.write(stamp, json.dumps(stamp_body(prepared)))
         return prepared
 
     def _from_docker(self, prepared: Prepared, say: Say) -> Prepared:

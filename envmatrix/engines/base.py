@@ -68,7 +68,8 @@ class Limits:
     """The same limits for every engine. Empty or None means: as the host has it.
 
     ``shm_bytes`` sizes /dev/shm where the engine can (Docker); None: half the memory, as Linux and Apptainer have it.
-    ``gpus`` are those that a container is given: ('all',), or numbers or UUIDs; empty: none.
+    ``gpus`` are those that a container is given: ('all',), or numbers or UUIDs; empty: none. ``network``: whether
+    it may reach other machines (a trial over several nodes); all others have no network where the engine can.
     """
 
     seconds: float
@@ -78,6 +79,7 @@ class Limits:
     shm_bytes: int | None = None
     sys_nice: bool = False
     gpus: tuple[str, ...] = ()
+    network: bool = False
 
 
 @dataclass(frozen=True)

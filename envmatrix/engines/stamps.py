@@ -24,6 +24,11 @@ def inputs_digest(places: Places, image: Image, libraries: tuple[Library, ...], 
     return digest_of(asdict(image), [asdict(item) for item in libraries], texts, how, more)
 
 
+def stamp_body(prepared: Prepared) -> dict[str, Any]:
+    """Return what ``prepared_from`` reads again, as plain values."""
+    return {**asdict(prepared), "loader": None if prepared.loader is None else sorted(prepared.loader)}
+
+
 def prepared_from(body: dict[str, Any] | None) -> Prepared | None:
     """Read a stamp; None when there is none, or one of another version."""
     if body is None:

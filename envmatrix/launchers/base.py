@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
+from envmatrix.errors import InputError
 from envmatrix.plan import Slot
 from envmatrix.store import Trial
 
@@ -20,6 +21,25 @@ class Work(Protocol):
 
     def is_done(self, trial: str) -> bool:
         """Say whether a trial is on disk in trials.jsonl."""
+
+
+def check_race(*, race: bool, width: int) -> None:
+    """Refuse a race over blocks that run side by side."""
+    if race and width > 1:
+        raise InputError(
+            "a race decides after every block, so blocks cannot run side by side",
+            remedy="set `race: false` in the design, or ask for one node",
+        )
+
+
+def check_span(spread: Mapping[str, int], launcher: str) -> None:
+    """Refuse workloads (name -> how many nodes it is spread over) that a launcher cannot place."""
+    wide = next((name for name, nodes in spread.items() if nodes > 1), None)
+    if wide and launcher != "slurm":
+        raise InputError(
+            f"workload {wide!r} is spread over {spread[wide]} nodes, and launcher {launcher} has one",
+            remedy="use `--launcher slurm`, or start it by hand on each machine (docs/parallel.md)",
+        )
 
 
 class Launcher(Protocol):

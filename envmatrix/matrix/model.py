@@ -212,7 +212,7 @@ class Workload(_Frozen):
 class Slurm(_Frozen):
     """What a design asks of Slurm (launcher ``slurm``); the command line lays over it."""
 
-    nodes: int = Field(1, ge=1, le=1000, description="how many blocks run at once, each alone on a node of its own")
+    nodes: int = Field(1, ge=1, le=1000, description="how many nodes work at once, each on a block of its own")
     partition: SlurmWord | None = Field(None, description="partition; none: the cluster's default")
     account: SlurmWord | None = Field(None, description="account to charge")
     constraint: SlurmWord | None = Field(None, description="node features, so that all nodes are of one kind")

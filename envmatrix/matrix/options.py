@@ -52,6 +52,11 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
+def nodes_of(options: Mapping[str, Any]) -> int:
+    """Return how many machines a workload with these options is spread over; 1 for a program of the user's own."""
+    return int(options.get("nodes") or 1)
+
+
 def convert(name: str, value: Any) -> Any:
     """Turn the text of matrix.yaml into the option's type; ValueError says what it must be."""
     table = _table()

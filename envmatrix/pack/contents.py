@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envmatrix import __version__
-from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.experiment import Experiment
 from envmatrix.pack.archive import Content, entry_of
+from envmatrix.pack.images import image_name
 from envmatrix.pack.manifest import Manifest
 from envmatrix.store import Run, RunFolder
 
@@ -44,15 +44,6 @@ def _tree(folder: Path, name: str) -> dict[str, Content]:
     }  # fmt: skip
 
 
-def image_files(prepared: Mapping[tuple[str, str], Prepared]) -> dict[str, Path]:
-    """Return the images that are single files (SIF, squashfs) as 'image@engine' -> file."""
-    return {
-        f"{image}@{engine}": Path(done.reference)
-        for (image, engine), done in prepared.items()
-        if Path(done.reference).is_file() and Path(done.reference).suffix in (".sif", ".sqsh")
-    }
-
-
 def bills(experiment: Experiment) -> dict[str, Content]:
     """Return the bills of material of the images, from the engines that write them."""
     found: dict[str, Content] = {}
@@ -72,8 +63,3 @@ def make_manifest(run: Run, contents: Mapping[str, Content], images: Mapping[str
         name = image_name(key, path)
         bits[key] = {"sha256": entry_of(path).sha256, **({"file": name} if name in contents else {})}
     return Manifest(run.name, run.created, __version__, files, bits)
-
-
-def image_name(key: str, path: Path) -> str:
-    """Return the name of an image's file inside a pack."""
-    return f"images/{key.replace('/', '_')}{path.suffix}"

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.engines.base import Say
 from envmatrix.errors import StoreError, Where
 from envmatrix.experiment import Experiment, begin
+from envmatrix.host import Host
 from envmatrix.images.cache import file_digest, remove_tree
-from envmatrix.matrix import Design, load
+from envmatrix.matrix import Design, Matrix, load
 from envmatrix.pack.archive import unpack
-from envmatrix.pack.contents import image_files
+from envmatrix.pack.images import given_images, image_files
 from envmatrix.pack.manifest import Manifest
 from envmatrix.pack.signature import verify
 from envmatrix.project import bench_digest
 from envmatrix.store import Run, RunFolder
+
+#: Says what a design asks of its launcher, and which machine its trials will run on (None: this one).
+Place = Callable[[Matrix, Design, tuple[str, ...]], tuple[Design, Host | None]]
 
 
 @dataclass(frozen=True)
@@ -51,16 +56,24 @@ def open_pack(archive: Path, into: Path, signers: Path | None) -> Opened:
     return Opened(manifest, into, signed)
 
 
-def begin_again(pack: Opened, results: Path, say: Say, command: tuple[str, ...]) -> Experiment:
-    """Rebuild the environments of a pack from its own locks and begin its plan again, with its seed.
+def begin_again(pack: Opened, results: Path, say: Say, place: Place, *, launcher: str, rebuild: bool) -> Experiment:
+    """Begin the plan of a pack again, with its seed, in its environments.
 
-    Templates such as {physical_cores} are filled for this machine: the environment is the recipe, not its numbers.
+    Images that came with the pack are used as they are, unless ``rebuild``; the others are built from its own locks.
+    ``place`` says what is asked of the launcher, and on which machine trials will run. Templates such as
+    {physical_cores} are filled for that machine: the environment is the recipe, not its numbers.
     """
     run = pack.run.load()
     matrix = load(pack.folder / "matrix.yaml")
-    design = Design.model_validate(dict(run.design))
     engines = tuple(dict.fromkeys(arm.engine for arm in run.plan.arms))
-    return begin(matrix, design, engines, results, say, command, bench=pack.folder / "bench")
+    design, host = place(matrix, Design.model_validate(dict(run.design)), engines)
+    given = {} if rebuild else given_images(pack.manifest, pack.folder)
+    for (image, engine), prepared in given.items():
+        say(f"image {image} on {engine}: {prepared.reference}, as it was packed")
+    return begin(
+        matrix, design, engines, results, say, tuple(sys.argv[1:]), launcher, host, bench=pack.folder / "bench",
+        given=given,
+    )  # fmt: skip
 
 
 def built_images(experiment: Experiment) -> Mapping[str, str]:

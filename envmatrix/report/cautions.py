@@ -8,6 +8,7 @@ from enum import Enum
 
 from envmatrix.report.text import count, interval, one_line, ratio
 from envmatrix.stats.effects import Analysis, Effect, Flag
+from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.stats.samples import Samples
 from envmatrix.store import Run
 
@@ -129,11 +130,12 @@ def _skipped(run: Run, _samples: Samples, _analysis: Analysis) -> Iterator[Cauti
 
 
 def _mixed_hosts(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
-    if len(samples.nodes) > 1:
+    mixed = mixed_blocks(samples)
+    if mixed:
         yield Caution(
             Kind.MIXED_HOSTS, ", ".join(samples.nodes[:8]),
-            f"trials ran on {len(samples.nodes)} machines",
-            "ask for one machine, or keep every block on one: only then do pairs cancel it",
+            f"trials of {count(len(mixed), 'block')} ran on several machines (block {mixed[0]} first)",
+            "keep every block on one machine: only then do pairs cancel what machines differ by",
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from envmatrix.report.text import clean, count, interval, one_line, p_value, rat
 from envmatrix.report.timeline import colour_of, timeline
 from envmatrix.stats.attribution import Attribution
 from envmatrix.stats.metrics import show_bytes, show_seconds
+from envmatrix.stats.nodes import CANCELS
 from envmatrix.stats.samples import OUTCOMES
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def to_html(summary: Summary) -> str:
     return page_environment().get_template("report.html.j2").render(
         summary=summary, figures=_figures(summary), colours=colours, symbols=SYMBOLS,
         show_bytes=show_bytes, outcome_names=OUTCOMES, evidence=evidence_table(summary),
-        attributed=_attributed(summary), heat=heat_map(summary),
+        cancels=CANCELS, attributed=_attributed(summary), heat=heat_map(summary),
         provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce(summary),
         settings=[(name, _settings(body)) for name, body in summary.run.environments.items()],
         matrix_text=clean(summary.run.matrix_text, 200_000), **page_values(len(colours)),

@@ -10,6 +10,7 @@ from envmatrix.report.cautions import Caution
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.report.text import clean
 from envmatrix.stats.effects import Effect
+from envmatrix.stats.nodes import NodeReport
 
 SCHEMA = 1
 
@@ -57,6 +58,14 @@ def _caution_to_json(item: Caution) -> dict[str, Any]:
     return {"kind": item.kind.value, "subject": clean(item.subject), "text": clean(item.text), "remedy": item.remedy}
 
 
+def _nodes_to_json(item: NodeReport) -> dict[str, Any]:
+    return {
+        "workload": item.workload, "engine": item.engine, "spread": item.spread, "p": _finite(item.p),
+        "nodes": [asdict(row) for row in item.rows], "interactions": dict(item.interactions),
+        "mixed_blocks": list(item.mixed),
+    }  # fmt: skip
+
+
 def summary_to_json(summary: Summary) -> dict[str, Any]:
     """Return the document of summary.json. Numbers that are not known are null.
 
@@ -76,6 +85,7 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
         "data": {"names": dict(summary.data), "stand_in": list(summary.stand_in)},
         "attribution": [asdict(item) for item in summary.attributions],
         "stopped_early": [asdict(item) for item in summary.race.stopped] if summary.race else [],
+        "nodes": [_nodes_to_json(item) for item in summary.nodes],
         "ladders": {name: [asdict(step) for step in steps] for name, steps in summary.ladders.items()},
         "warnings": [_caution_to_json(item) for item in summary.cautions],
         "effects": [effect_to_json(effect) for effect in effects if not effect.is_control],

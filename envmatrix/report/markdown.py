@@ -10,6 +10,7 @@ from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Row, Summary, published_cells, reference_name
 from envmatrix.report.text import NONE, count, interval, markdown_cell, ratio
 from envmatrix.stats.metrics import MEMORY, show_seconds
+from envmatrix.stats.nodes import CANCELS, NodeReport
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -71,6 +72,14 @@ def _workloads(summary: Summary) -> str:
     return f"## Workloads\n\n{table(found.head, found.rows)}\n\nMedians over trials.\n" if found else ""
 
 
+def nodes_markdown(found: NodeReport) -> str:
+    """Return the section that says how much the nodes differ."""
+    rows = [(row.node, f"{row.relative:.3f}", str(row.blocks)) for row in found.rows]
+    title = f"## Nodes: {markdown_cell(found.workload)} on {found.engine}"
+    head = ("node", "baseline's speed over the mean of the nodes", "blocks")
+    return f"{title}\n\n{markdown_cell(found.line())}\n\n{table(head, rows)}\n\n{CANCELS}\n"
+
+
 def _cautions(summary: Summary) -> str:
     if not summary.cautions:
         return ""
@@ -101,4 +110,5 @@ def to_markdown(summary: Summary) -> str:
     )
     parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
     parts += [operators_markdown(found) for found in summary.operators]
+    parts += [nodes_markdown(found) for found in summary.nodes]
     return "\n".join([*parts, _workloads(summary), noise + method + "\n", _cautions(summary), _facts(summary)])

@@ -16,6 +16,7 @@ from envmatrix.report.workload_table import WorkloadTable, workload_table
 from envmatrix.stats.attribution import Attribution, Step
 from envmatrix.stats.effects import Analysis, Effect, Flag, estimate
 from envmatrix.stats.metrics import MEMORY, Metric
+from envmatrix.stats.nodes import NodeReport, compare_nodes
 from envmatrix.stats.racing import Race, next_arms
 from envmatrix.stats.samples import Samples, read_samples
 from envmatrix.store import Run, RunFolder
@@ -112,6 +113,7 @@ class Summary:
     race: Race | None = None
     operators: tuple[OperatorTable, ...] = ()
     workload_table: WorkloadTable | None = None
+    nodes: tuple[NodeReport, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -219,6 +221,7 @@ def summarise_samples(run: Run, samples: Samples) -> Summary:
         race=race,
         operators=operator_tables(run.plan.arms, samples),
         workload_table=workload_table(run.plan, samples),
+        nodes=compare_nodes(run.plan, samples, analysis.primary),
     )
 
 

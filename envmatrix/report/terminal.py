@@ -106,6 +106,7 @@ def to_renderable(summary: Summary) -> RenderableType:
     parts: list[RenderableType] = []
     for group in summary.groups:
         parts += [group_table(group), *group_lines(group), Text()]
+    parts += [Text(clean(found.line())) for found in summary.nodes]
     return Stack(*parts, *_workloads(summary), *_data_line(summary), *_caution_lines(summary))
 
 

@@ -8,7 +8,7 @@ Sinha et al., SC 2022).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.stats.effects import Analysis
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import families, log_ratios, logs_of
-from envmatrix.stats.samples import Samples, read_trials
-from envmatrix.store import RunFolder, Trial
+from envmatrix.stats.samples import Samples
 
 Floats = NDArray[np.float64]
 _LEVEL = 0.05
+#: What every report says below the table of nodes.
+CANCELS = "Baseline and environment of a block ran on the same node, so this cancels in every effect."
 
 
 @dataclass(frozen=True)
@@ -67,36 +67,21 @@ class NodeReport:
         return text + ("No effect is shown to differ between nodes." if self.interactions else "")
 
 
-def nodes_of_blocks(trials: Iterable[Trial]) -> tuple[dict[int, str], tuple[int, ...]]:
-    """Return block -> node for the blocks that stayed on one node, and the blocks that did not."""
-    found: dict[int, set[str]] = {}
-    for trial in trials:
-        if trial.node and trial.outcome == "ok":
-            found.setdefault(trial.block, set()).add(trial.node)
-    whole = {block: next(iter(names)) for block, names in found.items() if len(names) == 1}
-    return whole, tuple(sorted(block for block, names in found.items() if len(names) > 1))
+def mixed_blocks(samples: Samples) -> tuple[int, ...]:
+    """Return the blocks whose trials ran on several nodes: their pairs do not cancel what nodes differ by."""
+    return tuple(sorted(block for block, names in samples.block_nodes.items() if len(names) > 1))
 
 
-def read_node_reports(folder: RunFolder, analysis: Analysis, samples: Samples) -> tuple[NodeReport, ...]:
-    """Compare the nodes of a results folder; nothing is read when its trials name fewer than two."""
-    if len(samples.nodes) < 2:
-        return ()
-    nodes, mixed = nodes_of_blocks(read_trials(folder))
-    return compare_nodes(analysis.plan, samples, nodes, analysis.primary, mixed)
-
-
-def compare_nodes(
-    plan: Plan,
-    samples: Samples,
-    nodes: Mapping[int, str],
-    metrics: Mapping[str, Metric],
-    mixed: tuple[int, ...] = (),
-) -> tuple[NodeReport, ...]:
+def compare_nodes(plan: Plan, samples: Samples, metrics: Mapping[str, Metric]) -> tuple[NodeReport, ...]:
     """Compare the nodes, once for every baseline; empty when fewer than two nodes ran blocks.
 
-    ``nodes`` is block -> node (``nodes_of_blocks``), ``metrics`` workload -> primary metric (``Analysis.primary``).
+    ``metrics`` is workload -> primary metric (``Analysis.primary``). A mixed block belongs to no node.
     """
-    of_column = [nodes.get(int(block), "") for block in samples.blocks]
+    if len(samples.nodes) < 2:
+        return ()
+    mixed = mixed_blocks(samples)
+    known = {block: names[0] for block, names in samples.block_nodes.items() if len(names) == 1}
+    of_column = [known.get(int(block), "") for block in samples.blocks]
     reports = []
     for baseline in (arm for arm in plan.arms if any(other.reference == arm.name for other in plan.arms)):
         metric = metrics[baseline.workload]

@@ -67,6 +67,7 @@ class Samples:
     nodes: tuple[str, ...]
     strangers: int
     attempted: NDArray[np.bool_]
+    block_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def of(self, arm: str, column: str) -> Floats:
         """Return one arm's numbers, block by block (NaN: none)."""
@@ -120,6 +121,7 @@ class SampleBuilder:
         self._who, self._block, self._outcome = array("q"), array("q"), array("b")
         self._numbers = array("d")
         self._nodes: dict[str, None] = {}
+        self._block_nodes: dict[int, tuple[str, ...]] = {}
         self._strangers = 0
 
     def add(self, trial: Trial) -> None:
@@ -135,6 +137,7 @@ class SampleBuilder:
         self._outcome.append(OUTCOMES.index(trial.outcome))
         if trial.node:
             self._nodes[trial.node] = None
+            self._note_node(trial)
         if trial.outcome == "ok":
             _note_facts(facts, trial.record)
             self._numbers.extend(_row(trial))
@@ -159,7 +162,15 @@ class SampleBuilder:
             "samples_per_s": rows[:, primary[0]], "value": rows[:, primary[1]],
         }  # fmt: skip
         columns = {name: table[index] for index, name in enumerate(_COLUMNS)}
-        return Samples(self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), self._strangers, attempted)
+        return Samples(
+            self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), self._strangers, attempted,
+            dict(self._block_nodes),
+        )  # fmt: skip
+
+    def _note_node(self, trial: Trial) -> None:
+        known = self._block_nodes.get(trial.block, ())
+        if trial.outcome == "ok" and trial.node not in known:
+            self._block_nodes[trial.block] = (*known, trial.node)
 
 
 def _is_block(value: Any) -> bool:

@@ -14,15 +14,20 @@ PROJECT = Path(__file__).parents[2]
 MATRIX = """
 version: 1
 factors:
-  torch: {"2.13.0": {requirements: [torch==2.13.0, numpy==2.3.5], index: "https://download.pytorch.org/whl/cpu"}}
+  torch: {"2.13.0": {requirements: [torch==2.13.0, torchvision==0.28.0, numpy], index: "https://download.pytorch.org/whl/cpu"}}
   threads: {default: {}, one: {env: {OMP_NUM_THREADS: 1}, claims: {threads: 1}}}
 environments:
   baseline: {}
   one-thread: {threads: one}
 workloads:
-  tiny: {model: fashion-cnn, steps: 3, warmup_steps: 1, eval_samples: 64}
-  long: {model: fashion-cnn, steps: 30, warmup_steps: 1, eval_samples: 64}
-  endless: {model: fashion-cnn, steps: 1000000}
+  tiny: {model: mlp, steps: 3, warmup_steps: 1, eval_samples: 64}
+  # What a job does meanwhile is nothing to the faults that are provoked: these trials only wait, and cost no CPU.
+  short: {command: [python, wait.py, "1"], metric: {wall: true}, files: programs}
+  long: {command: [python, wait.py, "3"], metric: {wall: true}, files: programs}
+  endless: {command: [python, wait.py, "3600"], metric: {wall: true}, files: programs}
+  both: {parallel: ddp, processes: 2, nodes: 2, steps: 3, warmup_steps: 1, eval_samples: 64, verify_steps: 3}
+  both-long: {parallel: ddp, processes: 2, nodes: 2, steps: 300, warmup_steps: 1, eval_samples: 64}
+  both-endless: {parallel: ddp, processes: 2, nodes: 2, steps: 1000000}
 designs:
   tiny:
     environments: one-thread
@@ -32,8 +37,8 @@ designs:
     budget: 60m
     target: 0.1%
     slurm: {nodes: 2, nodelist: [n1, n2], options: --licenses=machine:1}
-  long: {environments: one-thread, workloads: long, min_blocks: 2, max_blocks: 2, budget: 60m, target: 0.1%}
-  endless: {environments: one-thread, workloads: endless, min_blocks: 2, max_blocks: 2, budget: 60m, target: 0.1%}
+  long: {environments: baseline, workloads: long, min_blocks: 2, max_blocks: 2, budget: 60m, target: 0.1%}
+  endless: {environments: baseline, workloads: endless, min_blocks: 2, max_blocks: 2, budget: 60m, target: 0.1%}
 """
 
 
@@ -59,15 +64,19 @@ class Project:
     def __init__(self, folder, cluster):
         self.folder = folder
         self.cluster = cluster
-        folder.mkdir(exist_ok=True)
+        (folder / "programs").mkdir(parents=True, exist_ok=True)
+        (folder / "programs" / "wait.py").write_text("import sys, time\ntime.sleep(float(sys.argv[1]))\n")
         (folder / "matrix.yaml").write_text(MATRIX)
         (folder / "containers").symlink_to(PROJECT / "containers")
+
+    @property
+    def variables(self):
+        return {**self.cluster.variables, "PYTHONPATH": str(PROJECT)}
 
     def start(self, *arguments, **more):
         return subprocess.Popen(
             [sys.executable, "-m", "envmatrix", *arguments], cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**self.cluster.variables, "PYTHONPATH": str(PROJECT), **more},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**self.variables, **more},
         )  # fmt: skip
 
     def run(self, *arguments, **more):

@@ -42,7 +42,7 @@ KillWait=2
 MinJobAge=600
 Licenses=machine:1
 SlurmdParameters=config_overrides
-AccountingStorageType=accounting_storage/none
+{accounting}
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} {shape}
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} {shape}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
@@ -100,6 +100,8 @@ class Nowhere:
 class Cluster:
     """munged, slurmctld and two slurmd, each a child of the test session."""
 
+    accounting = "AccountingStorageType=accounting_storage/none"
+
     def __init__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="envmatrix-slurm-", dir="/tmp"))
         self.conf = self.folder / "slurm.conf"
@@ -122,10 +124,14 @@ class Cluster:
             f"--pid-file={munge}/pid", f"--log-file={munge}/log", "--num-threads=2",
         )  # fmt: skip
         wait_for((munge / "socket").exists, 10, "munged")
+        self.start_accounting()
         self.start_controller(clean=True)
         for node in ("n1", "n2"):
             self.start_node(node)
         self.wait_idle()
+
+    def start_accounting(self):
+        """Start nothing: this cluster keeps no accounts."""
 
     def _write_configuration(self):
         (self.folder / "cgroup.conf").write_text(_CGROUP)
@@ -136,17 +142,18 @@ class Cluster:
         )
         self.conf.write_text(
             _CONF.format(
-                folder=self.folder, host=socket.gethostname().split(".")[0], ports=_free_ports(3), shape=shape,
+                accounting=self.accounting.format(folder=self.folder), folder=self.folder,
+                host=socket.gethostname().split(".")[0], ports=_free_ports(3), shape=shape,
                 tracking="cgroup" if self.confines_memory else "linuxproc",
                 tasks="task/cgroup,task/affinity" if self.confines_memory else "task/affinity",
             )
         )  # fmt: skip
 
-    def _spawn(self, name, *arguments, key=None):
+    def _spawn(self, name, *arguments, key=None, **variables):
         log = (self.folder / f"{key or name}.out").open("ab")
         self.processes[key or name] = subprocess.Popen(
-            [shutil.which(name), *arguments], env=self.variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True,
+            [shutil.which(name), *arguments], env={**self.variables, **variables}, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 
     def start_controller(self, *, clean=False):
@@ -169,8 +176,13 @@ class Cluster:
         process.kill()
         process.wait()
 
-    def start_node(self, node):
-        self._spawn("slurmd", "-D", "-N", node, key=node)
+    def start_node(self, node, hidden=None):
+        """Start a node's slurmd; it does not see what is in the folder ``hidden``."""
+        if hidden is None:
+            self._spawn("slurmd", "-D", "-N", node, key=node)
+            return
+        covered = 'mount -t tmpfs -o ro none "$1" && shift && exec "$@"'
+        self._spawn("unshare", "--mount", "sh", "-c", covered, "sh", str(hidden), "slurmd", "-D", "-N", node, key=node)
 
     def ask(self, *argv):
         return subprocess.run(argv, env=self.variables, capture_output=True, text=True, timeout=60, check=False)
@@ -212,7 +224,7 @@ class Cluster:
         if jobs:
             self.ask("scancel", *jobs)
             wait_for(lambda: not self.jobs(), 30, "an empty queue")
-        for key in ("n1", "n2", "slurmctld", "munged"):
+        for key in ("n1", "n2", "slurmctld", "slurmdbd", "mariadbd", "munged"):
             self.stop(key)
         self._kill_left()
         wait_for(lambda: not self.left(), 20, f"the end of {self.left()}")
@@ -234,6 +246,6 @@ class Cluster:
                 name = (path.parent / "comm").read_text().strip()
             except OSError:
                 continue
-            if ours and name in ("munged", "slurmctld", "slurmd", "slurmstepd"):
+            if ours and name in ("munged", "slurmctld", "slurmd", "slurmstepd", "slurmdbd", "mariadbd"):
                 found.append((path.parent.name, name))
         return found

@@ -1,12 +1,14 @@
-"""From one clone into another: a run is packed, verified elsewhere, run again and compared. Needs no Slurm."""
+"""From one clone into another: a run is packed, verified elsewhere, run again and compared."""
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.conftest import Project
 from tests.cluster.slurm_daemons import Nowhere
+from tests.cluster.test_slurm import needs_apptainer
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(900)]
 
@@ -41,6 +43,39 @@ def test_a_run_is_packed_and_reproduced_in_another_clone(tmp_path):
     assert text.returncode == again.returncode, text.stderr
     assert effect["answer"] in text.stdout
     assert f"{effect['now']['ratio']:.3f} [" in text.stdout
+
+
+@pytest.mark.slurm
+def test_a_run_in_apptainer_is_reproduced_under_slurm_from_the_images_in_its_archive(project, tmp_path):
+    needs_apptainer()
+    tiny = ("tiny", "--launcher", "slurm", "--engine", "apptainer", "--environments", "baseline")
+    done = project.run("bench", *tiny, "--quiet")
+    assert done.returncode == 0, done.stderr
+    packed = project.run("pack", "--images", "--output", "run.tar.gz", "--json")
+    assert packed.returncode == 0, packed.stderr
+    there = Project(tmp_path / "there", project.cluster)
+    for name in ("matrix.yaml", "containers"):
+        (there.folder / name).unlink()
+    shutil.move(project.folder / "run.tar.gz", there.folder / "run.tar.gz")
+
+    again = there.run("reproduce", "run.tar.gz", "--launcher", "slurm", "--json", "--quiet", "--nodelist", "n2")
+    assert again.returncode == 0, again.stderr
+    assert "as it was packed" in again.stderr
+    assert "making a SIF" not in again.stderr
+    trials = there.trials()
+    assert {(trial["outcome"], trial["node"], trial["engine"]) for trial in trials} == {("ok", "n2", "apptainer")}
+    script = next((there.newest() / "slurm").glob("*/script-1.sh")).read_text()
+    assert f"{there.folder}/results/packed-" in script  # the very file that was unpacked is what ran
+    answer = json.loads(again.stdout)
+    assert answer["effects"] == []  # the baseline and its control alone
+    assert not [item for item in answer["differences"] if item["where"].startswith(("image", "benchmark"))]
+
+    kept = json.loads((there.newest() / "images.json").read_text())
+    sif = Path(kept[0]["reference"])
+    sif.unlink()
+    lost = there.run("reproduce", "run.tar.gz", "--run", answer["run"])
+    assert lost.returncode == 0, lost.stderr  # opening the archive has brought it back
+    assert sif.exists()
 
 
 def test_a_changed_archive_is_refused_and_leaves_nothing(tmp_path):

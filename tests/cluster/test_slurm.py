@@ -1,8 +1,14 @@
 """The main job on a real Slurm of two nodes, and everything that can go wrong there, provoked for real."""
 
+import contextlib
 import json
 import os
+import pty
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -10,6 +16,8 @@ from envmatrix.store import RunFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
 SLURM = ("--launcher", "slurm")
+#: The design ``tiny``, one node after the other, with trials that only wait a second.
+QUICK = ("--workloads", "short", "--environments", "baseline")
 
 
 def planned(folder):
@@ -27,6 +35,13 @@ def done_once(project):
         nodes.setdefault(trial["block"], set()).add(trial["node"])
     assert all(len(names) == 1 for names in nodes.values()), nodes
     return trials
+
+
+def needs_apptainer():
+    if not shutil.which("apptainer"):
+        if os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
+            pytest.fail("Apptainer is not installed; .ci/engines installs it on Debian")
+        pytest.skip("Apptainer is not installed")
 
 
 def test_a_design_over_two_nodes_completes_and_each_block_stays_on_one(project):
@@ -73,7 +88,7 @@ def test_a_node_that_fails_is_named_and_left_out_and_its_block_is_finished_there
 
 
 def test_a_drained_node_finishes_its_block_and_gets_no_other(project, cluster):
-    process = project.start("bench", "tiny", *SLURM, "--max-blocks", "3", "--environments", "baseline")
+    process = project.start("bench", "tiny", *SLURM, "--max-blocks", "3", *QUICK)
     project.wait_for(lambda: len(project.started()) >= 1)
     cluster.do("scontrol", "update", "nodename=n1", "state=drain", "reason=new memory")
     _, said = process.communicate(timeout=600)
@@ -98,8 +113,12 @@ def test_a_dead_slurmd_in_the_middle_of_a_block_loses_no_finished_trial(project,
 
 
 def test_a_trial_whose_job_times_out_twice_is_an_outcome_and_its_block_goes_on(project, cluster):
-    process = project.start("bench", "endless", *SLURM, "--time", "1m", "--environments", "baseline")
-    project.wait_for(lambda: project.trials(), 400)  # one minute a job: Slurm counts in minutes
+    process = project.start("bench", "endless", *SLURM, "--time", "10m", "--max-blocks", "1")
+    for number in (1, 2):
+        project.wait_for(lambda number=number: len(project.started()) == number)
+        ((job, *_),) = cluster.jobs("running")
+        cluster.do("scontrol", "update", f"jobid={job}", "endtime=now")  # a limit itself counts in minutes
+    project.wait_for(project.trials, 200)
     (trial,) = project.trials()
     assert (trial["trial"], trial["outcome"]) == ("b0000-p000", "timed_out")
     assert "its Slurm job died twice while it ran (TIMEOUT); give its block more time with --time" in trial["reason"]
@@ -143,7 +162,7 @@ def test_a_requeued_job_goes_on_and_repeats_no_finished_trial(project, cluster):
 
 
 def test_a_host_killed_while_jobs_run_finds_them_again(project, cluster):
-    process = project.start("bench", "tiny", *SLURM)
+    process = project.start("bench", "tiny", *SLURM, *QUICK)
     project.wait_for(lambda: len(project.started()) >= 2)
     process.kill()
     process.communicate()
@@ -152,11 +171,11 @@ def test_a_host_killed_while_jobs_run_finds_them_again(project, cluster):
     resumed = project.run("resume")
     assert resumed.returncode == 0, resumed.stderr
     done_once(project)
-    assert starts == len(project.started()) == 6
+    assert starts == len(project.started()) == 4
 
 
 def test_an_interrupt_leaves_jobs_running_and_resume_adopts_them(project, cluster):
-    process = project.start("bench", "tiny", *SLURM)
+    process = project.start("bench", "tiny", *SLURM, *QUICK)
     project.wait_for(lambda: len(project.started()) >= 1)
     process.terminate()
     _, said = process.communicate(timeout=60)
@@ -168,6 +187,41 @@ def test_an_interrupt_leaves_jobs_running_and_resume_adopts_them(project, cluste
     assert "is still there; waiting for it" in resumed.stderr
     done_once(project)
     assert len(project.started()) == len(planned(project.newest()))
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_a_ctrl_c_at_a_terminal_asks_whether_to_cancel_the_jobs(project, cluster, answer):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "envmatrix", "bench", "long", *SLURM], cwd=project.folder, stdin=theirs, stdout=theirs,
+        stderr=theirs, env=project.variables, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    said = bytearray()
+    reader = threading.Thread(target=read_all, args=(ours, said))
+    reader.start()
+    project.wait_for(lambda: len(project.started()) >= 1)
+    process.send_signal(signal.SIGINT)
+    project.wait_for(lambda: b"[y/N]" in said, 30)
+    os.write(ours, f"{answer}\n".encode())
+    assert process.wait(60) == 130
+    reader.join(10)
+    os.close(ours)
+    assert b"cancel 1 Slurm job(s) of this run?" in said
+    if answer == "y":
+        project.wait_for(lambda: not cluster.jobs(), 30)
+    else:
+        assert cluster.jobs()
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    done_once(project)
+
+
+def read_all(end, into):
+    """Read from a terminal until whoever writes to it is gone."""
+    with contextlib.suppress(OSError):
+        while piece := os.read(end, 4096):
+            into += piece
 
 
 @pytest.mark.parametrize(
@@ -211,10 +265,7 @@ def test_a_dry_run_prints_scripts_that_slurm_accepts_and_leaves_nothing(project,
 
 
 def test_the_same_design_completes_in_apptainer(project):
-    if not shutil.which("apptainer"):
-        if os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
-            pytest.fail("Apptainer is not installed; .ci/engines installs it on Debian")
-        pytest.skip("Apptainer is not installed")
+    needs_apptainer()
     done = project.run("bench", "tiny", *SLURM, "--engine", "apptainer")
     assert done.returncode == 0, done.stderr
     trials = done_once(project)

@@ -46,11 +46,15 @@ def test_a_quiet_run_has_no_warning():
         (of_system("steal_ticks", 60), Kind.STEAL),
         (of_system("load_1m", 9.0), Kind.OTHER_LOAD),
         (of_system("mhz", lambda trial: 3000.0 - 400 * (trial.block % 2)), Kind.FREQUENCY),
-        (lambda trial: replace(trial, node=f"n{trial.block}"), Kind.MIXED_HOSTS),
+        (lambda trial: replace(trial, node=f"n{trial.position}"), Kind.MIXED_HOSTS),
     ],
 )
 def test_what_the_machine_did_is_told(change, kind):
     assert kinds_after(change) == {kind}
+
+
+def test_blocks_on_different_machines_are_no_reason_to_warn():
+    assert kinds_after(lambda trial: replace(trial, node=f"n{trial.block}")) == set()
 
 
 def test_levels_that_claim_nothing_are_told():

@@ -19,7 +19,7 @@ class Client:
 
 
 def launcher(tmp_path, ask):
-    run = SimpleNamespace(design={}, created="2026", skipped={})
+    run = SimpleNamespace(design={}, created="2026", skipped={}, workloads={})
     made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), Client(), said.append, ask)
     files = BlockFolder(tmp_path / "b0000")
     made._flights[0] = Flight(0, {}, files, files.next_attempt(), job="7")

@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 
 from envmatrix.plan import Plan, make_arms
+from envmatrix.report.cautions import Kind
+from envmatrix.report.html_file import to_html
+from envmatrix.report.json_file import summary_to_json
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise_samples
 from envmatrix.stats.metrics import METRICS
-from envmatrix.stats.nodes import compare_nodes, difference_p, holm, nodes_of_blocks
+from envmatrix.stats.nodes import compare_nodes, difference_p, holm, mixed_blocks
 from envmatrix.stats.samples import fold
 from envmatrix.store import trial_of
+from tests.synthetic import make_run
 
 METRIC = {"w": METRICS["samples_per_s"]}
 
@@ -29,8 +35,7 @@ def made(speeds, gains, blocks=12, noise=0.005, seed=1):
 
 
 def reports(plan, trials):
-    nodes, mixed = nodes_of_blocks(trials)
-    return compare_nodes(plan, fold(plan, trials), nodes, METRIC, mixed)
+    return compare_nodes(plan, fold(plan, trials), METRIC)
 
 
 def test_the_spread_between_nodes_is_found_and_the_fastest_is_named():
@@ -66,9 +71,39 @@ def test_one_node_is_no_comparison_and_one_block_a_node_no_test():
 def test_a_block_on_two_nodes_belongs_to_none():
     plan, trials = made({"n1": 1.0, "n2": 1.0}, {"n1": 1.2, "n2": 1.2})
     trials[0] = trial_of(plan.block(0)[0], "ok", node="n2", record=trials[0].record)
-    whole, mixed = nodes_of_blocks(trials)
-    assert mixed == (0,)
-    assert 0 not in whole
+    assert mixed_blocks(fold(plan, trials)) == (0,)
+    (report,) = reports(plan, trials)
+    assert report.mixed == (0,)
+    assert sum(row.blocks for row in report.rows) == 11
+
+
+def test_a_trial_that_failed_on_another_node_makes_no_block_mixed():
+    plan, trials = made({"n1": 1.0, "n2": 1.0}, {"n1": 1.2, "n2": 1.2})
+    assert mixed_blocks(fold(plan, [trial_of(plan.block(0)[0], "failed", node="n2"), *trials])) == ()
+
+
+def test_every_report_says_how_much_nodes_differ():
+    plan, trials = made({"n1": 1.0, "n2<b>": 1.08}, {"n1": 1.2, "n2<b>": 1.2})
+    summary = summarise_samples(make_run(plan), fold(plan, trials))
+    (found,) = summary_to_json(summary)["nodes"]
+    assert found["spread"] == pytest.approx(0.08, abs=0.01)
+    assert [(row["node"], row["blocks"]) for row in found["nodes"]] == [("n2<b>", 6), ("n1", 6)]
+    assert found["mixed_blocks"] == []
+    line = summary.nodes[0].line()
+    assert line.split(":")[0] in to_markdown(summary)
+    page = to_html(summary)
+    assert line.split(":")[0] in page
+    assert "n2&lt;b&gt;" in page
+    assert "n2<b>" not in page
+    assert Kind.MIXED_HOSTS not in {caution.kind for caution in summary.cautions}
+
+
+def test_one_node_gives_no_section():
+    plan, trials = made({"n1": 1.0}, {"n1": 1.2})
+    summary = summarise_samples(make_run(plan), fold(plan, trials))
+    assert summary_to_json(summary)["nodes"] == []
+    assert "## Nodes" not in to_markdown(summary)
+    assert "Nodes:" not in to_html(summary)
 
 
 def test_many_tests_are_adjusted_and_constant_groups_give_no_p():

@@ -1,5 +1,6 @@
 """The batch script of a block: its text, whole; and what it does, run by a real shell with no Slurm around it."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 from envmatrix.engines.base import CommandLine
 from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.script import _FUNCTIONS, BlockJob, Step, block_script, slurm_time
+from envmatrix.launchers.slurm.script import BlockJob, Step, block_script, slurm_time
 from envmatrix.matrix import Slurm
 
 HOSTILE = "a b'c\"d$HOME`id`;|&\\*é%j"
@@ -30,72 +31,33 @@ def job(folder, steps, attempt=1, options=None, **more):
     return BlockJob("envmatrix-0-b0003", "run r, block 3", folder, attempt, tuple(steps), part, variables, **more)
 
 
-def test_the_whole_script_is_this():
+def snapshot(name, text):
+    """Compare with the recorded text; `UPDATE_SNAPSHOTS=1 pytest` records it anew, for `git diff` to show."""
+    file = Path(__file__).parent / "snapshots" / name
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+def hostile_job(nodes):
     folder = Path("/shared/it's $here/b0003")
     command = CommandLine(
         ("/venv/bin/python", "-m", "bench", "--x=a b"), {"LD_PRELOAD": "/l/x.so", "PAD": "x" * 40}, folder / "w",
         keep=("HOME",), prefix=("taskset", "--cpu-list", "0-1"), needs=(Path("/venv/bin/python"), Path("/a b")),
     )  # fmt: skip
-    made = BlockJob(
-        "envmatrix-0-b0003", "run r, block 3", folder, 2, (Step("b0003-p000", "base:cnn@local", command, 300.0),),
-        Slurm.model_validate({"partition": "gpu", "gpus": "a100:2", "account": "me", "modules": "apptainer/1.4",
-                              "constraint": "a&b", "options": "--qos=high", "time": "90m", "memory": "8GiB"}),
-        {"PATH": "/usr/bin:/bin", "HOME": "/home/o'neill"}, node="n1", avoid=("n1", "n7"),
+    asked = {"partition": "gpu", "gpus": "a100:2", "account": "me", "modules": "apptainer/1.4", "constraint": "a&b",
+             "options": "--qos=high", "time": "90m", "memory": "8GiB"}  # fmt: skip
+    step = Step("b0003-p000", "base:cnn@local", command, 300.0, nodes)
+    return BlockJob(
+        "envmatrix-0-b0003", "run r, block 3", folder, 2, (step,),
+        Slurm.model_validate(asked), {"PATH": "/usr/bin:/bin", "HOME": "/home/o'neill"}, node="n1", avoid=("n1", "n7"),
     )  # fmt: skip
-    head, functions, tail = block_script(made).partition(_FUNCTIONS.strip("\n"))
-    assert functions
-    assert (
-        head
-        == """\
-#!/bin/sh
-# run r, block 3; attempt 2: 1 trial(s), one after the other, on one node.
-#SBATCH --job-name=envmatrix-0-b0003
-#SBATCH --nodes=1
-#SBATCH --ntasks=1
-#SBATCH --exclusive
-#SBATCH --mem=8192M
-#SBATCH --time=1:30:00
-#SBATCH --chdir=/
-#SBATCH --output=/dev/null
-#SBATCH --export=ALL
-#SBATCH --requeue
-#SBATCH --partition=gpu
-#SBATCH --account=me
-#SBATCH --constraint=a&b
-#SBATCH --gres=gpu:a100:2
-#SBATCH --nodelist=n1
-#SBATCH --exclude=n1,n7
-#SBATCH --qos=high
-set -u
-export PATH=/usr/bin:/bin
-export HOME='/home/o'"'"'neill'
-folder='/shared/it'"'"'s $here/b0003'
-attempt=2
-trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished
-set +u
-command -v module >/dev/null 2>&1 || . /etc/profile >/dev/null 2>&1
-module load apptainer/1.4 || exit 69
-set -u
-"""
-    )
-    assert (
-        tail
-        == """
-begin "$@"
-need '/a b'
-need /venv/bin/python
 
-# base:cnn@local
-trial b0003-p000 300 '/shared/it'"'"'s $here/b0003/w' \\
-  taskset --cpu-list 0-1 \\
-  env -i ${HOME+"HOME=$HOME"} \\
-  LD_PRELOAD=/l/x.so \\
-  PAD="$(padding 40)" \\
-  /venv/bin/python -m bench '--x=a b'
 
-say "all trials of this job are done"
-"""
-    )
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_whole_script_is_as_recorded(nodes):
+    snapshot(f"block-on-{nodes}.sh", block_script(hostile_job(nodes)))
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\0b", "a\x1bb"])
@@ -175,6 +137,20 @@ def test_arguments_variables_and_folders_with_hostile_names_arrive_exactly(shell
     assert cwd == str(shell.folder / "t1.try1" / "work")
     assert (end.node, end.job) == ("n1", "7")
     assert abs(end.started - time.time()) < 60
+
+
+def test_a_program_finds_its_files_beside_it_and_the_next_trial_does_not(shell, tmp_path):
+    files = tmp_path / "my program's"
+    (files / "data").mkdir(parents=True)
+    for name in ("train.py", ".hidden", "a b"):
+        (files / name).write_text(name)
+    code = "import os; print(sorted(os.listdir()), end=''); open('made', 'w')"
+    first, second = shell.step("t1", code), shell.step("t2", code)
+    script = shell.write([dataclasses.replace(first, program=(files, str(files))), second])
+    assert shell.run(script) == 0
+    seen = [(shell.files.end(name).folder / "log").read_text() for name in ("t1", "t2")]
+    assert seen == [str([".hidden", "a b", "data", "train.py"]), "[]"]
+    assert sorted(path.name for path in files.iterdir()) == [".hidden", "a b", "data", "train.py"]
 
 
 def test_every_way_to_end_is_told_apart(shell):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ _USABLE = frozenset({
 
 @dataclass(frozen=True)
 class JobState:
-    """One job as Slurm sees it; ``reason`` says why it waits, or why it ended."""
+    """One job as Slurm sees it; ``node`` is its node (or nodes, with commas), ``reason`` why it waits or ended."""
 
     job: str
     name: str
@@ -77,7 +78,28 @@ def command_variables(variables: Mapping[str, str]) -> dict[str, str]:
 def read_queue(text: str) -> list[JobState]:
     """Read squeue's answer in the form id|name|state|node|reason."""
     rows = [line.split("|", 4) for line in text.splitlines()]
-    return [JobState(*row) for row in rows if len(row) == 5]
+    whole = [row for row in rows if len(row) == 5]
+    return [JobState(job, name, state, ",".join(expand(nodes)), why) for job, name, state, nodes, why in whole]
+
+
+def expand(text: str) -> list[str]:
+    """Return the nodes of Slurm's short form: n[1-2,04],m -> n1, n2, n04, m."""
+    found = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", text):
+        found += _expand_one(part)
+    return found
+
+
+def _expand_one(part: str) -> list[str]:
+    head, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part]
+    inside, _, tail = rest.partition("]")
+    numbers = []
+    for piece in inside.split(","):
+        first, _, last = piece.partition("-")
+        numbers += [f"{n:0{len(first)}d}" for n in range(int(first), int(last or first) + 1)]
+    return [f"{head}{number}{after}" for number in numbers for after in _expand_one(tail)]
 
 
 def read_nodes(text: str) -> list[Node]:
@@ -104,6 +126,11 @@ class SlurmClient:
     """sbatch, squeue, sinfo, scancel and, where there is accounting, sacct."""
 
     def _run(self, *argv: str, cwd: Path | None = None) -> Finished:
+        if not shutil.which(argv[0]):
+            raise EngineError(
+                f"there is no Slurm here: no `{argv[0]}` on PATH",
+                remedy="run this on a login node of the cluster (some need `module load slurm`)",
+            )
         return run(argv, limit_s=_LIMIT_S, env=command_variables(os.environ), cwd=cwd)
 
     def nodes(self, options: Slurm) -> list[Node]:
@@ -149,6 +176,8 @@ class SlurmClient:
 
     def past_state(self, job: str) -> str:
         """Return how accounting says a job ended, '' where there is none or it does not know the job."""
+        if not shutil.which("sacct"):
+            return ""
         done = self._run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State")
         words = done.stdout.split() if done.exit.ok else []
         return words[0] if words else ""

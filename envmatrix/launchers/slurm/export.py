@@ -26,14 +26,20 @@ _HEAD = """\
 """
 
 
-def training_script(environment: Environment, prepared: Prepared, preload: tuple[str, ...], form: str) -> str:
+def training_script(
+    environment: Environment, prepared: Prepared, preload: tuple[str, ...], form: str, *, userns: bool = False
+) -> str:
     """Return the script; ``form`` is 'slurm' (apptainer, or the venv itself) or 'pyxis' (srun --container-image).
 
+    ``userns``: Apptainer needs a user namespace, as it does for a root without all capabilities.
     Raises InputError for 'pyxis' on an environment that is no image file.
     """
     job = "train-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in environment.name)
     variables = variables_of(environment, preload)
-    body = {"slurm": _plain, "pyxis": _pyxis}[form](environment, prepared, variables)
+    if form == "pyxis":
+        body = _pyxis(environment, prepared, variables)
+    else:
+        body = _plain(environment, prepared, variables, "exec --userns" if userns else "exec")
     head = _HEAD.format(name=environment.name, levels=environment.levels_text(), job=job)
     return head + "\n".join(["set -eu", *body]) + "\n"
 
@@ -46,7 +52,7 @@ def _place(environment: Environment) -> str:
     return f"taskset --cpu-list {quoted(environment.cpus)} " if environment.cpus else ""
 
 
-def _plain(environment: Environment, prepared: Prepared, variables: dict[str, str | None]) -> list[str]:
+def _plain(environment: Environment, prepared: Prepared, variables: dict[str, str | None], verb: str) -> list[str]:
     if not _is_image(prepared):
         lines = ["# The environment is a venv; it must lie on a file system that the node sees."]
         lines += [f"unset {name}" for name, value in variables.items() if value is None]
@@ -58,7 +64,7 @@ def _plain(environment: Environment, prepared: Prepared, variables: dict[str, st
         "# The image; copy it to a file system that the nodes see, and change this line.",
         f"image={quoted(prepared.reference)}",
         "# --cleanenv: only what is set here gets in. --nv: gives the container this node's GPUs.",
-        f'exec {_place(environment)}apptainer exec --cleanenv --bind "$PWD" --pwd "$PWD" \\',
+        f'exec {_place(environment)}apptainer {verb} --cleanenv --bind "$PWD" --pwd "$PWD" \\',
         "  $(command -v nvidia-smi >/dev/null && echo --nv) \\",
         '  "$image" /usr/bin/env \\',
     ]

@@ -12,7 +12,7 @@ from envmatrix.launchers.slurm.script import OTHER_NODE, STOPPED
 from envmatrix.plan import Slot
 
 #: Ends of a job that are no fault of the trial that ran.
-_EXCUSED = frozenset({"CANCELLED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED"})
+EXCUSED = frozenset({"CANCELLED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED"})
 #: A clock that is off by less than this (seconds) is not worth a word.
 _CLOCK_S = 5.0
 
@@ -42,6 +42,17 @@ class Flight:
                 self.started.add(key)
                 fresh += [self.slots[start.trial]] if start.trial in self.slots else []
         return fresh
+
+    @property
+    def places(self) -> list[str]:
+        """The nodes that the job was sent to, or that it has begun on (it was requeued then)."""
+        names = self.node or str((self.files.begun(self.attempt) or {}).get("node", ""))
+        return names.split(",") if names else []
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a trial of it has left no result yet."""
+        return any(self.files.end(name) is None for name in self.slots)
 
     def news(self, state: JobState) -> str:
         """Return one line when the job's state or what it waits for has changed, else ''."""
@@ -78,8 +89,8 @@ def explain_loss(
         return Loss(f"exit {status}", f"{text}{f': {path}' if path else ''} (node {node})", True,
                     bad_node="" if status == OTHER_NODE else node)  # fmt: skip
     known = state.state if state and not state.alive else past
-    node = state.node if state else ""
-    bad = node if node in unusable else ""
+    nodes = state.node.split(",") if state else []
+    bad = next((name for name in nodes if name in unusable), "")
     if known.startswith("CANCELLED"):
         return Loss("CANCELLED", "it was cancelled", True, give_up=not bad, bad_node=bad)
     if bad:
@@ -87,7 +98,8 @@ def explain_loss(
     if not known:
         return Loss("UNKNOWN", "Slurm no longer knows it")
     reason = f", {state.reason}" if state and state.reason not in ("None", "") else ""
-    return Loss(known, f"{known}{reason}", known in _EXCUSED, bad_node=node if known == "NODE_FAIL" else "")
+    return Loss(known, f"{known}{reason}", known in EXCUSED,
+                bad_node=nodes[0] if known == "NODE_FAIL" and len(nodes) == 1 else "")  # fmt: skip
 
 
 def clock_offset(epoch: float, submitted: float, now: float) -> float:

@@ -14,9 +14,10 @@ from envmatrix.experiment import Experiment
 from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
 from envmatrix.launchers.slurm.script import BlockJob, Step
 from envmatrix.matrix import Slurm
+from envmatrix.matrix.options import nodes_of
 from envmatrix.plan import Slot
 from envmatrix.store import Outcome, Trial, trial_of
-from envmatrix.trial import judged, make_job
+from envmatrix.trial import judged, make_job, program_folder
 
 
 def slurm_options(experiment: Experiment) -> Slurm:
@@ -46,7 +47,14 @@ def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: i
     job = make_job(experiment, slot, files.work(slot.trial, attempt))
     command = engine.command_line(job)
     needs = (*command.needs, *job.mounts.read.values())
-    return Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds)
+    nodes = nodes_of(experiment.run.workloads[slot.arm.workload]["options"])
+    program = program_folder(experiment, slot, job)
+    return Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds, nodes, program)
+
+
+def widest(experiment: Experiment) -> int:
+    """Return how many nodes a block takes: as many as its widest workload is spread over."""
+    return max((nodes_of(body["options"]) for body in experiment.run.workloads.values()), default=1)
 
 
 def make_steps(
@@ -81,7 +89,7 @@ def make_block_job(
         options=slurm_options(experiment),
         variables=script_variables(),
         node=node,
-        avoid=tuple(sorted(set(avoid) - {node})),
+        avoid=tuple(sorted(set(avoid) - set(node.split(",")))),
     )
 
 

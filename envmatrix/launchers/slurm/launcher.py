@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 from envmatrix.engines.base import Say
 from envmatrix.errors import EngineError
@@ -11,7 +11,7 @@ from envmatrix.experiment import Experiment
 from envmatrix.launchers.base import Work
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, SlurmClient
-from envmatrix.launchers.slurm.flight import Flight, Loss, clock_offset, clock_words, explain_loss
+from envmatrix.launchers.slurm.flight import EXCUSED, Flight, Loss, clock_offset, clock_words, explain_loss
 from envmatrix.launchers.slurm.placing import Placing
 from envmatrix.launchers.slurm.script import CANNOT_WRITE, block_script
 from envmatrix.plan import Slot
@@ -31,7 +31,7 @@ Trials = Generator[Trial, None, None]
 
 
 class SlurmLauncher:
-    """Runs every block as one exclusive job on one node."""
+    """Runs every block as one exclusive job on one node, or on as many as its widest workload is spread over."""
 
     name = "slurm"
     measures_here = False
@@ -43,7 +43,8 @@ class SlurmLauncher:
         self._ask = ask
         self._options = jobs.slurm_options(experiment)
         self._prefix = jobs.job_prefix(experiment)
-        self._placing = Placing(client, self._options, say)
+        self._span = jobs.widest(experiment)
+        self._placing = Placing(client, self._options, say, self._span)
         self._flights: dict[int, Flight] = {}
         self._backlog: list[Flight] = []
         self._fruitless = 0
@@ -55,7 +56,7 @@ class SlurmLauncher:
     @property
     def width(self) -> int:
         """How many blocks run at once."""
-        return self._options.nodes
+        return max(1, self._options.nodes // self._span)
 
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
         """Collect what earlier jobs left, then keep the queue filled until there are no more blocks."""
@@ -93,6 +94,7 @@ class SlurmLauncher:
         if queue is None:
             raise EngineError("Slurm does not answer", remedy="wait until `squeue` works here, then `envmatrix resume`")
         alive = {state.name: state for state in queue if state.alive}
+        ended = {state.job: state.state for state in queue if not state.alive}
         root = jobs.block_folder(self._experiment, 0).path.parent
         for path in sorted(root.glob("b[0-9]*")) if root.is_dir() else []:
             block = int(path.name[1:])
@@ -104,8 +106,16 @@ class SlurmLauncher:
                 self._watch(flight, state.job)
                 self._say(f"block {block}: job {state.job} of an earlier start is still there; waiting for it")
             elif flight.attempt and not flight.files.has_ended(flight.attempt):
-                flight.files.note_end(flight.attempt, "UNWATCHED", excused=True)
+                self._note_unwatched(flight, ended)
             yield from self._collect(flight, work)
+
+    def _note_unwatched(self, flight: Flight, ended: Mapping[str, str]) -> None:
+        """Note how the job of an earlier start ended; where nobody knows, the trial that ran is excused."""
+        job = str((flight.files.begun(flight.attempt) or {}).get("job", ""))
+        cause = (ended.get(job) or self._client.past_state(job)) if job else ""
+        if cause and flight.unfinished:
+            self._say(f"block {flight.block}: job {job} of an earlier start ended: {cause}")
+        flight.files.note_end(flight.attempt, cause or "UNWATCHED", excused=not cause or cause in EXCUSED)
 
     def _flight(self, block: int, slots: Iterable[Slot], work: Work) -> Flight:
         """Make a flight of what is not done; the leftovers of what is done go."""
@@ -235,18 +245,12 @@ class SlurmLauncher:
         stopped = flight.files.stopped(flight.attempt)
         if state and state.alive and not stopped:
             flight.gone = 0
-            unusable = self._placing.unusable() if state.state == "PENDING" and flight.node else {}
-            if flight.node in unusable:  # it was requeued, and would wait for a node that may never come back
+            unusable = self._placing.unusable() if state.state == "PENDING" and flight.places else {}
+            lost = next((name for name in flight.places if name in unusable), None)
+            if lost:  # it was requeued, and would wait for a node that may never come back
                 self._client.cancel([flight.job])
-                self._drop(
-                    flight,
-                    Loss(
-                        "NODE_FAIL",
-                        f"node {flight.node} is {unusable[flight.node]}",
-                        excused=True,
-                        bad_node=flight.node,
-                    ),
-                )
+                text = f"node {lost} is {unusable[lost]}"
+                self._drop(flight, Loss("NODE_FAIL", text, excused=True, bad_node=lost))
                 return
             news = flight.news(state)
             if news:
@@ -266,7 +270,7 @@ class SlurmLauncher:
         past = self._client.past_state(flight.job) if state is None else ""
         stopped = flight.files.stopped(flight.attempt)
         if state and not stopped and self._client.exit_status(flight.job) == CANNOT_WRITE:
-            stopped = (CANNOT_WRITE, state.node, str(flight.files.path))
+            stopped = (CANNOT_WRITE, state.node.split(",")[0], str(flight.files.path))
         self._drop(flight, explain_loss(state, past, stopped, self._placing.unusable()))
 
     def _drop(self, flight: Flight, loss: Loss) -> None:

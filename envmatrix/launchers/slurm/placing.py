@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from envmatrix.engines.base import Say
 from envmatrix.errors import EngineError
 from envmatrix.launchers.slurm.client import SlurmClient
@@ -11,10 +13,11 @@ from envmatrix.matrix import Slurm
 class Placing:
     """Remembers the nodes that failed in this start; a later ``resume`` gives them another chance."""
 
-    def __init__(self, client: SlurmClient, options: Slurm, say: Say) -> None:
+    def __init__(self, client: SlurmClient, options: Slurm, say: Say, span: int = 1) -> None:
         self._client = client
         self._options = options
         self._say = say
+        self._span = span
         self.left_out: dict[str, str] = {}
 
     def leave_out(self, node: str, reason: str) -> None:
@@ -34,17 +37,22 @@ class Placing:
     def node_for(self, block: int, home: str) -> str | None:
         """Return the node a block must run on ('': any), or None when the one that began it cannot be had.
 
-        Raises EngineError when no node is left.
+        A block over several nodes gets their names with commas. Raises EngineError when too few nodes are left.
         """
         nodes = self._client.nodes(self._options)
         good = [node.name for node in nodes if node.usable and node.name not in self.left_out]
-        if not good:
+        if len(set(good)) < self._span:
             said = "; ".join(f"{node.name}: {self.left_out.get(node.name) or node.state}" for node in nodes)
             raise EngineError(
-                f"no node is left to run on ({said})",
+                f"{'no node is' if self._span == 1 else 'too few nodes are'} left to run on ({said})",
                 remedy="repair them or choose others, then `envmatrix resume`; nothing is lost",
             )
         if home:
-            return home if home in good else None
-        listed = [name for name in self._options.nodelist if name in good]
-        return listed[block % len(listed)] if listed else ""
+            return home if set(home.split(",")) <= set(good) else None
+        return nodes_of_block(block, [name for name in self._options.nodelist if name in good], self._span)
+
+
+def nodes_of_block(block: int, listed: Sequence[str], span: int) -> str:
+    """Return the nodes for a block when blocks go round the listed ones, ``span`` at a time; '': Slurm chooses."""
+    groups = [listed[first : first + span] for first in range(0, len(listed) - span + 1, span)]
+    return ",".join(groups[block % len(groups)]) if groups else ""

@@ -14,7 +14,8 @@ from envmatrix.experiment import Experiment
 from envmatrix.host import Host
 from envmatrix.launchers.slurm.client import SlurmClient, nodes_host
 from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.jobs import block_folder, make_block_job, make_steps, slurm_options
+from envmatrix.launchers.slurm.jobs import block_folder, make_block_job, make_steps, slurm_options, widest
+from envmatrix.launchers.slurm.placing import nodes_of_block
 from envmatrix.launchers.slurm.script import block_script
 from envmatrix.matrix import Slurm
 
@@ -32,8 +33,11 @@ def overlay(part: Slurm, arguments: argparse.Namespace) -> Slurm:
         raise InputError(f"--{problem['loc'][0]}: {problem['msg'].removeprefix('Value error, ')}") from error
 
 
-def look_at_nodes(part: Slurm, engines: tuple[str, ...], say: Say) -> Host:
-    """Return what the nodes look like to a trial, after checking that this cluster can run the design."""
+def look_at_nodes(part: Slurm, engines: tuple[str, ...], span: int, say: Say) -> Host:
+    """Return what the nodes look like to a trial, after checking that this cluster can run the design.
+
+    ``span`` is how many nodes a block takes.
+    """
     foreign = next((name for name in engines if name not in _COMMANDS), None)
     if foreign:
         raise EngineError(
@@ -42,6 +46,12 @@ def look_at_nodes(part: Slurm, engines: tuple[str, ...], say: Say) -> Host:
         )
     nodes = SlurmClient().nodes(part)
     host = nodes_host(nodes)
+    usable = {node.name for node in nodes if node.usable}
+    if len(usable) < span:
+        raise InputError(
+            f"a workload is spread over {span} nodes, and {len(usable)} can be had: {', '.join(sorted(usable))}",
+            remedy="set fewer `nodes` in the workload, or allow more with --partition, --constraint and --nodelist",
+        )
     for node in nodes:
         if not node.usable:
             say(f"node {node.name} is left out: it is {node.state}{f' ({node.reason})' if node.reason else ''}")
@@ -50,7 +60,7 @@ def look_at_nodes(part: Slurm, engines: tuple[str, ...], say: Say) -> Host:
 
 def scripts(experiment: Experiment, how_many: int) -> list[str]:
     """Return the scripts of the first blocks exactly as they would be submitted first."""
-    nodes = slurm_options(experiment).nodelist
+    nodes, span = slurm_options(experiment).nodelist, widest(experiment)
     texts = []
     for slots in [experiment.plan.block(index) for index in range(min(how_many, experiment.plan.max_blocks))]:
         block = slots[0].block
@@ -59,7 +69,7 @@ def scripts(experiment: Experiment, how_many: int) -> list[str]:
         steps, failed = make_steps(experiment, wanted, files, attempt=1)
         for trial in failed:
             raise EngineError(f"{trial.arm}: {trial.reason}")
-        node = nodes[block % len(nodes)] if nodes else ""
+        node = nodes_of_block(block, nodes, span)
         texts.append(block_script(make_block_job(experiment, block, steps, 1, node=node)))
     return texts
 

@@ -10,15 +10,17 @@ from pathlib import Path
 
 from envmatrix.engines.base import CommandLine
 from envmatrix.errors import InputError
+from envmatrix.launchers.slurm import span
 from envmatrix.matrix import Slurm
 
 #: Seconds a job may take beyond the sum of its trials' limits: start, images read for the first time, the end.
 _SLACK_S = 120.0
 _LONG_PADDING = re.compile(r"([A-Za-z_]\w*=)(x{32,})\Z")
-CANNOT_WRITE, NOT_SEEN, OTHER_NODE = 66, 69, 75
+CANNOT_WRITE, NO_MODULE, NOT_SEEN, OTHER_NODE = 66, 67, 69, 75
 #: Exit statuses of a script that stopped by itself, and what they mean.
 STOPPED: Mapping[int, str] = {
     CANNOT_WRITE: "the node cannot write to the results folder",
+    NO_MODULE: "the node cannot load a module that was asked for (the job's log has its words)",
     NOT_SEEN: "the node does not see a file that the trials need",
     OTHER_NODE: "the job started again on another node than the one that began its block",
 }
@@ -26,12 +28,17 @@ STOPPED: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class Step:
-    """One trial of a block: ``limit_s`` is its time limit in seconds."""
+    """One trial of a block: ``limit_s`` is its time limit in seconds, ``nodes`` how many it is spread over.
+
+    ``program`` is the folder of the user's own program and its path inside the environment.
+    """
 
     trial: str
     title: str
     command: CommandLine
     limit_s: float
+    nodes: int = 1
+    program: tuple[Path, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class BlockJob:
     """What one batch job does. ``folder`` is the block's folder on the shared file system.
 
     ``variables`` are those of the script itself (PATH and HOME of whoever submits). ``node`` pins the job to the
-    node that began the block, ``avoid`` names nodes that failed.
+    node (or nodes, with commas between them) that began the block, ``avoid`` names nodes that failed.
     """
 
     job_name: str
@@ -52,6 +59,11 @@ class BlockJob:
     node: str = ""
     avoid: tuple[str, ...] = ()
 
+    @property
+    def nodes(self) -> int:
+        """How many nodes the job takes: as many as the trial that is spread the widest."""
+        return max((step.nodes for step in self.steps), default=1)
+
 
 def block_script(job: BlockJob) -> str:
     """Return the POSIX shell script that runs a block's trials one after the other on one node.
@@ -60,19 +72,21 @@ def block_script(job: BlockJob) -> str:
     end are in it. Raises InputError for a newline in any value: no line of a script could hold it safely.
     """
     needs = sorted({str(path) for step in job.steps for path in step.command.needs})
+    many = "one node" if job.nodes == 1 else f"up to {job.nodes} nodes"
     lines = [
         "#!/bin/sh",
-        f"# {_plain(job.title)}; attempt {job.attempt}: {len(job.steps)} trial(s), one after the other, on one node.",
+        f"# {_plain(job.title)}; attempt {job.attempt}: {len(job.steps)} trial(s), one after the other, on {many}.",
         *_directives(job),
         "set -u",
         *(f"export {name}={quoted(value)}" for name, value in job.variables.items()),
         f"folder={quoted(str(job.folder))}",
         f"attempt={job.attempt}",
         "trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished",
-        *_modules(job.options.modules),
         _FUNCTIONS.strip("\n"),
+        *([span.FUNCTIONS.strip("\n"), span.NAMES] if job.nodes > 1 else []),
         'begin "$@"',
-        *(f"need {quoted(path)}" for path in needs),
+        *(f"load {quoted(name)}" for name in job.options.modules),
+        *_checked(job.nodes, needs),
     ]
     for step in job.steps:
         lines += ["", f"# {_plain(step.title)}", _trial(step)]
@@ -88,7 +102,7 @@ def _directives(job: BlockJob) -> list[str]:
     """Return the #SBATCH lines; no path stands in them, so nothing in them needs Slurm's own quoting."""
     options = job.options
     asked = [
-        ("job-name", job.job_name), ("nodes", "1"), ("ntasks", "1"), ("exclusive", None),
+        ("job-name", job.job_name), ("nodes", str(job.nodes)), ("ntasks", str(job.nodes)), ("exclusive", None),
         ("mem", "0" if options.memory is None else f"{max(1, options.memory // 2**20)}M"),
         ("time", slurm_time(time_limit_s(job))),
         ("chdir", "/"), ("output", "/dev/null"), ("export", "ALL"), ("requeue", None),
@@ -101,6 +115,13 @@ def _directives(job: BlockJob) -> list[str]:
     asked += [(name, value) for name, value in given if value]
     lines = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in asked]
     return [*lines, *(f"#SBATCH {option}" for option in options.options)]
+
+
+def _checked(nodes: int, needs: list[str]) -> list[str]:
+    """Return the lines that check, before any trial, that every node sees what the trials need."""
+    if nodes == 1:
+        return [f"need {quoted(path)}" for path in needs]
+    return [" ".join([f"need_everywhere {nodes}", *(quoted(path) for path in needs)])]
 
 
 def slurm_time(seconds: float) -> str:
@@ -123,23 +144,18 @@ def _plain(text: str) -> str:
     return re.sub(r"[^ -~]", "?", text)
 
 
-def _modules(modules: tuple[str, ...]) -> list[str]:
-    if not modules:
-        return []
-    profile = "command -v module >/dev/null 2>&1 || . /etc/profile >/dev/null 2>&1"
-    return ["set +u", profile, *(f"module load {quoted(name)} || exit 69" for name in modules), "set -u"]
-
-
 def _trial(step: Step) -> str:
     command = step.command
+    folder = [f"program {' '.join(quoted(str(path)) for path in step.program)}"] if step.program else []
+    start = "trial" if step.nodes == 1 else f"trial_over {step.nodes}"
     words = [
-        f"trial {quoted(step.trial)} {max(1, round(step.limit_s))} {quoted(str(command.cwd))}",
+        f"{start} {quoted(step.trial)} {max(1, round(step.limit_s))} {quoted(str(command.cwd))}",
         *([shlex.join(command.prefix)] if command.prefix else []),
         " ".join(["env -i", *(f'${{{name}+"{name}=${name}"}}' for name in command.keep)]),
         *(_word(f"{name}={value}") for name, value in command.env.items()),
         " ".join(_word(word) for word in command.argv),
     ]
-    return " \\\n  ".join(words)
+    return "\n".join([*folder, " \\\n  ".join(words)])
 
 
 def _word(text: str) -> str:
@@ -168,7 +184,7 @@ put() {  # FILE TEXT: the file is whole or absent
   printf '%s\n' "$2" >".$1.$attempt" && mv -f ".$1.$attempt" "$1" || exit 66
 }
 begin() {
-  node=${SLURMD_NODENAME:-$(uname -n)} job=${SLURM_JOB_ID:-none} restarts=${SLURM_RESTART_COUNT:-0}
+  node=${nodes:-${SLURMD_NODENAME:-$(uname -n)}} job=${SLURM_JOB_ID:-none} restarts=${SLURM_RESTART_COUNT:-0}
   cd "$folder" 2>/dev/null && touch "job-$attempt.log" 2>/dev/null || exit 66
   exec </dev/null >>"job-$attempt.log" 2>&1
   say "job $job begins, attempt $attempt, restart $restarts"
@@ -179,23 +195,50 @@ begin() {
     exit 75
   fi
 }
+load() {  # MODULE; the files of modules rarely bear `set -u`
+  set +u
+  command -v module >/dev/null 2>&1 || . /etc/profile
+  module load "$1" || { put "stopped-$attempt" "67 $node $1"; exit 67; }
+  set -u
+}
 need() {
   [ -e "$1" ] && return
   say "$1 is not there"
   put "stopped-$attempt" "69 $node $1"
   exit 69
 }
+program() {  # FOLDER INSIDE: the next trial runs what is in that folder, which its process sees at INSIDE
+  program=$1 inside=$2
+}
+link_program() {  # every entry of the program's folder appears in the work folder, where the program may also write
+  for entry in "$program"/* "$program"/.[!.]*; do
+    [ ! -e "$entry" ] || ln -s "$inside/${entry##*/}" "$work/${entry##*/}" || exit 66
+  done
+  program=
+}
+launch() {  # COMMAND...: in its work folder, on this node or on the first $over ones
+  if [ "${over:-1}" != 1 ]; then
+    launch_over "$@"
+    return
+  fi
+  (cd "$work" && exec timeout --kill-after=5 "$limit" "$@") >"$try/log" 2>&1
+  status=$?
+}
 trial() {  # NAME LIMIT FOLDER COMMAND...
   name=$1 limit=$2 work=$3 try=$1.try$attempt
   shift 3
-  if [ -e "$name" ] || [ -e "$name.done" ]; then return; fi  # finished before this job was started again
+  if [ -e "$name" ] || [ -e "$name.done" ]; then  # finished before this job was started again
+    program=
+    return
+  fi
   read -r wanted <attempt
   [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
   rm -rf "$try" && mkdir -p "$work" || exit 66
+  [ -z "${program:-}" ] || link_program
   echo "$name $attempt $restarts $job $node" >>starts || exit 66
   killed=$(ooms) epoch=$(date +%s) from=$(uptime_s)
-  (cd "$work" && exec timeout --kill-after=5 "$limit" "$@") >"$try/log" 2>&1
-  status=$? to=$(uptime_s)
+  launch "$@"
+  to=$(uptime_s)
   [ "$status" -le 128 ] || sleep 2  # if the job is being ended, its own signal comes now
   out_of_memory=$(($(ooms) - killed))
   printf '{"job":"%s","node":"%s","status":%d,"ooms":%d,"epoch":%d,"uptime":[%s,%s],"limit":%d}\n' \

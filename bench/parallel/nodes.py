@@ -1,0 +1,155 @@
+"""Ranks over several nodes: one supervisor a node. They meet at the first node's address and answer through files.
+
+Standard library only: a supervisor has no torch. The files lie beside the record, on a file system all nodes share.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import struct
+import time
+from contextlib import contextmanager
+
+from bench.errors import BenchError, RunError
+from bench.parallel import choices
+
+_POLL_S = 0.1
+#: How long a node whose ranks only lost their peer waits to hear from the node that broke.
+_VERDICT_S = 5.0
+_SIOCGIFADDR = 0x8915
+#: How sure it is that a rank broke by itself: killed, ended with an error, only lost its peer.
+KILLED, BROKE, LOST_A_PEER = 0, 1, 2
+
+
+class Node:
+    """This node's part in a job: node ``index`` of ``count``, called ``name``; all meet at ``host``:``port``."""
+
+    def __init__(self, index, count, name, host, port, folder):
+        self.index = index
+        self.count = count
+        self.name = name
+        self.host = host
+        self.port = port
+        self._folder = folder
+        os.makedirs(folder, exist_ok=True)
+        for number in range(count):
+            # A file that is there already is looked up anew at each opening; one that is not may stay unseen (NFS).
+            with open(self._file(number), "w" if number == index else "a", encoding="utf-8"):
+                pass
+
+    def ranks(self, world):
+        """Return the ranks that this node starts: as many on each node, in the order of the nodes."""
+        here = world // self.count
+        return range(self.index * here, (self.index + 1) * here)
+
+    def meet(self):
+        """Return what a rank must know of this node, for its job file."""
+        return {"host": self.host, "port": self.port, "first": self.index == 0, "node": self.name}
+
+    def _file(self, number):
+        return os.path.join(self._folder, f"node-{number}.json")
+
+    def _tell(self, answer):
+        with open(self._file(self.index), "w", encoding="utf-8") as file:
+            json.dump(answer, file)
+
+    def _heard(self, number):
+        """Return what a node has told, None while it has not (or not to its end)."""
+        try:
+            with open(self._file(number), encoding="utf-8") as file:
+                return json.load(file)
+        except (OSError, ValueError):
+            return None
+
+    def settle(self, guilt, words):
+        """Tell the others how this node broke; return the words of the node that broke first, as far as it speaks."""
+        self._tell({"failure": [guilt, words]})
+        until = time.monotonic() + (0 if guilt == KILLED else _VERDICT_S)
+        while True:
+            heard = [self._heard(number) for number in range(self.count)]
+            failures = [answer["failure"] for answer in heard if answer and "failure" in answer]
+            if time.monotonic() >= until or None not in heard or any(one[0] == KILLED for one in failures):
+                return min([[guilt, words], *failures])[1]
+            time.sleep(_POLL_S)
+
+    @contextmanager
+    def telling(self):
+        """Tell the others of an error of this supervisor itself, so that they need not guess."""
+        try:
+            yield
+        except (BenchError, RunError) as error:
+            if self._heard(self.index) is None:
+                self._tell({"failure": [BROKE, f"node {self.name}: {error}"]})
+            raise
+
+    def gather(self, records, limit_s):
+        """Hand this node's records to the first node, which returns those of all; the others return None."""
+        self._tell({"records": records})
+        if self.index:
+            return None
+        until = time.monotonic() + limit_s
+        found = list(records)
+        for number in range(1, self.count):
+            found += self._records_of(number, until, limit_s)
+        return found
+
+    def _records_of(self, number, until, limit_s):
+        while time.monotonic() < until:
+            answer = self._heard(number)
+            if answer:
+                if "failure" in answer:
+                    raise RunError(answer["failure"][1])
+                return answer["records"]
+            time.sleep(_POLL_S)
+        raise RunError(f"node {number} of {self.count} has left no record within {limit_s} s in {self._folder}")
+
+
+def from_arguments(arguments, options):
+    """Return this process's Node, None where the job has one node; BenchError says which argument is missing."""
+    given = (arguments.node_rank, arguments.meet)
+    if options["nodes"] == 1:
+        if given != (None, None):
+            raise BenchError("--node-rank and --meet belong to --nodes above 1")
+        return None
+    if None in given or not arguments.record:
+        raise BenchError(
+            "--nodes above 1 wants one start on each node, each with --node-rank K, --meet HOST:PORT (an address of "
+            "node 0) and --record FILE in a folder that all nodes share"
+        )
+    count, index = options["nodes"], arguments.node_rank
+    host, _, port = arguments.meet.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BenchError(f"--meet wants HOST:PORT, not {arguments.meet!r}")
+    if not 0 <= index < count:
+        raise BenchError(f"--node-rank must be from 0 to {count - 1}, not {index}")
+    choices.check(options)
+    name = arguments.node_name or os.uname().nodename
+    return Node(index, count, name, host, int(port), f"{arguments.record}.nodes")
+
+
+def interface(store, meet):
+    """Return the network interface by which this node reaches the others, None when it cannot be told.
+
+    The first node cannot know it by itself (its own name often stands for 127.0.1.1): the others tell it, through
+    the store, at which address they found it.
+    """
+    if meet["first"]:
+        return _interface_of(store.get("envmatrix/first-node").decode())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:  # connecting it sends nothing
+        end.connect((meet["host"], meet["port"]))
+        store.set("envmatrix/first-node", end.getpeername()[0])
+        return _interface_of(end.getsockname()[0])
+
+
+def _interface_of(address):
+    """Return the name of the interface that has this IPv4 address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(end.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None

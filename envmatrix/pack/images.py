@@ -1,0 +1,70 @@
+"""The image files of a pack: packed with all that is needed to start them, so that nothing is built elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from envmatrix.engines.base import Prepared
+from envmatrix.engines.stamps import prepared_from, stamp_body
+from envmatrix.errors import StoreError, Where
+from envmatrix.pack.archive import Content
+from envmatrix.pack.manifest import Manifest
+
+#: Engines that can start an image file as it is; enroot unpacks its own from the SIF.
+_STARTS_FILES = ("apptainer",)
+Images = Mapping[tuple[str, str], Prepared]
+
+
+def image_files(prepared: Images) -> dict[str, Path]:
+    """Return the images that are single files (SIF, squashfs) as 'image@engine' -> file."""
+    return {
+        f"{image}@{engine}": Path(done.reference)
+        for (image, engine), done in prepared.items()
+        if Path(done.reference).is_file() and Path(done.reference).suffix in (".sif", ".sqsh")
+    }
+
+
+def image_name(key: str, path: Path) -> str:
+    """Return the name of an image's file inside a pack."""
+    return f"images/{key.replace('/', '_')}{path.suffix}"
+
+
+def packed_images(prepared: Images) -> dict[str, Content]:
+    """Return the image files by name, each with a document that says how it is started."""
+    found: dict[str, Content] = {}
+    for key, path in image_files(prepared).items():
+        image, _, engine = key.rpartition("@")
+        name = image_name(key, path)
+        found[name] = path
+        body = stamp_body(replace(prepared[image, engine], reference=name))
+        found[f"{name}.json"] = (json.dumps(body, indent=1) + "\n").encode()
+    return found
+
+
+def given_images(manifest: Manifest, folder: Path) -> dict[tuple[str, str], Prepared]:
+    """Return the images that came with a pack unpacked into ``folder``, ready to start."""
+    found = {}
+    for key, bits in manifest.images.items():
+        image, _, engine = key.rpartition("@")
+        if "file" in bits and engine in _STARTS_FILES:
+            found[image, engine] = _given(folder, bits["file"], image, engine)
+    return found
+
+
+def _given(folder: Path, name: str, image: str, engine: str) -> Prepared:
+    file = folder / f"{name}.json"
+    try:
+        body: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        body = None
+    prepared = prepared_from(body)
+    if prepared is None or (prepared.image, prepared.engine) != (image, engine) or prepared.reference != name:
+        raise StoreError(
+            f"{name} does not say how it is started", where=Where(file),
+            remedy="build the images here instead: --rebuild",
+        )  # fmt: skip
+    return replace(prepared, reference=str((folder / name).resolve()))

@@ -1,0 +1,106 @@
+"""Slurm with accounting: its states are used where nobody watched, and its limits are obeyed."""
+
+import os
+import re
+
+import pytest
+
+from envmatrix.launchers.slurm.client import SlurmClient
+from tests.cluster import accounting, slurm_daemons
+from tests.cluster.slurm_daemons import wait_for
+from tests.cluster.test_slurm import QUICK, SLURM, done_once
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+ONE_NODE = ("--nodes", "1", "--max-blocks", "1")
+_EATS = """#!/bin/sh
+exec {python} -c "b = bytearray(400 * 2**20)"
+"""
+
+
+@pytest.fixture(scope="module")
+def accounted():
+    reason = slurm_daemons.missing() or accounting.missing()
+    if reason and os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
+    cluster = accounting.AccountedCluster()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+    assert cluster.left() == []
+
+
+@pytest.fixture
+def cluster(accounted):
+    """The cluster that ``project`` uses."""
+    return accounted
+
+
+def test_sacct_tells_out_of_memory_cancelled_and_completed_apart(cluster, tmp_path, monkeypatch):
+    if not cluster.confines_memory:
+        pytest.skip("this Slurm cannot confine memory: no memory controller of cgroup v1")
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    client = SlurmClient()
+    bodies = {
+        "OUT_OF_MEMORY": _EATS.format(python=os.sys.executable),
+        "CANCELLED": "#!/bin/sh\nsleep 600\n", "COMPLETED": "#!/bin/sh\n", "FAILED": "#!/bin/sh\nexit 3\n",
+    }  # fmt: skip
+    jobs = {}
+    for state, text in bodies.items():
+        script = tmp_path / f"{state}.sh"
+        script.write_text(text.replace("#!/bin/sh\n", "#!/bin/sh\n#SBATCH --mem=100M\n#SBATCH --output=/dev/null\n"))
+        jobs[state] = client.submit(script)
+    wait_for(lambda: any(job == jobs["CANCELLED"] for job, *_ in cluster.jobs("running")), 60, "the job")
+    client.cancel([jobs["CANCELLED"]])
+    for state, job in jobs.items():
+        wait_for(lambda job=job: client.past_state(job) not in ("", "PENDING", "RUNNING", "COMPLETING"), 60, state)
+        assert client.past_state(job).split()[0] == state
+    assert client.past_state("999999") == ""
+
+
+def test_a_job_that_was_lost_while_nobody_watched_is_explained_by_accounting(project, cluster):
+    process = project.start("bench", "long", *SLURM, *ONE_NODE)
+    project.wait_for(lambda: len(project.started()) >= 2)
+    process.kill()
+    process.communicate()
+    ((job, *_),) = cluster.jobs("running")
+    cluster.do("scancel", job)
+    wait_for(lambda: cluster.past(job).startswith("CANCELLED"), 60, "the end of the job in sacct")
+    cluster.stop("slurmctld")
+    cluster.start_controller(clean=True)  # slurmctld has forgotten the job: only accounting knows it
+    cluster.wait_idle()
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"block 0: job {job} of an earlier start ended: CANCELLED" in resumed.stderr
+    assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
+
+
+def test_an_account_that_does_not_exist_is_refused_in_slurms_own_words_and_nothing_is_lost(project):
+    done = project.run("bench", "tiny", *SLURM, *QUICK, *ONE_NODE, "--account", "nosuch")
+    assert done.returncode == 4, done.stderr
+    assert re.search("Slurm refused the job: .*(Invalid account|account/partition)", done.stderr)
+    assert project.trials() == []
+    resumed = project.run("resume", "--account", "lab")
+    assert resumed.returncode == 0, resumed.stderr
+    done_once(project)
+
+
+def test_a_quota_that_is_full_is_waited_for_while_a_job_runs_and_told_when_none_does(project, cluster):
+    try:
+        cluster.limit(MaxSubmitJobs=1)
+        done = project.run("bench", "tiny", *SLURM, *QUICK)
+        assert done.returncode == 0, done.stderr
+        assert "trying again when a job has ended" in done.stderr
+        assert "limit" in done.stderr.lower()
+        done_once(project)
+        cluster.limit(MaxSubmitJobs=0)
+        full = project.run("bench", "tiny", *SLURM, *QUICK, *ONE_NODE, "--name", "full")
+        assert full.returncode == 4, full.stderr
+        assert "check partition, account, constraint, time and your quota" in full.stderr
+    finally:
+        cluster.limit(MaxSubmitJobs=-1)
+    resumed = project.run("resume", "full")
+    assert resumed.returncode == 0, resumed.stderr

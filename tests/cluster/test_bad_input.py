@@ -1,0 +1,111 @@
+"""What a user or a site can get wrong, each provoked for real: a shared folder, a clock, a module, a full disk."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.cluster.slurm_daemons import wait_for
+from tests.cluster.test_slurm import QUICK, SLURM, done_once, needs_apptainer
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+SMALL = (*QUICK, "--max-blocks", "1", "--nodes", "1")
+
+
+def test_a_node_that_does_not_see_the_shared_folder_is_named_and_left_out(project, cluster):
+    (project.folder / "results").mkdir()
+    cluster.stop("n1")
+    cluster.start_node("n1", hidden=project.folder / "results")
+    cluster.wait_idle()
+    done = project.run("bench", "tiny", *SLURM, *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "node n1 is left out: the node cannot write to the results folder" in done.stderr
+    assert {trial["node"] for trial in done_once(project)} == {"n2"}
+    cluster.stop("n1")
+
+
+def test_a_clock_that_is_off_is_told_and_harms_nothing(project, tmp_path):
+    date = tmp_path / "bin" / "date"
+    date.parent.mkdir()
+    date.write_text(f'#!/bin/sh\n[ "$1" = +%s ] && echo $(($({shutil.which("date")} +%s) + 3600)) || echo now\n')
+    date.chmod(0o755)
+    done = project.run("bench", "tiny", *SLURM, *SMALL, PATH=f"{date.parent}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"the clock of node n1 is at least 3[56]\d\d s ahead of this machine's", done.stderr)
+    assert all(0.5 < trial["wall_s"] < 100 for trial in done_once(project))
+
+
+def test_a_module_that_cannot_be_loaded_is_named(project):
+    done = project.run("bench", "tiny", *SLURM, *SMALL, "--modules", "nosuch/1.0")
+    assert done.returncode == 4, done.stderr
+    assert "the node cannot load a module that was asked for" in done.stderr
+    assert "nosuch/1.0 (node n1)" in done.stderr
+    assert project.trials() == []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], check=False).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_loses_no_finished_trial(project, small_disk):
+    (project.folder / "results").symlink_to(small_disk)
+    process = project.start("bench", "long", *SLURM)
+    project.wait_for(lambda: len(project.trials()) >= 1)
+    filler = small_disk / "filler"
+    subprocess.run(["dd", "if=/dev/zero", f"of={filler}"], stderr=subprocess.DEVNULL, check=False)
+    assert shutil.disk_usage(small_disk).free == 0
+    _, said = process.communicate(timeout=300)
+    assert process.returncode in (2, 4), said
+    assert "Traceback" not in said
+    assert "free some space" in said or "cannot write to the results folder" in said
+    kept = {trial["trial"]: trial for trial in project.trials()}
+    assert kept
+    filler.unlink()
+    wait_for(lambda: not project.cluster.jobs(), 120, "the end of its jobs")
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    trials = {trial["trial"]: trial for trial in done_once(project)}
+    assert {name: trials[name] for name in kept} == kept
+
+
+def test_no_slurm_at_all_is_told(project, tmp_path):
+    done = project.run("bench", "tiny", *SLURM, PATH=str(tmp_path))
+    assert done.returncode == 4
+    assert "there is no Slurm here: no `sinfo` on PATH" in done.stderr
+    assert not (project.folder / "results").exists()
+
+
+def test_a_race_over_two_nodes_is_refused_before_anything_is_made(project):
+    text = (project.folder / "matrix.yaml").read_text()
+    (project.folder / "matrix.yaml").write_text(text.replace("  tiny:\n    env", "  tiny:\n    race: true\n    env"))
+    done = project.run("bench", "tiny", *SLURM)
+    assert done.returncode == 2
+    assert "a race decides after every block" in done.stderr
+    assert not (project.folder / "results").exists()
+
+
+@pytest.mark.parametrize("engine", ["local", "apptainer"])
+def test_an_exported_script_trains_in_its_environment_as_it_is(project, cluster, engine):
+    if engine == "apptainer":
+        needs_apptainer()
+    exported = project.run("export", "one-thread", "--as", "slurm", "--engine", engine)
+    assert exported.returncode == 0, exported.stderr
+    script = project.folder / "train.sh"
+    script.write_text(exported.stdout)
+    (project.folder / "train.py").write_text("import torch; print(torch.__version__, torch.get_num_threads())\n")
+    done = subprocess.run(
+        ["sbatch", "--wait", "--output=train.log", str(script)], cwd=project.folder, env=cluster.variables,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    said = (project.folder / "train.log").read_text()
+    assert done.returncode == 0, f"{done.stderr}\n{said}\n{script.read_text()}"
+    assert said.splitlines()[-1].startswith("2.13.0")
+    assert said.splitlines()[-1].endswith(" 1")

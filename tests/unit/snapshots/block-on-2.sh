@@ -1,0 +1,161 @@
+#!/bin/sh
+# run r, block 3; attempt 2: 1 trial(s), one after the other, on up to 2 nodes.
+#SBATCH --job-name=envmatrix-0-b0003
+#SBATCH --nodes=2
+#SBATCH --ntasks=2
+#SBATCH --exclusive
+#SBATCH --mem=8192M
+#SBATCH --time=1:30:00
+#SBATCH --chdir=/
+#SBATCH --output=/dev/null
+#SBATCH --export=ALL
+#SBATCH --requeue
+#SBATCH --partition=gpu
+#SBATCH --account=me
+#SBATCH --constraint=a&b
+#SBATCH --gres=gpu:a100:2
+#SBATCH --nodelist=n1
+#SBATCH --exclude=n1,n7
+#SBATCH --qos=high
+set -u
+export PATH=/usr/bin:/bin
+export HOME='/home/o'"'"'neill'
+folder='/shared/it'"'"'s $here/b0003'
+attempt=2
+trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished
+say() { echo "$(date '+%Y-%m-%d %H:%M:%S') $node: $*"; }
+padding() { printf "%${1}s" '' | tr ' ' x; }
+uptime_s() { read -r up idle </proc/uptime && echo "$up"; }
+ooms() {  # how many processes of this job's control group were killed for memory so far
+  while IFS=: read -r number kind path; do
+    case $kind in
+      memory) events=/sys/fs/cgroup/memory$path/memory.oom_control ;;
+      '') events=/sys/fs/cgroup$path/memory.events ;;
+      *) continue ;;
+    esac
+    [ -r "$events" ] || continue
+    while read -r key value; do [ "$key" = oom_kill ] && echo "$value" && return; done <"$events"
+  done </proc/self/cgroup
+  echo 0
+}
+put() {  # FILE TEXT: the file is whole or absent
+  printf '%s\n' "$2" >".$1.$attempt" && mv -f ".$1.$attempt" "$1" || exit 66
+}
+begin() {
+  node=${nodes:-${SLURMD_NODENAME:-$(uname -n)}} job=${SLURM_JOB_ID:-none} restarts=${SLURM_RESTART_COUNT:-0}
+  cd "$folder" 2>/dev/null && touch "job-$attempt.log" 2>/dev/null || exit 66
+  exec </dev/null >>"job-$attempt.log" 2>&1
+  say "job $job begins, attempt $attempt, restart $restarts"
+  put "begun-$attempt" "{\"job\":\"$job\",\"node\":\"$node\",\"epoch\":$(date +%s),\"restarts\":$restarts}"
+  if [ -e node ] && read -r home <node && [ "$home" != "$node" ]; then
+    say "this block belongs to node $home"
+    put "stopped-$attempt" "75 $node"
+    exit 75
+  fi
+}
+load() {  # MODULE; the files of modules rarely bear `set -u`
+  set +u
+  command -v module >/dev/null 2>&1 || . /etc/profile
+  module load "$1" || { put "stopped-$attempt" "67 $node $1"; exit 67; }
+  set -u
+}
+need() {
+  [ -e "$1" ] && return
+  say "$1 is not there"
+  put "stopped-$attempt" "69 $node $1"
+  exit 69
+}
+program() {  # FOLDER INSIDE: the next trial runs what is in that folder, which its process sees at INSIDE
+  program=$1 inside=$2
+}
+link_program() {  # every entry of the program's folder appears in the work folder, where the program may also write
+  for entry in "$program"/* "$program"/.[!.]*; do
+    [ ! -e "$entry" ] || ln -s "$inside/${entry##*/}" "$work/${entry##*/}" || exit 66
+  done
+  program=
+}
+launch() {  # COMMAND...: in its work folder, on this node or on the first $over ones
+  if [ "${over:-1}" != 1 ]; then
+    launch_over "$@"
+    return
+  fi
+  (cd "$work" && exec timeout --kill-after=5 "$limit" "$@") >"$try/log" 2>&1
+  status=$?
+}
+trial() {  # NAME LIMIT FOLDER COMMAND...
+  name=$1 limit=$2 work=$3 try=$1.try$attempt
+  shift 3
+  if [ -e "$name" ] || [ -e "$name.done" ]; then  # finished before this job was started again
+    program=
+    return
+  fi
+  read -r wanted <attempt
+  [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
+  rm -rf "$try" && mkdir -p "$work" || exit 66
+  [ -z "${program:-}" ] || link_program
+  echo "$name $attempt $restarts $job $node" >>starts || exit 66
+  killed=$(ooms) epoch=$(date +%s) from=$(uptime_s)
+  launch "$@"
+  to=$(uptime_s)
+  [ "$status" -le 128 ] || sleep 2  # if the job is being ended, its own signal comes now
+  out_of_memory=$(($(ooms) - killed))
+  printf '{"job":"%s","node":"%s","status":%d,"ooms":%d,"epoch":%d,"uptime":[%s,%s],"limit":%d}\n' \
+    "$job" "$node" "$status" "$out_of_memory" "$epoch" "$from" "$to" "$limit" >"$try/end" || exit 66
+  [ -e node ] || put node "$node"
+  [ -e "$name" ] || mv "$try" "$name" || exit 66
+  say "$name ended with status $status"
+}
+over=1 within=
+everywhere() {  # COUNT OPTIONS... COMMAND...: one task on each of the first COUNT nodes of the job
+  count=$1
+  shift
+  $within srun --nodes="$count" --ntasks="$count" --ntasks-per-node=1 --mpi=none --cpu-bind=none --wait=0 \
+    --nodelist="$(echo "$node" | cut -d , -f "1-$count")" --kill-on-bad-exit=0 --input=none "$@"
+}
+need_everywhere() {  # COUNT PATH...
+  count=$1
+  shift
+  everywhere "$count" sh -c 'for path; do [ -e "$path" ] || { echo "$SLURMD_NODENAME $path"; exit 69; }; done' sh \
+    "$folder" "$@" >".lacks.$attempt" && return
+  read -r lacking <".lacks.$attempt" || { say "srun could not start a task on each node"; exit 70; }
+  say "missing: $lacking"
+  put "stopped-$attempt" "69 $lacking"
+  exit 69
+}
+meeting_place() {  # the address by which Slurm itself reaches the first node, and a port that is free there
+  address=$(scontrol --oneliner show node "${node%%,*}" | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')
+  port=$((20000 + SLURM_JOB_ID * 16 % 10000))
+  while grep -q "$(printf ':%04X ' "$port")" /proc/net/tcp /proc/net/tcp6 2>/dev/null; do port=$((port + 1)); done
+  echo "${address:-${node%%,*}}:$port"
+}
+launch_over() {  # the trial's command, once on each node; what srun itself says comes before what they say
+  place=$(meeting_place)
+  (
+    cd "$work" && within="timeout --kill-after=30 $limit" && everywhere "$over" --output=../tasks sh -c 'meet=$1
+      shift
+      exec "$@" --node-rank="$SLURM_PROCID" --node-name="$SLURMD_NODENAME" --meet="$meet"' sh "$place" "$@"
+  ) >"$try/srun" 2>&1
+  status=$?
+  cat "$try/srun" "$try/tasks" >"$try/log" 2>/dev/null
+  [ "$status" = 0 ] || sleep 5  # a node that failed ends the whole job, and then this trial is not finished
+}
+trial_over() {  # COUNT NAME LIMIT FOLDER COMMAND...
+  over=$1
+  shift
+  trial "$@"
+  over=1
+}
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -s -d , -)
+begin "$@"
+load apptainer/1.4
+need_everywhere 2 '/a b' /venv/bin/python
+
+# base:cnn@local
+trial_over 2 b0003-p000 300 '/shared/it'"'"'s $here/b0003/w' \
+  taskset --cpu-list 0-1 \
+  env -i ${HOME+"HOME=$HOME"} \
+  LD_PRELOAD=/l/x.so \
+  PAD="$(padding 40)" \
+  /venv/bin/python -m bench '--x=a b'
+
+say "all trials of this job are done"

@@ -1,0 +1,71 @@
+"""Images that came with a pack are started as they are; nothing else is taken for one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envmatrix.engines.base import Prepared
+from envmatrix.errors import InputError, StoreError
+from envmatrix.experiment import keep_given, kept_given, prepare_images
+from envmatrix.pack.archive import entry_of, unpack, write_archive
+from envmatrix.pack.images import given_images, packed_images
+from envmatrix.pack.manifest import Manifest
+from envmatrix.store import RunFolder
+
+KEY = ("torch-2.13.0", "apptainer")
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    sif = tmp_path / "image.sif"
+    sif.write_bytes(b"SIF" * 1000)
+    return Prepared(*KEY, str(sif), "/opt/venv/bin/python", {"openmp-intel": "/opt/libraries/a"}, {"lock": "x"},
+                    {"malloc-x": "not here"}, frozenset({"libc.so.6", "libomp.so"}))  # fmt: skip
+
+
+def packed(tmp_path, prepared, change=lambda contents: None):
+    contents = packed_images({KEY: prepared})
+    change(contents)
+    name = next(name for name in contents if name.endswith(".sif"))
+    files = {name: entry_of(content) for name, content in contents.items()}
+    images = {"@".join(KEY): {"sha256": files[name].sha256, "file": name}}
+    manifest = Manifest("r", "2026-01-01", "0.1", files, images)
+    write_archive(tmp_path / "a.tar.gz", manifest, contents, None)
+    found, *_ = unpack(tmp_path / "a.tar.gz", tmp_path / "out")
+    return found
+
+
+def test_an_image_comes_out_as_it_went_in(tmp_path, prepared):
+    given = given_images(packed(tmp_path, prepared), tmp_path / "out")[KEY]
+    assert Path(given.reference).read_bytes() == Path(prepared.reference).read_bytes()
+    assert Path(given.reference).is_relative_to(tmp_path / "out")
+    for name in ("image", "engine", "python", "libraries", "facts", "missing", "loader"):
+        assert getattr(given, name) == getattr(prepared, name)
+
+
+@pytest.mark.parametrize("change", [{"reference": "/etc/passwd"}, {"engine": "local"}, {"image": "other"}, {"new": 1}])
+def test_a_description_of_something_else_is_refused(tmp_path, prepared, change):
+    def forge(contents):
+        name = next(name for name in contents if name.endswith(".json"))
+        contents[name] = json.dumps({**json.loads(contents[name]), **change}).encode()
+
+    manifest = packed(tmp_path, prepared, forge)
+    with pytest.raises(StoreError, match="does not say how it is started"):
+        given_images(manifest, tmp_path / "out")
+
+
+def test_a_pack_without_image_files_gives_none(tmp_path):
+    assert given_images(Manifest("r", "", "", {}, {"@".join(KEY): {"sha256": "0"}}), tmp_path) == {}
+
+
+def test_a_given_image_is_not_built_and_a_resumed_run_finds_it_again(tmp_path, prepared):
+    folder = RunFolder(tmp_path)
+    assert kept_given(folder) == {}
+    keep_given(folder, {KEY: prepared})
+    assert kept_given(folder) == {KEY: prepared}
+    ready, missing = prepare_images({}, {}, (), print, kept_given(folder))
+    assert (ready, missing) == ({KEY: prepared}, {})
+    Path(prepared.reference).unlink()
+    with pytest.raises(InputError, match="is gone"):
+        kept_given(folder)
