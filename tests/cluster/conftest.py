@@ -26,7 +26,7 @@ workloads:
   long: {command: [python, wait.py, "3"], metric: {wall: true}, files: programs}
   endless: {command: [python, wait.py, "3600"], metric: {wall: true}, files: programs}
   both: {parallel: ddp, processes: 2, nodes: 2, steps: 3, warmup_steps: 1, eval_samples: 64, verify_steps: 3}
-  both-long: {parallel: ddp, processes: 2, nodes: 2, steps: 300, warmup_steps: 1, eval_samples: 64}
+  both-long: {parallel: ddp, processes: 2, nodes: 2, steps: 60, warmup_steps: 1, eval_samples: 64}
   both-endless: {parallel: ddp, processes: 2, nodes: 2, steps: 1000000}
 designs:
   tiny:
