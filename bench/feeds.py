@@ -8,7 +8,7 @@ import time
 import zlib
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from bench import tensors
 
@@ -69,20 +69,7 @@ def _in_memory(samples, options, generator):
     return epoch
 
 
-class _Rows(Dataset):
-    """One sample at a time, converted when it is asked for: what any DataLoader over items has to do."""
-
-    def __init__(self, samples):
-        self.images, self.labels = samples.images, samples.labels
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, index):
-        return tensors.to_float(self.images[index]), int(self.labels[index])
-
-
-class _VisionRows(_Rows):
+class _VisionRows(tensors.Rows):
     """The book's way: a PIL image and ToTensor for every sample, as torchvision's FashionMNIST does it."""
 
     def __init__(self, samples):
@@ -98,7 +85,7 @@ class _VisionRows(_Rows):
 
 def _rows(samples, loader, folder):
     if loader == "dataloader":
-        return _Rows(samples)
+        return tensors.Rows(samples)
     if loader == "torchvision":
         return _VisionRows(samples)
     from bench.vision import torchvision

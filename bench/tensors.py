@@ -3,6 +3,7 @@
 import os
 
 import torch
+from torch.utils.data import Dataset
 
 from bench import data_sets
 
@@ -34,3 +35,16 @@ def _read(path):
 def to_float(images):
     """Scale uint8 pixels to floats from 0 to 1, as torchvision's ToTensor does."""
     return images.float().div_(255)
+
+
+class Rows(Dataset):
+    """One sample at a time, converted when it is asked for: what any DataLoader over items has to do."""
+
+    def __init__(self, samples):
+        self.images, self.labels = samples.images, samples.labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        return to_float(self.images[index]), int(self.labels[index])

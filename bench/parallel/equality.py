@@ -8,8 +8,9 @@ from bench.errors import BenchError, RunError
 from bench.parallel import choices, methods, shards
 
 #: Largest relative difference of a step's loss. Sums in another order differ in the seventh digit (2e-7 seen over 8
-#: steps); a lost or doubled shard or a gradient of the wrong size is off by 1e-4 and more (tested). CUDA may use TF32.
-_TOLERANCE = {"cpu": 2e-5, "xla": 2e-5, "cuda": 1e-3}
+#: steps); a lost or doubled shard or a gradient of the wrong size is off by 1e-4 and more (tested). CUDA may use TF32,
+#: bfloat16 differed by 1.3e-5 over 5 steps.
+_TOLERANCE = {"cpu": 2e-5, "xla": 2e-5, "cuda": 1e-3, "bfloat16": 2e-4}
 
 
 def refuse_what_cannot_be_equal(model, options):
@@ -23,7 +24,12 @@ def refuse_what_cannot_be_equal(model, options):
 
 def losses_of(step, source, steps, place):
     """Take ``steps`` steps and return the loss of each over all ranks (floats, the same list on every rank)."""
-    found = torch.stack([torch.as_tensor(step(*next(source))).detach().cpu() for _ in range(steps)]).double()
+    return over_all_ranks([step(*next(source)) for _ in range(steps)], place)
+
+
+def over_all_ranks(losses, place):
+    """Return each step's loss as a float, the ranks' parts added up; the same list on every rank."""
+    found = torch.stack([torch.as_tensor(loss).detach().cpu() for loss in losses]).double()
     if place.world > 1:
         device = "cuda" if place.backend == "nccl" else "cpu"
         found = found.to(device)
@@ -45,15 +51,20 @@ def one_process_losses(samples, options, world):
             if len(found) == options["verify_steps"]:
                 return found
             optimizer.zero_grad()
-            loss = functional.cross_entropy(model(tensors.to_float(samples.images[numbers])), samples.labels[numbers])
+            with training.autocast(options)():
+                scores = model(tensors.to_float(samples.images[numbers]))
+                loss = functional.cross_entropy(scores, samples.labels[numbers])
             loss.backward()
             optimizer.step()
             found.append(loss.item())
 
 
-def compare(own, reference, device):
-    """Return what goes into ``result.equality``; a difference beyond the tolerance is a RunError."""
-    tolerance = _TOLERANCE[device]
+def compare(own, reference, kind):
+    """Return what goes into ``result.equality``; a difference beyond the tolerance is a RunError.
+
+    ``kind`` is the device, or the number format under autocast.
+    """
+    tolerance = _TOLERANCE[kind]
     differences = [abs(mine - theirs) / max(abs(theirs), 1e-6) for mine, theirs in zip(own, reference)]
     worst = max(differences)
     # Not "worst > tolerance": a loss that is not a number compares false with everything.

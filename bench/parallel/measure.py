@@ -47,11 +47,18 @@ def measure(options, prepared, import_ns, place=None, startup_ns=None):
     batch = choices.effective_batch(options, place.world)
     source = shards.batches(samples, options, batch, place.rank, place.world)
     ready_ns = startup_ns()
-    own = equality.losses_of(step, source, options["verify_steps"], place) if options["verify_steps"] else []
-    warm_ns = _warm_up(step, source, options["warmup_steps"], device)
     epoch_steps = -(-len(samples.labels) // batch)
     steps = options["steps"] or options["epochs"] * epoch_steps
-    series, counted = _timed(step, source, steps, epoch_steps, device, place)
+    stretch = Stretch(device, place, epoch_steps)
+    if options["parallel"] == "lightning":
+        from bench.parallel import lightning_way
+
+        own, warm_ns = lightning_way.train(step, source, steps, stretch)
+    else:
+        own = equality.losses_of(step, source, options["verify_steps"], place) if options["verify_steps"] else []
+        warm_ns = _warm_up(step, source, options["warmup_steps"], device)
+        _take(step, source, steps, stretch)
+    series, counted = stretch.end()
     source.close()
     loss, accuracy = _evaluate(whole, samples, options, device)
     if not samples.is_whole():
@@ -88,35 +95,60 @@ def _warm_up(step, source, steps, device):
     return time.perf_counter_ns() - start
 
 
-def _timed(step, source, steps, epoch_steps, device, place):
-    """Take the timed steps, all ranks together, and return (Series, counters of this process)."""
-    if place.world > 1:
-        torch.distributed.barrier()
-    counted = counters.read()
-    now = time.perf_counter_ns
-    waits_ns, samples, loss = [], 0, None
-    device.begin()
-    start = now()
+def _take(step, source, steps, stretch):
+    stretch.begin()
     for _ in range(steps):
-        asked = now()
-        images, labels, total = next(source)
-        waits_ns.append(now() - asked)
-        loss = step(images, labels, total)
-        samples += total
-        device.mark()
-    durations_ns = device.durations_ns()
-    total_ns = now() - start
-    counted = counters.since(counted)
-    epochs_ns = [
-        sum(durations_ns[first : first + epoch_steps]) for first in range(0, steps - epoch_steps + 1, epoch_steps)
-    ]
-    total_ns = sum(durations_ns) if device.name == "cpu" else total_ns
-    series = Series(durations_ns, epochs_ns, waits_ns, total_ns, samples)
-    series.compile_ns = device.compile_ns()
-    series.last_loss = _whole_loss(loss, place)
-    counted["peak_rss_bytes"] = counters.peak_rss_bytes()
-    counted["peak_gpu_bytes"] = device.peak_bytes()
-    return series, counted
+        images, labels, total = stretch.fetch(source)
+        stretch.step_done(step(images, labels, total), total)
+
+
+class Stretch:
+    """The timed steps of one rank: ``begin``, then ``fetch`` and ``step_done`` in turn, then ``end``."""
+
+    def __init__(self, device, place, epoch_steps):
+        self.device = device
+        self.place = place
+        self.epoch_steps = epoch_steps
+        self._waits_ns = []
+        self._samples = 0
+        self._loss = None
+
+    def begin(self):
+        """Start the clock, all ranks together."""
+        if self.place.world > 1:
+            torch.distributed.barrier()
+        self._before = counters.read()
+        self._waits_ns = []
+        self.device.begin()
+        self._start = time.perf_counter_ns()
+
+    def fetch(self, source):
+        """Return the next batch; how long it took is noted."""
+        asked = time.perf_counter_ns()
+        batch = next(source)
+        self._waits_ns.append(time.perf_counter_ns() - asked)
+        return batch
+
+    def step_done(self, loss, samples):
+        """Note the end of a step over ``samples`` samples of all ranks."""
+        self._loss = loss
+        self._samples += samples
+        self.device.mark()
+
+    def end(self):
+        """Stop the clock and return (Series, counters of this process)."""
+        durations_ns = self.device.durations_ns()
+        total_ns = time.perf_counter_ns() - self._start
+        counted = counters.since(self._before)
+        last = len(durations_ns) - self.epoch_steps + 1
+        epochs_ns = [sum(durations_ns[first : first + self.epoch_steps]) for first in range(0, last, self.epoch_steps)]
+        total_ns = sum(durations_ns) if self.device.name == "cpu" else total_ns
+        series = Series(durations_ns, epochs_ns, self._waits_ns, total_ns, self._samples)
+        series.compile_ns = self.device.compile_ns()
+        series.last_loss = _whole_loss(self._loss, self.place)
+        counted["peak_rss_bytes"] = counters.peak_rss_bytes()
+        counted["peak_gpu_bytes"] = self.device.peak_bytes()
+        return series, counted
 
 
 def _whole_loss(loss, place):
@@ -148,7 +180,8 @@ def _equality(own, samples, options, place, device):
     """Let rank 0 train alone, after the timed part, and compare; None when no check was asked for."""
     if not own or place.rank:
         return None
-    return equality.compare(own, equality.one_process_losses(samples, options, place.world), device.name)
+    kind = device.name if options["autocast"] == "none" else options["autocast"]
+    return equality.compare(own, equality.one_process_losses(samples, options, place.world), kind)
 
 
 def gather(data, result, series, counted, untimed):

@@ -15,8 +15,13 @@ def wrap(model, options, place, device):
     return _WRAPPERS[options["parallel"]](model, options, place, device)
 
 
-def _alone(model, _options, _place, device):
-    return model.to(device.device)
+def _alone(model, options, _place, device):
+    model = model.to(device.device)
+    if options["compile"] == "none":
+        return model
+    if device.name != "xla":
+        raise SkipError(f"compile: {options['compile']} needs device xla, and the environment names {device.name}")
+    return torch.compile(model, backend=options["compile"])
 
 
 def _data_parallel(model, _options, _place, device):
@@ -69,6 +74,7 @@ _WRAPPERS = {
     "ddp": _distributed,
     "ddp-pipeline": _distributed_pipeline,
     "fsdp": _fully_sharded,
+    "lightning": _alone,  # the Trainer wraps it itself
 }
 
 
@@ -89,6 +95,7 @@ class Step:
     def __init__(self, model, optimizer, options, place, device):
         self.model = model
         self.optimizer = optimizer
+        self.options = options
         self.parts = options["accumulation"]
         self.world = place.world
         self.device = device

@@ -1,7 +1,7 @@
 """Which samples each process sees: the epoch is shuffled first and cut afterwards, so no sample is seen twice."""
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from bench import tensors
 
@@ -35,21 +35,10 @@ def _in_memory(samples, _options, chosen, rank, world):
         yield tensors.to_float(samples.images[mine]), samples.labels[mine], len(numbers)
 
 
-class _Rows(Dataset):
-    def __init__(self, samples):
-        self.images, self.labels = samples.images, samples.labels
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, index):
-        return tensors.to_float(self.images[index]), self.labels[index]
-
-
 def _data_loader(samples, options, chosen, rank, world):
     mine = [share(numbers, rank, world).tolist() for numbers in chosen]
     whole = [numbers for numbers in mine if numbers]  # a DataLoader cannot make an empty batch
-    loaded = iter(DataLoader(_Rows(samples), batch_sampler=whole, num_workers=options["workers"]))
+    loaded = iter(DataLoader(tensors.Rows(samples), batch_sampler=whole, num_workers=options["workers"]))
     for numbers, given in zip(chosen, mine):
         if given:
             images, labels = next(loaded)

@@ -45,6 +45,43 @@ def test_a_parallel_way_trains_as_one_process_does(bench, options):
     assert record["result"]["parameters"] == 1_630_090
 
 
+@pytest.fixture
+def lightning(python):
+    """Skip where the tests' torch has no Lightning beside it."""
+    if subprocess.run([python, "-c", "import lightning.pytorch"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{python} has no Lightning (the environment `lightning` has)")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"accumulation": 2},
+        {"accumulation": 2, "autocast": "bfloat16"},
+        {"processes": 1, "optimizer": "adam"},
+        {"batch_scope": "process", "learning_rate_scaling": "linear"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())) or "plain",
+)
+def test_lightnings_trainer_trains_as_one_process_does(bench, lightning, options):
+    record, _ = bench(parallel="lightning", verify_steps=5, **options)
+    equality = record["result"]["equality"]
+    assert equality["steps"] == len(equality["losses"]) == 5
+    assert equality["largest_difference"] <= equality["tolerance"] <= 2e-4
+    assert equality["losses"][0] != equality["losses"][-1]
+    assert len(record["timing"]["steps_ns"]) == 3
+    assert record["result"]["samples"] == 3 * record["result"]["effective_batch"]
+    assert record["evidence"]["parallel"]["processes"] == options.get("processes", 2)
+
+
+def test_without_lightning_its_trial_is_skipped_with_the_reason(bench, tmp_path):
+    # A module of that name that cannot be found: what an environment without Lightning looks like.
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['lightning'] = None\n")
+    record, _ = bench(parallel="lightning", verify_steps=5, env={"PYTHONPATH": str(tmp_path)})
+    assert "needs the Python module lightning" in record["skipped"]
+    assert record["metrics"] is None
+
+
 def test_rank_0_writes_what_every_rank_did(bench):
     record, done = bench(parallel="ddp", processes=2)
     seen = record["evidence"]["parallel"]
@@ -160,6 +197,10 @@ def test_a_port_in_use_is_one_clear_line(bench):
         ({"parallel": "ddp", "micro_batches": 2}, "micro_batches belong to"),
         ({"parallel": "dp", "collective": "all-reduce"}, "leave --parallel at none"),
         ({"processes": 2}, "processes belong to"),
+        ({"compile": "openxla"}, "openxla belongs to device: xla"),
+        ({"parallel": "ddp", "autocast": "bfloat16"}, "parallel trains plain fp32"),
+        ({"parallel": "lightning", "device": "cuda"}, "lightning trains on the CPU"),
+        ({"parallel": "lightning", "no_sync": "false"}, "no_sync: false belongs to"),
     ],
 )
 def test_bad_combinations_are_refused_before_anything_starts(bench, options, words):
@@ -178,3 +219,25 @@ def test_a_device_that_is_not_there_is_a_skipped_trial_with_its_reason(bench, py
     assert words in record["skipped"]
     assert record["metrics"] is None
     assert json.dumps(record["evidence"]["cuda"])
+
+
+@pytest.mark.parametrize("compiler", ["none", "openxla"])
+def test_xla_trains_as_the_cpu_does_and_tells_its_compile_time_apart(bench, python, compiler):
+    if subprocess.run([python, "-c", "import torch_xla"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{python} has no torch_xla (the environment `xla` has)")
+    record, _ = bench(device="xla", compile=compiler, verify_steps=3, env={"PJRT_DEVICE": "CPU"})
+    assert record["result"]["equality"]["largest_difference"] <= 2e-5
+    assert record["timing"]["compile_ns"] > 0
+    assert record["evidence"]["xla"]["compile_count"] > 0
+    assert record["metrics"]["compile_s"] == record["timing"]["compile_ns"] / 1e9
+
+
+def test_openxla_on_a_device_that_is_not_xla_is_skipped_with_the_reason():
+    torch = pytest.importorskip("torch")
+    from bench import options
+    from bench.errors import SkipError
+    from bench.parallel import devices, meeting, methods
+
+    chosen = {**options.defaults(), "device": "environment", "compile": "openxla"}
+    with pytest.raises(SkipError, match="openxla needs device xla, and the environment names cpu"):
+        methods.wrap(torch.nn.Linear(1, 1), chosen, meeting.Place(), devices.Cpu())

@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "bench").rglob("*.py"))
 #: torch is what is measured; torchvision is asked for by single workloads, inside functions.
 ALLOWED = {"torch", "torchvision", "bench"}
-#: The successor of torch.ao, asked for by one option of one file.
-ALSO = {"compress.py": {"torchao"}}
+#: Asked for by one option each, and imported in one file each.
+ALSO = {"compress.py": {"torchao"}, "lightning_way.py": {"lightning"}}
 #: Standard library modules that are newer than Python 3.9.
 TOO_NEW = {"tomllib", "annotationlib", "compression"}
 #: These run on the host's own Python, before any environment exists.
