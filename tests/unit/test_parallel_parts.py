@@ -139,7 +139,8 @@ def read(path):
 
 
 @pytest.mark.parametrize("mistake", ["half a gradient", "a shard twice"])
-def test_the_check_against_one_process_catches_a_mistake(mistake):
+@pytest.mark.parametrize("kind", ["cpu", "bfloat16"])
+def test_the_check_against_one_process_catches_a_mistake(mistake, kind):
     torch = pytest.importorskip("torch")
     from bench import models, training
     from bench.parallel import equality, methods, shards
@@ -161,9 +162,9 @@ def test_the_check_against_one_process_catches_a_mistake(mistake):
         return equality.losses_of(step, source, 4, Place())
 
     reference = equality.one_process_losses(samples, chosen, 1)
-    assert equality.compare(losses(None), reference, "cpu")["steps"] == 4
+    assert equality.compare(losses(None), reference, kind)["steps"] == 4
     with pytest.raises(RunError, match="not equal to one process"):
-        equality.compare(losses(mistake), reference, "cpu")
+        equality.compare(losses(mistake), reference, kind)
     with pytest.raises(RunError, match="not equal to one process"):
         equality.compare([float("nan")] * 4, reference, "cpu")
 
