@@ -154,7 +154,10 @@ def test_a_restart_of_slurmctld_loses_nothing(project, cluster):
 def test_a_requeued_job_goes_on_and_repeats_no_finished_trial(project, cluster):
     process = project.start("bench", "long", *SLURM, "--nodelist", "n1", "n2")
     project.wait_for(lambda: len(project.started()) >= 2)
-    cluster.do("scontrol", "requeue", next(job for job, *_ in cluster.jobs("running")))
+    job = next(job for job, *_ in cluster.jobs("running"))
+    cluster.do("scontrol", "requeue", job)
+    project.wait_for(lambda: cluster.jobs("pending"), 60)
+    cluster.do("scontrol", "update", f"jobid={job}", "starttime=now")  # Slurm lets a requeued job wait two minutes
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
     done_once(project)
