@@ -180,11 +180,7 @@ def begin(
     if design.shm and set(engine_names) != {"docker"}:
         say("`shm` sizes /dev/shm in Docker alone; elsewhere it is what the system gives (usually half the memory)")
     plan = make_plan(design, tuple(chosen), engine_names)
-    skipped = {arm.name: reason for arm in plan.arms if (reason := missing.get((arm.runs, arm.engine)))}
-    if len(skipped) == len(plan.arms):
-        raise NothingRanError(
-            f"no environment of design {design.name!r} can be had here: {next(iter(skipped.values()))}"
-        )
+    skipped = _skipped(plan, missing)
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
         name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}",
@@ -206,6 +202,15 @@ def begin(
     run, folder = _new_folder(run, results)
     keep_given(folder, given or {})
     return Experiment(run, folder, engines, chosen, ready, bench, _data_folder())
+
+
+def _skipped(plan: Plan, missing: Mapping[tuple[str, str], str]) -> dict[str, str]:
+    """Return arm name -> why it cannot run here; NothingRanError when none can."""
+    skipped = {arm.name: reason for arm in plan.arms if (reason := missing.get((arm.runs, arm.engine)))}
+    if len(skipped) == len(plan.arms):
+        first = next(iter(skipped.values()))
+        raise NothingRanError(f"no environment of design {plan.design!r} can be had here: {first}")
+    return skipped
 
 
 def _workloads(matrix: Matrix, design: Design, bench: Path, say: Say) -> dict[str, dict[str, Any]]:
