@@ -120,4 +120,4 @@ def test_a_lock_that_lacks_what_its_base_needs_is_named_and_leaves_nothing(
     with pytest.raises(EngineError, match="the base lacks a package that the lock takes for granted") as caught:
         DockerEngine(places).prepare(PLAIN, (), Said())
     assert "envmatrix lock" in str(caught.value.remedy)
-    assert {str(image.id) for image in client.images.list(all=True)} == before
+    assert {str(image.id) for image in client.images.list(all=True)} <= before  # old build stages may go

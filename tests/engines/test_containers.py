@@ -303,7 +303,7 @@ def test_a_failed_build_is_one_clear_error_and_leaves_no_container_and_no_image(
     text = 'FROM scratch AS build\nLABEL org.envmatrix.stage="build"\nCOPY absent /x\n'
     with pytest.raises(EngineError, match="building envmatrix/broken"):
         DockerImages(client, ground).build_from(tmp_path, text, "envmatrix/broken:1")
-    assert {str(image.id) for image in client.images.list(all=True)} == before
+    assert {str(image.id) for image in client.images.list(all=True)} <= before  # old build stages may go
     assert not client.containers.list(all=True, filters={"label": "org.envmatrix.stage=build"})
 
 
