@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from envmatrix.errors import InputError, suggestion
-from envmatrix.matrix.model import Factor, Level, Matrix
+from envmatrix.matrix.model import Design, Factor, Level, Matrix
 from envmatrix.matrix.templates import fill
 
 #: Variables that are lists: two levels may each contribute, joined by this separator.
@@ -160,9 +161,25 @@ def complete_levels(matrix: Matrix, chosen: Mapping[str, str], name: str) -> dic
     return {factor.name: chosen.get(factor.name, factor.reference) for factor in matrix.factors.values()}
 
 
+def cells(design: Design) -> dict[str, dict[str, str]]:
+    """Return name -> chosen levels of every cell of a factorial design; the first one is its baseline."""
+    found: dict[str, dict[str, str]] = {}
+    for cell in itertools.product(*design.factors.values()) if design.factors else ():
+        chosen = dict(zip(design.factors, cell, strict=True))
+        name = "+".join(f"{factor}-{level}" for factor, level in chosen.items()) if found else design.baseline
+        found[name] = chosen
+    return found
+
+
 def resolve(matrix: Matrix, name: str, facts: Mapping[str, str]) -> Environment:
-    """Resolve a named environment; ``facts`` fills templates such as {physical_cores} (empty: left as written)."""
+    """Resolve a named environment, or a factorial design's cell by the name that its report gives it.
+
+    ``facts`` fills templates such as {physical_cores} (empty: left as written).
+    """
     if name not in matrix.environments:
+        cell = next((found[name] for design in matrix.designs.values() if name in (found := cells(design))), None)
+        if cell is not None:
+            return build(matrix, name, cell, facts)
         raise InputError(f"no environment {name!r}", remedy=suggestion(name, matrix.environments))
     entry = matrix.environments[name]
     return build(matrix, name, entry.levels, facts, entry.description)

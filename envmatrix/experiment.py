@@ -58,18 +58,10 @@ def find_design(matrix: Matrix, name: str) -> Design:
 def design_environments(matrix: Matrix, design: Design, facts: Mapping[str, str]) -> dict[str, Environment]:
     """Resolve every environment of a design, the baseline first."""
     if design.factors:
-        return {env.name: env for env in _factorial(matrix, design, facts)}
+        found = environments.cells(design)
+        return {name: environments.build(matrix, name, chosen, facts) for name, chosen in found.items()}
     names = dict.fromkeys((design.baseline, *design.environments, *design.ladder))
     return {name: environments.resolve(matrix, name, facts) for name in names}
-
-
-def _factorial(matrix: Matrix, design: Design, facts: Mapping[str, str]) -> Iterable[Environment]:
-    """Yield one environment per cell of the full factorial; the first cell is the baseline."""
-    factors = list(design.factors)
-    for index, cell in enumerate(itertools.product(*design.factors.values())):
-        chosen = dict(zip(factors, cell, strict=True))
-        name = design.baseline if index == 0 else "+".join(f"{factor}-{level}" for factor, level in chosen.items())
-        yield environments.build(matrix, name, chosen, facts)
 
 
 def make_plan(design: Design, names: tuple[str, ...], engines: tuple[str, ...]) -> Plan:

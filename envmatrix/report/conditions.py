@@ -52,7 +52,7 @@ def drift(run: Run, samples: Samples, analysis: Analysis) -> Iterator[Caution]:
 
 def stolen(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
     """Find time that the hypervisor gave to others (kernel ticks of a hundredth of a second)."""
-    shares = samples.table["steal_ticks"] / _TICKS_PER_S / samples.table["wall_s"]
+    shares = samples.table["steal_ticks"] / _TICKS_PER_S / samples.table["trial_s"]
     shares = shares[np.isfinite(shares)]
     if shares.size and float(np.mean(shares)) > STOLEN:
         yield Caution(

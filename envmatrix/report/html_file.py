@@ -16,6 +16,7 @@ from envmatrix.report.summary import Summary, reference_name
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.text import clean, count, interval, one_line, p_value, ratio
 from envmatrix.report.timeline import colour_of, timeline
+from envmatrix.report.workload_table import PlainTable
 from envmatrix.stats.attribution import Attribution
 from envmatrix.stats.metrics import show_bytes, show_seconds
 from envmatrix.stats.nodes import CANCELS
@@ -124,13 +125,24 @@ def _attributed(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
     return found
 
 
+def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | None]]:
+    """Return (id, title, caption, table)."""
+    engines = "Medians, and in brackets the ratio to the reference with its interval: above 1 is better."
+    workloads = "Medians over trials. They describe the workloads; environments are compared above."
+    return [
+        ("engines", "What the engines cost", engines, summary.engine_table),
+        ("workloads", "Workloads", workloads, summary.workload_table),
+    ]
+
+
 def to_html(summary: Summary) -> str:
     """Return report.html."""
     colours = colour_of(summary)
     return page_environment().get_template("report.html.j2").render(
         summary=summary, figures=_figures(summary), colours=colours, symbols=SYMBOLS,
         show_bytes=show_bytes, outcome_names=OUTCOMES, evidence=evidence_table(summary),
-        cancels=CANCELS, attributed=_attributed(summary), heat=heat_map(summary),
+        cancels=CANCELS, plain_tables=_plain_tables(summary),
+        attributed=_attributed(summary), heat=heat_map(summary),
         provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce(summary),
         settings=[(name, _settings(body)) for name, body in summary.run.environments.items()],
         matrix_text=clean(summary.run.matrix_text, 200_000), **page_values(len(colours)),

@@ -9,6 +9,7 @@ from envmatrix.report.operators import OperatorTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Row, Summary, published_cells, reference_name
 from envmatrix.report.text import NONE, count, interval, markdown_cell, ratio
+from envmatrix.report.workload_table import PlainTable
 from envmatrix.stats.metrics import MEMORY, show_seconds
 from envmatrix.stats.nodes import CANCELS, NodeReport
 
@@ -67,9 +68,8 @@ def operators_markdown(found: OperatorTable) -> str:
     return f"{title}\n\n{table(head, rows)}\n\nFrom a profiled pass of its own; no intervals.\n"
 
 
-def _workloads(summary: Summary) -> str:
-    found = summary.workload_table
-    return f"## Workloads\n\n{table(found.head, found.rows)}\n\nMedians over trials.\n" if found else ""
+def _plain(title: str, found: PlainTable | None, below: str) -> str:
+    return f"## {title}\n\n{table(found.head, found.rows)}\n\n{below}\n" if found else ""
 
 
 def nodes_markdown(found: NodeReport) -> str:
@@ -111,4 +111,7 @@ def to_markdown(summary: Summary) -> str:
     parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
     parts += [operators_markdown(found) for found in summary.operators]
     parts += [nodes_markdown(found) for found in summary.nodes]
-    return "\n".join([*parts, _workloads(summary), noise + method + "\n", _cautions(summary), _facts(summary)])
+    below = "Medians, and in brackets the ratio to the reference with its interval: above 1 is better."
+    parts += [_plain("What the engines cost", summary.engine_table, below)]
+    parts += [_plain("Workloads", summary.workload_table, "Medians over trials.")]
+    return "\n".join([*parts, noise + method + "\n", _cautions(summary), _facts(summary)])

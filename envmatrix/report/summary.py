@@ -10,9 +10,10 @@ from typing import Any
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.attributed import attributions, ladders
 from envmatrix.report.cautions import Caution, find_cautions
+from envmatrix.report.engine_table import engine_table
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.text import NONE, count, ratio
-from envmatrix.report.workload_table import WorkloadTable, workload_table
+from envmatrix.report.workload_table import PlainTable, workload_table
 from envmatrix.stats.attribution import Attribution, Step
 from envmatrix.stats.effects import Analysis, Effect, Flag, estimate
 from envmatrix.stats.metrics import MEMORY, Metric
@@ -112,7 +113,8 @@ class Summary:
     ladders: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
     race: Race | None = None
     operators: tuple[OperatorTable, ...] = ()
-    workload_table: WorkloadTable | None = None
+    workload_table: PlainTable | None = None
+    engine_table: PlainTable | None = None
     nodes: tuple[NodeReport, ...] = ()
 
     @property
@@ -221,6 +223,7 @@ def summarise_samples(run: Run, samples: Samples) -> Summary:
         race=race,
         operators=operator_tables(run.plan.arms, samples),
         workload_table=workload_table(run.plan, samples),
+        engine_table=engine_table(run.plan, samples, analysis),
         nodes=compare_nodes(run.plan, samples, analysis.primary),
     )
 

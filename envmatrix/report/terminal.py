@@ -12,6 +12,7 @@ from envmatrix.report.cautions import effect_note
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Row, Summary, published_cells
 from envmatrix.report.text import NONE, clean, interval, one_line, ratio
+from envmatrix.report.workload_table import PlainTable
 from envmatrix.stats.metrics import MEMORY
 
 _STYLE = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
@@ -75,15 +76,14 @@ def group_lines(group: Group) -> list[Text]:
     return lines
 
 
-def _workloads(summary: Summary) -> list[RenderableType]:
-    found = summary.workload_table
+def _plain(title: str, found: PlainTable | None) -> list[RenderableType]:
     if found is None:
         return []
-    table = Table(title="the workloads, medians", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
     for number, name in enumerate(found.head):
         table.add_column(name, justify="right" if number else "left", no_wrap=number == 0)
     for row in found.rows:
-        table.add_row(*(Text(one_line(cell, 40)) for cell in row))
+        table.add_row(*(Text(one_line(cell, 60)) for cell in row))
     return [table]
 
 
@@ -107,7 +107,9 @@ def to_renderable(summary: Summary) -> RenderableType:
     for group in summary.groups:
         parts += [group_table(group), *group_lines(group), Text()]
     parts += [Text(clean(found.line())) for found in summary.nodes]
-    return Stack(*parts, *_workloads(summary), *_data_line(summary), *_caution_lines(summary))
+    engines = _plain("the engines, medians (ratio above 1: better than the reference)", summary.engine_table)
+    workloads = _plain("the workloads, medians", summary.workload_table)
+    return Stack(*parts, *engines, *workloads, *_data_line(summary), *_caution_lines(summary))
 
 
 def present(summary: Summary, console: Console) -> None:

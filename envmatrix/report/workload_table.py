@@ -31,8 +31,8 @@ _COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
 
 
 @dataclass(frozen=True)
-class WorkloadTable:
-    """``head`` names the columns, ``rows`` hold as many texts; columns that no workload has are left out."""
+class PlainTable:
+    """A table of texts: ``head`` names the columns, ``rows`` hold as many cells."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -46,8 +46,8 @@ def _median(samples: Samples, arm: str, metric: str, over: str) -> float | None:
     return value / whole if whole else None
 
 
-def workload_table(plan: Plan, samples: Samples) -> WorkloadTable | None:
-    """Return the table of a run with several workloads, None for others."""
+def workload_table(plan: Plan, samples: Samples) -> PlainTable | None:
+    """Return the table of a run with several workloads, None for others; columns that none has are left out."""
     firsts = {(arm.workload, arm.engine): arm for arm in reversed(plan.arms) if not arm.is_control}
     if len({workload for workload, _ in firsts}) < 2:
         return None
@@ -61,6 +61,4 @@ def workload_table(plan: Plan, samples: Samples) -> WorkloadTable | None:
         values = [_median(samples, arm.name, metric, over) for arm in arms]
         if any(value is not None for value in values):
             columns.append((title, [NONE if value is None else show(value) for value in values]))
-    return WorkloadTable(
-        tuple(title for title, _ in columns), tuple(zip(*(cells for _, cells in columns), strict=True))
-    )
+    return PlainTable(tuple(title for title, _ in columns), tuple(zip(*(cells for _, cells in columns), strict=True)))

@@ -68,6 +68,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("training_s", "training time", "s", "lower", show_seconds),
         Metric("step_median_s", "median step", "s", "lower", show_seconds),
         Metric("startup_s", "start-up", "s", "lower", show_seconds),
+        Metric("trial_s", "whole trial", "s", "lower", show_seconds),
         Metric("import_s", "import of torch", "s", "lower", show_seconds),
         Metric("warmup_s", "warm-up", "s", "lower", show_seconds),
         Metric("epoch_s", "epoch", "s", "lower", show_seconds),

@@ -22,7 +22,7 @@ OUTCOMES = ("ok", "failed", "invalid", "timed_out", "skipped")
 #: What a trial's result must share with its reference's for their speeds to be comparable.
 WORK = ("loss", "accuracy", "samples", "steps", "parameters")
 _CONDITIONS = ("load_1m", "steal_ticks", "mhz")
-_COLUMNS = (*METRICS, *WORK, *_CONDITIONS, "wall_s", "started")
+_COLUMNS = (*METRICS, *WORK, *_CONDITIONS, "started")
 #: Evidence shown in reports, as dotted paths into the record's ``evidence``.
 EVIDENCE = (
     "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.affinity",
@@ -183,10 +183,9 @@ def _row(trial: Trial) -> list[float]:
     system = _lookup(record, "evidence.system")
     result, system = (part if isinstance(part, dict) else {} for part in (result, system))
     return [
-        *(metric.read(record) for metric in METRICS.values()),
+        *(number(trial.wall_s) if name == "trial_s" else metric.read(record) for name, metric in METRICS.items()),
         *(_loss(result.get(name)) for name in WORK),
         *(number(system.get(name)) for name in _CONDITIONS),
-        number(trial.wall_s),
         number(trial.started),
     ]
 

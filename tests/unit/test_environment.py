@@ -28,6 +28,13 @@ def test_the_book_recipe_is_what_the_book_says(matrix):
     assert book.claims["threads"] == ("2",)
 
 
+def test_a_factorial_cell_is_found_by_the_name_in_its_report(matrix):
+    found = environment.resolve(matrix, "malloc-tcmalloc+openmp-intel", FACTS)
+    assert (found.levels["malloc"], found.levels["openmp"]) == ("tcmalloc", "intel")
+    with pytest.raises(InputError, match="no environment"):
+        environment.resolve(matrix, "malloc-tcmalloc+openmp-absent", FACTS)
+
+
 def test_allocators_are_preloaded_before_openmp(matrix):
     assert [file for _, file in environment.resolve(matrix, "pytorch-ci", FACTS).preload] == [
         "libjemalloc.so.2",

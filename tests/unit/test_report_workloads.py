@@ -32,3 +32,16 @@ def test_two_workloads_are_shown_with_their_own_figures_in_every_report(tmp_path
 
 def test_one_workload_needs_no_such_table(tmp_path):
     assert summary(tmp_path).workload_table is None
+
+
+def test_engines_are_put_side_by_side_with_the_cost_of_a_whole_trial(tmp_path):
+    found = summary(tmp_path, engines=("local", "docker")).engine_table
+    assert found is not None
+    assert found.head == ("engine", "steady state", "start-up", "whole trial")
+    assert [row[0] for row in found.rows] == ["local", "docker"]
+    assert "(reference)" in found.rows[0][3]
+    assert " to " in found.rows[1][3]  # an interval
+
+
+def test_one_engine_needs_no_such_table(tmp_path):
+    assert summary(tmp_path).engine_table is None

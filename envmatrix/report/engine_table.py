@@ -1,0 +1,44 @@
+"""What each engine costs: the same environment in every engine, in steady state, start-up and over the whole trial."""
+
+from __future__ import annotations
+
+from envmatrix.plan import Arm, Plan
+from envmatrix.report.text import NONE, interval, ratio
+from envmatrix.report.workload_table import PlainTable
+from envmatrix.stats.effects import Analysis
+from envmatrix.stats.metrics import METRICS
+from envmatrix.stats.samples import Samples
+
+#: Whole trial: from starting the engine's command, or the request to its daemon, until the process has ended.
+_SHOWN = (("steady state", None), ("start-up", "startup_s"), ("whole trial", "trial_s"))
+
+
+def _cell(arm: Arm, metric: str, analysis: Analysis, samples: Samples) -> str:
+    median = samples.median(arm.name, metric)
+    value = NONE if median is None else METRICS[metric].show(median)
+    effect = analysis.find(arm.name, metric)
+    if effect is None:
+        return f"{value} (reference)"
+    return f"{value} ({ratio(effect.ratio)}, {interval(effect)})"
+
+
+def engine_table(plan: Plan, samples: Samples, analysis: Analysis) -> PlainTable | None:
+    """Return the table of a run over several engines, None for others.
+
+    A row is one workload on one engine, in the environment that the engines are compared in.
+    """
+    engines = {arm.name: arm.engine for arm in plan.arms}
+    across = [arm for arm in plan.arms if engines.get(arm.reference or "", arm.engine) != arm.engine]
+    if not across:
+        return None
+    references = {arm.reference for arm in across}
+    arms = [arm for arm in plan.arms if arm.name in references or arm in across]
+    several = len({arm.workload for arm in arms}) > 1
+    rows = [
+        (
+            f"{arm.workload} on {arm.engine}" if several else arm.engine,
+            *(_cell(arm, metric or analysis.primary[arm.workload].name, analysis, samples) for _, metric in _SHOWN),
+        )
+        for arm in arms
+    ]
+    return PlainTable(("engine", *(title for title, _ in _SHOWN)), tuple(rows))
