@@ -13,7 +13,7 @@ from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.samples import Samples
 from envmatrix.store import Run
 
-_WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 250.0, 190.0
+_WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
 
 
 def attributions(run: Run, samples: Samples, primary: Mapping[str, Metric]) -> tuple[Attribution, ...]:
