@@ -65,6 +65,13 @@ class Output:
         self._log.flush()
 
 
+def _digest(options):
+    """Return the digest of what was run; each environment has its own Python, which does not make it other work."""
+    program, *rest = options["command"]
+    own = os.path.dirname(program) == os.path.dirname(sys.executable) and os.path.basename(program).startswith("python")
+    return digest.options_digest(dict(options, command=["python" if own else program, *rest]))
+
+
 def run(argv, wanted, limit_s=None, log=None, log_limit_bytes=1 << 20):
     """Run ``argv``, return its record; ``wanted`` is a Metric, ``log`` a binary file (default: stderr).
 
@@ -89,7 +96,7 @@ def run(argv, wanted, limit_s=None, log=None, log_limit_bytes=1 << 20):
     options = {"command": list(argv), "metric": dict(wanted._asdict())}
     return dict(
         record.frame(),
-        workload={"digest": digest.options_digest(options), "options": options},
+        workload={"digest": _digest(options), "options": options},
         skipped=None,
         data=None,
         timing={"wall_ns": wall_ns, "probe_ns": probe_ns},

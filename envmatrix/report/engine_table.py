@@ -15,7 +15,9 @@ _SHOWN = (("steady state", None), ("start-up", "startup_s"), ("whole trial", "tr
 
 def _cell(arm: Arm, metric: str, analysis: Analysis, samples: Samples) -> str:
     median = samples.median(arm.name, metric)
-    value = NONE if median is None else METRICS[metric].show(median)
+    if median is None:
+        return NONE
+    value = METRICS[metric].show(median)
     effect = analysis.find(arm.name, metric)
     if effect is None:
         return f"{value} (reference)"

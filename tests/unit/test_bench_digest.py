@@ -3,7 +3,7 @@
 import hashlib
 import random
 
-from bench import data_sets, digest, stand_in
+from bench import command, data_sets, digest, stand_in
 
 
 def test_the_digest_covers_names_and_bytes_and_ignores_compiled_files(tmp_path):
@@ -61,3 +61,13 @@ def test_stand_in_pixels_never_overflow_and_every_class_is_there():
     mean = [sum(images[i * 3072 : (i + 1) * 3072]) / 3072 for i in random.Random(1).sample(range(400), 50)]
     # A carry from one byte into the next would show as a jump of the mean far above noise (31) and strokes.
     assert all(25 < value < 90 for value in mean)
+
+
+def test_the_environments_own_python_is_not_other_work(monkeypatch):
+    def digest_of(python, program):
+        monkeypatch.setattr("sys.executable", python)
+        return command._digest({"command": [program, "train.py"], "metric": {}})
+
+    one = digest_of("/venv/a/bin/python", "/venv/a/bin/python")
+    assert one == digest_of("/opt/b/bin/python3", "/opt/b/bin/python3")
+    assert one != digest_of("/opt/b/bin/python3", "/usr/bin/python3")
