@@ -12,11 +12,11 @@ from envmatrix.report.cautions import effect_note
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import forest
 from envmatrix.report.heat import heat_map, heat_style
+from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.summary import Summary, reference_name
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.text import clean, count, interval, one_line, p_value, ratio
 from envmatrix.report.timeline import colour_of, timeline
-from envmatrix.report.workload_table import PlainTable
 from envmatrix.stats.attribution import Attribution
 from envmatrix.stats.metrics import show_bytes, show_seconds
 from envmatrix.stats.nodes import CANCELS

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from envmatrix.report.cautions import effect_note
+from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Row, Summary, published_cells
 from envmatrix.report.text import NONE, clean, interval, one_line, ratio
-from envmatrix.report.workload_table import PlainTable
 from envmatrix.stats.metrics import MEMORY
 
 _STYLE = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}

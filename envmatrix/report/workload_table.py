@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from envmatrix.plan import Plan
+from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.text import NONE
 from envmatrix.stats.metrics import show_bytes, show_rate, show_seconds
 from envmatrix.stats.samples import Samples
@@ -28,14 +28,6 @@ _COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
     ("compiling", "compile_s", "", show_seconds),
     ("start-up", "startup_s", "", show_seconds),
 )
-
-
-@dataclass(frozen=True)
-class PlainTable:
-    """A table of texts: ``head`` names the columns, ``rows`` hold as many cells."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def _median(samples: Samples, arm: str, metric: str, over: str) -> float | None:
