@@ -1,53 +1,150 @@
-"""Attribution in reports: which groups have one, and its waterfall."""
+"""Attribution in reports: which groups have one, its waterfall and its tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from envmatrix.plan import Arm
+from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.svg import Scale, drawing, line, log_ticks, text
-from envmatrix.report.text import clean, ratio
-from envmatrix.stats.attribution import Attribution, Estimate, Step, attribute, find_cells, ladder_steps
-from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import logs_of
+from envmatrix.report.text import NONE, bounds, clean, ratio
+from envmatrix.stats.attribution import (
+    Attribution,
+    Contrast,
+    Estimate,
+    Step,
+    attribute,
+    find_cells,
+    gains_of,
+    ladder_steps,
+    signed_logs,
+)
+from envmatrix.stats.effects import Analysis, Effect
 from envmatrix.stats.samples import Samples
 from envmatrix.store import Run
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
+FACTORIAL_NOTE = (
+    "Main effect: averaged over the other factors. Share: what the factor brings to the fastest environment, its "
+    "Shapley value; shares multiply up to all of it."
+)
+LADDER_NOTE = "Each step is compared with the one before; steps multiply up to the whole."
 
 
-def attributions(run: Run, samples: Samples, primary: Mapping[str, Metric]) -> tuple[Attribution, ...]:
+@dataclass(frozen=True)
+class AttributionTable:
+    """The attribution of one group, as texts; ``notes`` are the sentences below its table."""
+
+    title: str
+    table: PlainTable
+    notes: tuple[str, ...]
+
+
+def _groups(run: Run) -> Iterator[tuple[str, str, list[Arm]]]:
+    """Yield workload, engine and their arms."""
+    for workload, engine in dict.fromkeys((arm.workload, arm.engine) for arm in run.plan.arms):
+        yield workload, engine, [arm for arm in run.plan.arms if (arm.workload, arm.engine) == (workload, engine)]
+
+
+def _table(arms: Sequence[Arm], reference: Arm, analysis: Analysis) -> dict[str, Effect]:
+    """Return the effects against ``reference``, by environment."""
+    effects = (analysis.find(arm.name) for arm in arms if arm.reference == reference.name and not arm.is_control)
+    return {effect.environment: effect for effect in effects if effect}
+
+
+def attributions(run: Run, samples: Samples, analysis: Analysis) -> tuple[Attribution, ...]:
     """Return the attribution of every workload and engine whose arms are a full factorial of two factors or more."""
     levels: dict[str, Mapping[str, str]] = {
         name: entry["levels"] for name, entry in run.environments.items() if isinstance(entry.get("levels"), dict)
     }
     found = []
-    for workload, engine in dict.fromkeys((arm.workload, arm.engine) for arm in run.plan.arms):
-        arms = [arm for arm in run.plan.arms if (arm.workload, arm.engine) == (workload, engine)]
-        cells = find_cells(arms, levels, samples, primary[workload])
-        made = attribute(cells, workload, engine) if cells and len(cells.factors) > 1 else None
-        found += [made] if made else []
-    return tuple(found)
+    for workload, engine, arms in _groups(run):
+        cells = find_cells(arms, levels, samples, analysis.primary[workload])
+        if cells and len(cells.factors) > 1:
+            table = _table(arms, arms[0], analysis)
+            found.append(attribute(cells, workload, engine, table, run.plan.min_blocks))
+    return tuple(item for item in found if item)
 
 
-def ladders(run: Run, samples: Samples, primary: Mapping[str, Metric]) -> Mapping[str, tuple[Step, ...]]:
+def ladders(run: Run, samples: Samples, analysis: Analysis) -> Mapping[str, tuple[Step, ...]]:
     """Return 'workload on engine' -> what each step adds, for a design with a ladder."""
     rungs = tuple(run.design.get("ladder") or ())
     found: dict[str, tuple[Step, ...]] = {}
-    for workload, engine in dict.fromkeys((arm.workload, arm.engine) for arm in run.plan.arms):
-        arms: dict[str, Any] = {
-            arm.environment: arm for arm in run.plan.arms if (arm.workload, arm.engine) == (workload, engine)
-        }
-        base = next((name for name, arm in arms.items() if arm.reference is None), next(iter(arms)))
-        names = tuple(dict.fromkeys((base, *rungs)))
-        if not rungs or not all(name in arms for name in names):
+    for workload, engine, arms in _groups(run):
+        named = {arm.environment: arm.name for arm in arms}
+        base = next((arm for arm in arms if arm.reference is None), arms[0])
+        names = tuple(dict.fromkeys((base.environment, *rungs)))
+        if not rungs or not all(name in named for name in names):
             continue
-        metric = primary[workload]
-        rows = [samples.arms.index(arms[name].name) for name in names]
-        steps = ladder_steps(names, metric.sign * logs_of(samples.table[metric.name][rows]))
+        controls = [arm.name for arm in arms if arm.is_control and arm.reference == base.name]
+        gains = gains_of(*signed_logs([named[name] for name in names], controls, samples, analysis.primary[workload]))
+        steps = ladder_steps(names, gains, _table(arms, base, analysis), run.plan.min_blocks)
         if steps:
             found[f"{workload} on {engine}"] = steps
     return found
+
+
+def title_of(item: Attribution) -> str:
+    """Return the heading of an attribution; the baseline itself has no gain to share out."""
+    where = f"{item.workload} on {item.engine}"
+    return f"What brings the gain of {item.best}: {where}" if item.shares else f"What each factor brings: {where}"
+
+
+def shown(estimate: Estimate) -> str:
+    """Format an estimate with its interval."""
+    if estimate.low is None:
+        return ratio(estimate.ratio)
+    return f"{ratio(estimate.ratio)} ({bounds(estimate.low, estimate.high)})"
+
+
+def _interactions(contrasts: Sequence[Contrast]) -> tuple[str, ...]:
+    """Say which interactions are shown to be there."""
+    both = [item for item in contrasts if len(item.levels) == 2]
+    known = [item for item in both if item.estimate.low is not None and item.estimate.high is not None]
+    clear = [item for item in known if not (item.estimate.low or 0) <= 1.0 <= (item.estimate.high or 0)]
+    if clear:
+        return tuple(f"{item.name}: {shown(item.estimate)} times the product of the two" for item in clear)
+    return ("No two factors are shown to bring more or less together than apart.",) if known else ()
+
+
+def _proved(item: Attribution) -> bool:
+    return item.total.low is not None and item.total.low > 1
+
+
+def _unproved(item: Attribution) -> tuple[str, ...]:
+    if _proved(item) or not item.shares:
+        return ()
+    return (f"{item.best} is not shown to be faster: its shares are a guess.",)
+
+
+def _factorial_table(item: Attribution) -> AttributionTable:
+    shares = {(share.factor, share.level): share for share in item.shares}
+    proved = _proved(item)
+    rows = []
+    for contrast in item.contrasts:
+        if len(contrast.levels) == 1:
+            share = shares.get(contrast.levels[0])
+            part = f"{share.part:.0%}" if share and share.part is not None and proved else NONE
+            rows.append((contrast.name, shown(contrast.estimate), shown(share.gain) if share else NONE, part))
+    if item.shares:
+        rows.append(("all of it", NONE, shown(item.total), "100%" if proved else NONE))
+    table = PlainTable(("change", "main effect", "share of the gain", "part"), tuple(rows))
+    return AttributionTable(title_of(item), table, (*_unproved(item), *_interactions(item.contrasts), FACTORIAL_NOTE))
+
+
+def _ladder_table(name: str, steps: Sequence[Step]) -> AttributionTable:
+    rows = tuple((step.environment, shown(step.added), shown(step.so_far)) for step in steps)
+    return AttributionTable(
+        f"What each step adds: {name}", PlainTable(("step", "adds", "so far"), rows), (LADDER_NOTE,)
+    )
+
+
+def attribution_tables(
+    found: Sequence[Attribution], stairs: Mapping[str, Sequence[Step]]
+) -> tuple[AttributionTable, ...]:
+    """Return the tables that the terminal and Markdown show."""
+    return (*map(_factorial_table, found), *(_ladder_table(name, steps) for name, steps in stairs.items()))
 
 
 def bars_of(attribution: Attribution) -> list[tuple[str, Estimate]]:
@@ -84,10 +181,10 @@ def waterfall(rows: list[tuple[str, Estimate]], title: str, name: str) -> str:
 def _bar(label: str, estimate: Estimate, scale: Scale, start: float, y: float, *, whole: bool) -> str:
     left, right = sorted((scale(start), scale(start * estimate.ratio)))
     kind = "same" if whole else "faster" if estimate.ratio >= 1 else "slower"
-    bounds = f"  ({ratio(estimate.low)} to {ratio(estimate.high)})" if estimate.low is not None else ""
+    reach = f"  ({bounds(estimate.low, estimate.high)})" if estimate.low is not None else ""
     return (
         f'<g class="{kind}"><rect x="{left:.1f}" y="{y:.1f}" width="{max(1.0, right - left):.1f}" '
         f'height="{_ROW - 10:.1f}" class="mark"/></g>'
         + text(_LEFT - 12, y + 14, label, "end bold" if whole else "end", 34)
-        + text(_WIDTH - _RIGHT + 14, y + 14, f"{ratio(estimate.ratio)}{bounds}")
+        + text(_WIDTH - _RIGHT + 14, y + 14, f"{ratio(estimate.ratio)}{reach}")
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from envmatrix.report.attributed import bars_of, steps_of, waterfall
+from envmatrix.report.attributed import bars_of, steps_of, title_of, waterfall
 from envmatrix.report.cautions import effect_note
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import forest
@@ -15,7 +15,7 @@ from envmatrix.report.heat import heat_map, heat_style
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.summary import Summary, reference_name
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
-from envmatrix.report.text import clean, count, interval, one_line, p_value, ratio
+from envmatrix.report.text import bounds, clean, count, interval, one_line, p_value, ratio
 from envmatrix.report.timeline import colour_of, timeline
 from envmatrix.stats.attribution import Attribution
 from envmatrix.stats.metrics import show_bytes, show_seconds
@@ -29,6 +29,7 @@ SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _FILTERS = {
     "clean": clean, "one_line": one_line, "ratio": ratio, "interval": interval, "p_value": p_value,
     "reference": reference_name, "note": effect_note, "heat": heat_style, "seconds": show_seconds,
+    "bounds": bounds,
 }  # fmt: skip
 
 
@@ -117,8 +118,9 @@ def _attributed(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
 
     found: list[tuple[str, str, Attribution | None]] = []
     for number, item in enumerate(summary.attributions):
-        title = f"What brings the gain of {item.best}: {item.workload} on {item.engine}"
-        found.append((title, Markup(waterfall(bars_of(item), title, f"w{number}")), item))  # noqa: S704
+        title = title_of(item)
+        figure = waterfall(bars_of(item), title, f"w{number}") if item.shares else ""
+        found.append((title, Markup(figure), item))  # noqa: S704
     for number, (name, steps) in enumerate(summary.ladders.items()):
         title = f"What each step adds: {name}"
         found.append((title, Markup(waterfall(steps_of(steps), title, f"l{number}")), None))  # noqa: S704

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from envmatrix.report.attributed import AttributionTable, attribution_tables
 from envmatrix.report.cautions import effect_note
 from envmatrix.report.operators import OperatorTable
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Row, Summary, published_cells, reference_name
 from envmatrix.report.text import NONE, count, interval, markdown_cell, ratio
-from envmatrix.stats.metrics import MEMORY, show_seconds
+from envmatrix.stats.metrics import MEMORY
 from envmatrix.stats.nodes import CANCELS, NodeReport
 
 
@@ -53,23 +54,22 @@ def group_markdown(group: Group) -> str:
 
 def operators_markdown(found: OperatorTable) -> str:
     """Return the section that says which operators each environment made faster."""
-    names = [markdown_cell(name) for name in (found.reference, *found.environments)]
-    head = ("operator", "share of the time", f"time a step, {names[0]}", *names[1:])
-    rows = [
-        (
-            row.name,
-            f"{row.share:.1%}",
-            show_seconds(row.reference_s),
-            *(ratio(row.speedups[name]) for name in found.environments),
-        )
-        for row in found.rows
-    ]
-    title = f"## Operators: {markdown_cell(found.workload)} on {found.engine}, speed-up over {names[0]}"
-    return f"{title}\n\n{table(head, rows)}\n\nFrom a profiled pass of its own; no intervals.\n"
+    below = "From a profiled pass of its own; no intervals."
+    return f"## {markdown_cell(found.title)}\n\n{_section(found.table())}\n\n{below}\n"
+
+
+def attribution_markdown(found: AttributionTable) -> str:
+    """Return the section that says which factor or step brings how much."""
+    notes = "\n\n".join(markdown_cell(note) for note in found.notes)
+    return f"## {markdown_cell(found.title)}\n\n{_section(found.table)}\n\n{notes}\n"
+
+
+def _section(found: PlainTable) -> str:
+    return table(tuple(markdown_cell(name) for name in found.head), found.rows)
 
 
 def _plain(title: str, found: PlainTable | None, below: str) -> str:
-    return f"## {title}\n\n{table(found.head, found.rows)}\n\n{below}\n" if found else ""
+    return f"## {title}\n\n{_section(found)}\n\n{below}\n" if found else ""
 
 
 def nodes_markdown(found: NodeReport) -> str:
@@ -109,6 +109,7 @@ def to_markdown(summary: Summary) -> str:
         f"(95 %, max-t over {count(len(summary.plan.arms), 'arm')}, paired by block)."
     )
     parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
+    parts += [attribution_markdown(item) for item in attribution_tables(summary.attributions, summary.ladders)]
     parts += [operators_markdown(found) for found in summary.operators]
     parts += [nodes_markdown(found) for found in summary.nodes]
     below = "Medians, and in brackets the ratio to the reference with its interval: above 1 is better."

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from envmatrix.plan import Arm
+from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.text import ratio
+from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.samples import ArmFacts, Samples
 
 _MOST = 12
@@ -41,6 +44,25 @@ class OperatorTable:
     reference: str
     environments: tuple[str, ...]
     rows: tuple[OperatorRow, ...]
+
+    @property
+    def title(self) -> str:
+        """Return the heading of the table."""
+        return f"Operators: {self.workload} on {self.engine}, speed-up over {self.reference}"
+
+    def table(self, most: int = _MOST) -> PlainTable:
+        """Return the ``most`` expensive operators as texts."""
+        head = ("operator", "share of the time", f"time a step, {self.reference}", *self.environments)
+        rows = (
+            (
+                row.name,
+                f"{row.share:.1%}",
+                show_seconds(row.reference_s),
+                *(ratio(row.speedups[name]) for name in self.environments),
+            )
+            for row in self.rows[:most]
+        )
+        return PlainTable(head, tuple(rows))
 
 
 def _medians(facts: ArmFacts) -> dict[str, float]:

@@ -8,6 +8,7 @@ from rich.console import Group as Stack
 from rich.table import Table
 from rich.text import Text
 
+from envmatrix.report.attributed import attribution_tables
 from envmatrix.report.cautions import effect_note
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
@@ -16,6 +17,7 @@ from envmatrix.report.text import NONE, clean, interval, one_line, ratio
 from envmatrix.stats.metrics import MEMORY
 
 _STYLE = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
+_MOST_OPERATORS = 5
 
 
 def _cells(row: Row, group: Group) -> list[Text]:
@@ -79,12 +81,24 @@ def group_lines(group: Group) -> list[Text]:
 def _plain(title: str, found: PlainTable | None) -> list[RenderableType]:
     if found is None:
         return []
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     for number, name in enumerate(found.head):
-        table.add_column(name, justify="right" if number else "left", no_wrap=number == 0)
+        table.add_column(Text(one_line(name, 60)), justify="right" if number else "left", overflow="fold")
     for row in found.rows:
         table.add_row(*(Text(one_line(cell, 60)) for cell in row))
-    return [table]
+    return [Text(clean(title), style="italic"), table]
+
+
+def _attribution(summary: Summary) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for found in attribution_tables(summary.attributions, summary.ladders):
+        parts += [*_plain(found.title, found.table), *(Text(clean(note)) for note in found.notes), Text()]
+    return parts
+
+
+def _operators(summary: Summary) -> list[RenderableType]:
+    """Show the operators that cost most; report.md and report.html have more of them."""
+    return [part for found in summary.operators for part in _plain(found.title, found.table(_MOST_OPERATORS))]
 
 
 def _data_line(summary: Summary) -> list[Text]:
@@ -106,6 +120,7 @@ def to_renderable(summary: Summary) -> RenderableType:
     parts: list[RenderableType] = []
     for group in summary.groups:
         parts += [group_table(group), *group_lines(group), Text()]
+    parts += [*_attribution(summary), *_operators(summary)]
     parts += [Text(clean(found.line())) for found in summary.nodes]
     engines = _plain("the engines, medians (ratio above 1: better than the reference)", summary.engine_table)
     workloads = _plain("the workloads, medians", summary.workload_table)

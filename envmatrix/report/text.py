@@ -48,7 +48,12 @@ def interval(effect: Effect) -> str:
         return "no complete block"
     if effect.low is None or effect.high is None:
         return f"{effect.missing} more block{'s' * (effect.missing != 1)} needed" if effect.missing else NONE
-    return f"{_bound(effect.low)} to {_bound(effect.high)}"
+    return bounds(effect.low, effect.high)
+
+
+def bounds(low: float | None, high: float | None) -> str:
+    """Format both ends of an interval, a dash where there is none."""
+    return NONE if low is None or high is None else f"{_bound(low)} to {_bound(high)}"
 
 
 def _bound(value: float) -> str:

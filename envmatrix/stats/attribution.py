@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm
-from envmatrix.stats.effects import CONFIDENCE
+from envmatrix.stats.effects import CONFIDENCE, Effect, Flag
 from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import logs_of
+from envmatrix.stats.pairing import logs_of, mean_copies, paired
 from envmatrix.stats.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -22,6 +22,7 @@ Levels = Mapping[str, str]
 _RESAMPLES = 10_000
 _SEED = 20_260_102
 _MOST_FACTORS = 12
+_LEAST_BLOCKS = 3
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The attribution of one factorial design. ``shares`` multiply up to ``total``."""
+    """The attribution of one factorial design. ``shares`` multiply up to ``total``, the best one's own speed-up."""
 
     workload: str
     engine: str
@@ -74,15 +75,36 @@ class Attribution:
     blocks: int
 
 
+def _no_copies() -> Floats:
+    return np.empty((0, 0))
+
+
 @dataclass(frozen=True)
 class Cells:
-    """A full factorial: one row of ``logs`` (cells x blocks, better upwards) for each combination of levels."""
+    """A full factorial: one row of ``logs`` (cells x blocks, better upwards) for each combination of levels.
+
+    The first cell is the reference; ``copies`` (copies x blocks) are further observations of it, the controls.
+    NaN where a trial is missing; no block lacks the reference.
+    """
 
     factors: tuple[str, ...]
     levels: tuple[tuple[str, ...], ...]
     cells: tuple[tuple[str, ...], ...]
     names: tuple[str, ...]
     logs: Floats
+    copies: Floats = field(default_factory=_no_copies)
+
+    @property
+    def gains(self) -> Floats:
+        """Log ratios over the mean of the reference's copies, as in the table of effects (cells x blocks)."""
+        return gains_of(self.logs, self.copies)
+
+
+def gains_of(logs: Floats, copies: Floats) -> Floats:
+    """Return the log ratios of ``logs`` (rows, blocks) over the first row and its copies; that row's own are 0."""
+    first = logs[:1]
+    reference = mean_copies(np.vstack([first, copies])) if copies.size else first[0]
+    return np.vstack([np.zeros_like(first), logs[1:] - reference])
 
 
 def find_cells(
@@ -91,9 +113,10 @@ def find_cells(
     """Arrange the arms of one workload and engine as a full factorial; None when they are not one.
 
     ``environments`` gives each environment's levels. The first arm is the baseline: its levels are the
-    references. Controls are left out, so that every cell has one trial a block; only blocks with all cells
-    count.
+    references. Its controls are further trials of that cell, as in the table of effects. Blocks without a
+    baseline are left out.
     """
+    controls = [arm.name for arm in arms if arm.is_control and arm.reference == arms[0].name]
     arms = [arm for arm in arms if not arm.is_control and arm.runs in environments]
     if not arms:
         return None
@@ -104,10 +127,19 @@ def find_cells(
     full = math.prod(len(names) for names in options)
     if not varied or len(varied) > _MOST_FACTORS or len(set(cells)) != len(cells) or full != len(cells):
         return None
-    logs = metric.sign * np.array([logs_of(samples.of(arm.name, metric.name)) for arm in arms])
-    whole = np.isfinite(logs).all(axis=0)
+    logs, copies = signed_logs([arm.name for arm in arms], controls, samples, metric)
     names = tuple(arm.environment for arm in arms)
-    return Cells(tuple(varied), tuple(options), tuple(cells), names, logs[:, whole])
+    return Cells(tuple(varied), tuple(options), tuple(cells), names, logs, copies)
+
+
+def signed_logs(
+    arms: Sequence[str], controls: Sequence[str], samples: Samples, metric: Metric
+) -> tuple[Floats, Floats]:
+    """Return the logs of arms and of controls, better upwards, in the blocks that have the first arm."""
+    index = [samples.arms.index(name) for name in (*arms, *controls)]
+    logs = metric.sign * logs_of(samples.table[metric.name][index])
+    logs = logs[:, np.isfinite(logs[0])]
+    return logs[: len(arms)], logs[len(arms) :]
 
 
 def _weights(cells: Cells, wanted: Mapping[int, str]) -> Floats:
@@ -124,18 +156,41 @@ def _weights(cells: Cells, wanted: Mapping[int, str]) -> Floats:
     return weights
 
 
-def residual_variance(logs: Floats) -> tuple[float, int]:
-    """Return the variance left over after cells and blocks (two-way analysis of variance), and its freedom."""
-    rows, blocks = logs.shape
-    rest = logs - logs.mean(axis=1, keepdims=True) - logs.mean(axis=0, keepdims=True) + logs.mean()
-    freedom = (rows - 1) * (blocks - 1)
-    return (float((rest**2).sum() / freedom) if freedom else math.nan), freedom
+def residual_variance(logs: Floats, copies: Floats) -> tuple[float, int]:
+    """Return the variance that cells and blocks leave over (least squares), and its degrees of freedom.
+
+    ``copies`` are further rows of the first cell. Block effects are eliminated first, so that the system to be
+    solved is as large as the number of cells; any trial may be missing.
+    """
+    rows = np.vstack([logs, copies]) if copies.size else logs
+    member = np.zeros((len(logs), len(rows)))
+    member[[*range(len(logs)), *[0] * (len(rows) - len(logs))], range(len(rows))] = 1.0
+    there = np.isfinite(rows)
+    values = np.where(there, rows, 0.0)
+    counts, in_block = member @ there, there.sum(axis=0)
+    shares = counts / in_block
+    system = np.diag(counts.sum(axis=1)) - shares @ counts.T
+    right = member @ values.sum(axis=1) - shares @ values.sum(axis=0)
+    effects, _, rank, _ = np.linalg.lstsq(system, right, rcond=1e-10)
+    blocks = (values.sum(axis=0) - effects @ counts) / in_block
+    rest = np.where(there, rows - (member.T @ effects)[:, None] - blocks, 0.0)
+    freedom = int(there.sum()) - rows.shape[1] - int(rank)
+    return (float((rest**2).sum() / freedom) if freedom > 0 else math.nan), freedom
 
 
-def contrasts(cells: Cells) -> tuple[Contrast, ...]:
+def _size(cells: Cells, weights: Floats) -> float:
+    """Return the variance of ``weights @ mean gains`` in units of a trial's; gains of a block share its reference."""
+    there = np.isfinite(cells.gains[1:])
+    each = weights[1:, None] * there / there.sum(axis=1, keepdims=True)
+    copies = 1 + (np.isfinite(cells.copies).sum(axis=0) if cells.copies.size else np.zeros(there.shape[1]))
+    return float((each**2).sum() + (each.sum(axis=0) ** 2 / copies).sum())
+
+
+def contrasts(cells: Cells, needed: int = 2) -> tuple[Contrast, ...]:
     """Return all main effects and two-way interactions; their intervals hold together (Bonferroni).
 
-    The model is log time = block + cell + error, as ordinary least squares fits it; needs 2 complete blocks.
+    The model is log time = block + cell + error. Estimates are made of the cells' mean gains, which is what least
+    squares gives where no trial is missing. Below ``needed`` pairs of any cell there is no interval.
     """
     positions = range(len(cells.factors))
     wanted: list[dict[int, str]] = [{i: level} for i in positions for level in cells.levels[i][1:]]
@@ -145,29 +200,29 @@ def contrasts(cells: Cells) -> tuple[Contrast, ...]:
         for one in cells.levels[i][1:]
         for other in cells.levels[j][1:]
     ]
-    if cells.logs.shape[1] < 2:
-        return ()
-    variance, freedom = residual_variance(cells.logs)
-    means, blocks = cells.logs.mean(axis=1), cells.logs.shape[1]
-    asked = 1.0 - (1.0 - CONFIDENCE) / (2 * len(wanted))
-    reach = student_quantile(freedom + 1, asked)
-    return tuple(
-        _contrast(cells, item, means, math.sqrt(variance / blocks), reach, freedom, len(wanted)) for item in wanted
-    )
+    summed = paired(cells.gains)
+    variance, freedom = residual_variance(cells.logs, cells.copies)
+    if summed.blocks.min() < max(2, needed):
+        variance = math.nan
+    return tuple(_contrast(cells, item, summed.mean, variance, freedom, len(wanted)) for item in wanted)
 
 
 def _contrast(
-    cells: Cells, wanted: Mapping[int, str], means: Floats, error: float, reach: float, freedom: int, family: int
+    cells: Cells, wanted: Mapping[int, str], means: Floats, variance: float, freedom: int, family: int
 ) -> Contrast:
     from scipy.special import stdtr
 
     weights = _weights(cells, wanted)
     value = float(weights @ means)
-    size = error * float(np.sqrt((weights**2).sum()))
-    p = float(2.0 * stdtr(freedom, -abs(value) / size)) if size > 0 else (0.0 if value else 1.0)
     levels = tuple((cells.factors[i], level) for i, level in wanted.items())
-    estimate = Estimate(math.exp(value), math.exp(value - reach * size), math.exp(value + reach * size))
-    return Contrast(levels, estimate, min(1.0, p * family))
+    if not math.isfinite(variance):
+        return Contrast(levels, Estimate(math.exp(value), None, None), None)
+    error = math.sqrt(variance * _size(cells, weights))
+    reach = error * student_quantile(freedom + 1, 1.0 - (1.0 - CONFIDENCE) / (2 * family))
+    p = float(2.0 * stdtr(freedom, -abs(value) / error)) if error > 0 else (0.0 if value else 1.0)
+    return Contrast(
+        levels, Estimate(math.exp(value), math.exp(value - reach), math.exp(value + reach)), min(1.0, p * family)
+    )
 
 
 def shapley_weights(cells: Cells, best: int) -> dict[int, Floats]:
@@ -193,49 +248,67 @@ def shapley_weights(cells: Cells, best: int) -> dict[int, Floats]:
     return weights
 
 
-def resampled(values: Floats) -> Estimate:
-    """Return the ratio of (blocks,) log values with an interval from resampling the blocks.
+def resampled(gains: Floats, weights: Floats, needed: int = _LEAST_BLOCKS) -> Estimate:
+    """Return the ratio that ``weights`` make of the mean ``gains`` (rows, blocks), its interval by resampling blocks.
 
     The percentiles are expanded to what Student's t would ask for, as plain ones are too narrow for few
-    blocks (Hesterberg 2015). Fewer than 3 blocks give no interval.
+    blocks (Hesterberg 2015). A row with fewer than ``needed`` blocks gives no interval.
     """
-    blocks, mean = len(values), float(values.mean())
-    if blocks < 3:
-        return Estimate(math.exp(mean), None, None)
+    gains, weights = gains[weights != 0], weights[weights != 0]
+    ratio = math.exp(float(weights @ paired(gains).mean))
+    there = np.isfinite(gains)
+    pairs, blocks = int(there.sum(axis=1).min(initial=gains.shape[1])), gains.shape[1]
+    if pairs < max(_LEAST_BLOCKS, needed):
+        return Estimate(ratio, None, None)
     from scipy.special import ndtr
 
-    tail = float(ndtr(-math.sqrt(blocks / (blocks - 1)) * student_quantile(blocks, (1 + CONFIDENCE) / 2)))
-    chance = np.random.default_rng(_SEED)
-    draws = values[chance.integers(0, blocks, (_RESAMPLES, blocks))].mean(axis=1)
-    low, high = np.quantile(draws, [tail, 1.0 - tail])
-    return Estimate(math.exp(mean), math.exp(float(low)), math.exp(float(high)))
+    tail = float(ndtr(-math.sqrt(pairs / (pairs - 1)) * student_quantile(pairs, (1 + CONFIDENCE) / 2)))
+    chosen = np.random.default_rng(_SEED).multinomial(blocks, [1 / blocks] * blocks, _RESAMPLES).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a draw may have none of a row's blocks
+        means = (chosen @ np.where(there, gains, 0.0).T) / (chosen @ there.T.astype(np.float64))
+    low, high = np.nanquantile(means @ weights, [tail, 1.0 - tail])
+    return Estimate(ratio, math.exp(float(low)), math.exp(float(high)))
 
 
-def attribute(cells: Cells, workload: str, engine: str) -> Attribution | None:
-    """Share out the gain of the cell with the highest mean speed; None without a complete block.
+def _whole(name: str, at: int, gains: Floats, table: Mapping[str, Effect], needed: int) -> Estimate:
+    """Return the gain of row ``at``: that of the table of effects, whose interval holds whichever was picked."""
+    if at == 0:
+        return Estimate(1.0, None, None)
+    effect = table.get(name)
+    if effect and effect.ratio is not None:
+        return Estimate(effect.ratio, effect.low, effect.high)
+    return resampled(gains, np.eye(len(gains))[at], needed)
 
-    The best cell is chosen by the same data, so its total gain is somewhat flattered; the simultaneous
-    interval of that environment is in the table of effects.
+
+def attribute(
+    cells: Cells, workload: str, engine: str, table: Mapping[str, Effect] | None = None, needed: int = _LEAST_BLOCKS
+) -> Attribution | None:
+    """Share out the gain of the fastest cell that did equal work; None where a cell has no pair.
+
+    ``table`` holds the effects of environments against the reference cell: the whole gain is the one there. Below
+    ``needed`` pairs there are no intervals.
     """
-    if cells.logs.shape[1] == 0:
+    table = table or {}
+    gains = cells.gains
+    summed = paired(gains)
+    if not summed.blocks.all():
         return None
-    best = int(np.argmax(cells.logs.mean(axis=1)))
-    reference = next(i for i, cell in enumerate(cells.cells) if cell == tuple(o[0] for o in cells.levels))
-    total = cells.logs[best] - cells.logs[reference]
-    gain = float(total.mean())
+    unequal = [name in table and Flag.UNEQUAL_WORK in table[name].flags for name in cells.names]
+    best = int(np.argmax(np.where(unequal, -np.inf, summed.mean)))
+    gain = float(summed.mean[best])
     shares = [
         Share(
             cells.factors[factor],
             cells.cells[best][factor],
-            resampled(weights @ cells.logs),
-            float((weights @ cells.logs).mean()) / gain if gain > 0 else None,
+            resampled(gains, weights, needed),
+            float(weights @ summed.mean) / gain if gain > 0 else None,
         )
         for factor, weights in shapley_weights(cells, best).items()
     ]
     shares.sort(key=lambda share: -share.gain.ratio)
-    return Attribution(
-        workload, engine, cells.names[best], resampled(total), tuple(shares), contrasts(cells), cells.logs.shape[1]
-    )
+    total = _whole(cells.names[best], best, gains, table, needed)
+    found = contrasts(cells, needed)
+    return Attribution(workload, engine, cells.names[best], total, tuple(shares), found, int(summed.blocks.max()))
 
 
 @dataclass(frozen=True)
@@ -248,16 +321,23 @@ class Step:
     so_far: Estimate
 
 
-def ladder_steps(names: Sequence[str], logs: Floats) -> tuple[Step, ...]:
-    """Return what each step of a ladder adds; ``logs`` is (rungs, blocks), better upwards, baseline first.
+def ladder_steps(
+    names: Sequence[str], gains: Floats, table: Mapping[str, Effect] | None = None, needed: int = _LEAST_BLOCKS
+) -> tuple[Step, ...]:
+    """Return what each step of a ladder adds; ``gains`` is (rungs, blocks) over the baseline, its own row first.
 
-    Blocks that lack a rung are left out of all, so that the steps multiply up to the whole. Intervals hold
-    for each step alone.
+    Each rung is compared with the baseline as in the table of effects, and a step is the difference of two, so
+    that the steps multiply up to the whole. Intervals of steps hold for each alone.
     """
-    logs = logs[:, np.isfinite(logs).all(axis=0)]
-    if logs.shape[1] == 0:
+    if not paired(gains).blocks.all():
         return ()
+    rungs = np.eye(len(names))
     return tuple(
-        Step(names[i], names[i - 1], resampled(logs[i] - logs[i - 1]), resampled(logs[i] - logs[0]))
+        Step(
+            names[i],
+            names[i - 1],
+            resampled(gains, rungs[i] - rungs[i - 1] * (i > 1), needed),
+            _whole(names[i], i, gains, table or {}, needed),
+        )
         for i in range(1, len(names))
     )

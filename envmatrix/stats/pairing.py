@@ -57,12 +57,16 @@ def logs_of(values: Floats) -> Floats:
         return np.where(values > 0, np.log(values), np.nan)
 
 
-def reference_logs(copies: Floats) -> Floats:
-    """Return the mean log over the copies (c, blocks) of a reference; NaN where the first one is missing."""
-    logs = logs_of(copies)
+def mean_copies(logs: Floats) -> Floats:
+    """Return the mean over the logs (c, blocks) of a reference's copies; NaN where the first one is missing."""
     there = np.isfinite(logs)
     mean = np.where(there, logs, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
     return np.where(there[0], mean, np.nan)
+
+
+def reference_logs(copies: Floats) -> Floats:
+    """Return the mean log over the copies (c, blocks) of a reference; NaN where the first one is missing."""
+    return mean_copies(logs_of(copies))
 
 
 def log_ratios(arms: Floats, copies: Floats, metric: Metric) -> Floats:

@@ -7,8 +7,18 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from envmatrix.stats.attribution import Cells, attribute, contrasts, find_cells, ladder_steps, resampled
+from envmatrix.stats.attribution import (
+    Cells,
+    attribute,
+    contrasts,
+    find_cells,
+    gains_of,
+    ladder_steps,
+    resampled,
+    residual_variance,
+)
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.samples import fold
 from tests.synthetic import Machine, make_plan, make_trials
@@ -19,7 +29,7 @@ TRUTH = {"intel": 0.02, "llvm": -0.04, "tcmalloc": 0.2, "on": 0.05}
 TOGETHER = {("intel", "tcmalloc"): -0.06}
 
 
-def made_cells(noise=0.02, blocks=8, seed=1):
+def made_cells(noise=0.02, blocks=8, seed=1, copies=0):
     chance = np.random.default_rng(seed)
     cells = tuple(itertools.product(*LEVELS))
     gains = [
@@ -29,16 +39,26 @@ def made_cells(noise=0.02, blocks=8, seed=1):
     ]
     weather = np.cumsum(chance.normal(0, 0.1, blocks))
     logs = np.array(gains)[:, None] + weather + chance.normal(0, noise, (len(cells), blocks))
-    return Cells(FACTORS, LEVELS, cells, tuple("+".join(cell) for cell in cells), logs)
+    controls = weather + chance.normal(0, noise, (copies, blocks))
+    return Cells(FACTORS, LEVELS, cells, tuple("+".join(cell) for cell in cells), logs, controls)
 
 
-def test_main_effects_and_interactions_are_those_of_statsmodels():
+def least_squares(cells):
+    """Return statsmodels' fit of log = cell + block + error to the trials that are there."""
     api = pytest.importorskip("statsmodels.api")
-    cells = made_cells()
     rows, blocks = cells.logs.shape
-    of_cell = np.repeat(np.eye(rows), blocks, axis=0)
-    of_block = np.tile(np.eye(blocks)[:, 1:], (rows, 1))
-    fit = api.OLS(cells.logs.ravel(), np.hstack([of_cell, of_block])).fit()
+    logs = np.vstack([cells.logs, cells.copies])
+    of_cell = np.repeat(np.vstack([np.eye(rows), *[np.eye(rows)[:1]] * len(cells.copies)]), blocks, axis=0)
+    of_block = np.tile(np.eye(blocks)[:, 1:], (len(logs), 1))
+    there = np.isfinite(logs).ravel()
+    return api.OLS(logs.ravel()[there], np.hstack([of_cell, of_block])[there]).fit()
+
+
+@pytest.mark.parametrize("copies", [0, 1, 2])
+def test_main_effects_and_interactions_are_those_of_statsmodels(copies):
+    cells = made_cells(copies=copies)
+    rows, blocks = cells.logs.shape
+    fit = least_squares(cells)
     found = contrasts(cells)
     assert len(found) == 4 + 5
     for contrast in found:
@@ -56,8 +76,41 @@ def test_main_effects_and_interactions_are_those_of_statsmodels():
         assert contrast.p == pytest.approx(min(1.0, float(test.pvalue) * len(found)), rel=1e-6, abs=1e-15)
 
 
-def test_shares_multiply_up_to_the_whole_gain_of_the_best():
-    found = attribute(made_cells(), "cnn", "local")
+def test_the_noise_left_over_is_that_of_statsmodels_whatever_is_missing():
+    cells = made_cells(copies=1)
+    cells.logs[[3, 3, 7], [1, 2, 5]] = np.nan
+    cells.copies[0, [0, 4]] = np.nan
+    fit = least_squares(cells)
+    variance, freedom = residual_variance(cells.logs, cells.copies)
+    assert (variance, freedom) == (pytest.approx(fit.mse_resid), fit.df_resid)
+
+
+def test_with_trials_missing_true_effects_are_inside_their_intervals_and_these_are_no_wider_than_needed():
+    errors, widths, missed = [], [], 0
+    truth = TRUTH["tcmalloc"] + TOGETHER["intel", "tcmalloc"] / 3
+    for seed in range(200):
+        cells = made_cells(seed=seed, copies=1)
+        cells.logs[[1, 1, 6], [1, 2, 5]] = np.nan
+        cells.copies[0, [0, 3, 4]] = np.nan
+        found = next(item for item in contrasts(cells) if item.levels == (("malloc", "tcmalloc"),)).estimate
+        missed += not math.log(found.low) < truth < math.log(found.high)
+        errors.append(math.log(found.ratio) - truth)
+        widths.append(math.log(found.high / found.low) / 2)
+    freedom = residual_variance(cells.logs, cells.copies)[1]
+    said = np.mean(widths) / stats.t.ppf(1 - 0.025 / 9, freedom)
+    assert missed <= 4
+    assert said == pytest.approx(np.std(errors), rel=0.15)
+
+
+def test_a_control_makes_effects_more_exact():
+    alone, both = contrasts(made_cells()), contrasts(made_cells(copies=1))
+    width = [math.log(found[0].estimate.high / found[0].estimate.low) for found in (alone, both)]
+    assert width[1] < width[0]
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_shares_multiply_up_to_the_whole_gain_of_the_best(copies):
+    found = attribute(made_cells(copies=copies), "cnn", "local")
     assert found.best == "gnu+tcmalloc+on"
     assert math.prod(share.gain.ratio for share in found.shares) == pytest.approx(found.total.ratio)
     assert sum(share.part for share in found.shares) == pytest.approx(1.0)
@@ -84,7 +137,7 @@ def test_true_effects_are_inside_their_intervals_in_19_of_20_runs():
 
 def test_resampled_intervals_of_few_blocks_are_wide_enough():
     chance = np.random.default_rng(3)
-    intervals = [resampled(chance.normal(0.1, 0.03, 7)) for _ in range(400)]
+    intervals = [resampled(chance.normal(0.1, 0.03, (1, 7)), np.ones(1)) for _ in range(400)]
     missed = sum(not i.low <= math.exp(0.1) <= i.high for i in intervals)
     assert missed / 400 < 0.09
 
@@ -109,7 +162,7 @@ def test_the_steps_of_a_ladder_multiply_up_to_the_whole():
     chance = np.random.default_rng(1)
     logs = np.log([[1.0], [1.1], [1.32], [1.3]]) + chance.normal(0, 0.01, (4, 9))
     logs[2, 4] = np.nan
-    steps = ladder_steps(("baseline", "a", "b", "c"), logs)
+    steps = ladder_steps(("baseline", "a", "b", "c"), gains_of(logs, chance.normal(0, 0.01, (1, 9))))
     assert math.prod(step.added.ratio for step in steps) == pytest.approx(steps[-1].so_far.ratio)
     assert [step.before for step in steps] == ["baseline", "a", "b"]
     assert ladder_steps(("baseline", "a"), np.full((2, 3), np.nan)) == ()
