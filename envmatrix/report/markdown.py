@@ -54,7 +54,9 @@ def group_markdown(group: Group) -> str:
 
 def operators_markdown(found: OperatorTable) -> str:
     """Return the section that says which operators each environment made faster."""
-    below = "From a profiled pass of its own; no intervals."
+    below = (
+        f"Share and time are those of {markdown_cell(found.reference)}. From a profiled pass of its own; no intervals."
+    )
     return f"## {markdown_cell(found.title)}\n\n{_section(found.table())}\n\n{below}\n"
 
 

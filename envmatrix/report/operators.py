@@ -52,7 +52,7 @@ class OperatorTable:
 
     def table(self, most: int = _MOST) -> PlainTable:
         """Return the ``most`` expensive operators as texts."""
-        head = ("operator", "share of the time", f"time a step, {self.reference}", *self.environments)
+        head = ("operator", "share", "time a step", *self.environments)
         rows = (
             (
                 row.name,

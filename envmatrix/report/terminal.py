@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.console import Group as Stack
@@ -18,6 +20,10 @@ from envmatrix.stats.metrics import MEMORY
 
 _STYLE = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
 _MOST_OPERATORS = 5
+_MEDIAN = 4
+#: Columns that may be folded, to how much at first and at last.
+_TEXTS = ("environment", "published", "notes")
+_FOLDED, _LEAST = 24, 11
 
 
 def _cells(row: Row, group: Group) -> list[Text]:
@@ -39,24 +45,40 @@ def _cells(row: Row, group: Group) -> list[Text]:
     return cells
 
 
-def group_table(group: Group) -> Table:
+def _needed(head: Sequence[str], rows: Sequence[Sequence[Text]], shown: Sequence[int], folded: int) -> int:
+    """Return the width of a table whose texts are folded to ``folded`` columns, and its figures not at all."""
+    longest = {at: max(len(head[at]), *(row[at].cell_len for row in rows)) for at in shown}
+    widths = (min(size, folded) if head[at] in _TEXTS else size for at, size in longest.items())
+    return sum(widths) + 3 * len(shown) + 1
+
+
+def _shown(head: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -> list[int]:
+    """Return the columns to show: a narrow terminal does without memory, then others, until the rest fits."""
+    noted = any(row[-1].plain for row in rows)
+    shown = [at for at in range(len(head)) if noted or head[at] != "notes"]
+    optional = (("memory", _FOLDED), (head[_MEDIAN], _FOLDED), ("notes", _LEAST), ("accuracy", _LEAST))
+    for name, folded in optional:
+        if _needed(head, rows, shown, folded) > width:
+            shown = [at for at in shown if head[at] != name]
+    return shown
+
+
+def group_table(group: Group, width: int) -> Table:
     """Return one group's table, best environment first, the control last; it fits a terminal of 80 columns."""
     table = Table(title=Text(clean(group.title)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("environment", overflow="fold", min_width=11)
-    for name in ("speed-up", "95 % interval"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for name in (group.metric.unit or group.metric.label, "memory", "blocks"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("accuracy", "published") if group.has_published else ():
-        table.add_column(name, justify="right", no_wrap=True)
-    rows = [(row, _cells(row, group)) for row in group.all_rows]
-    noted = any(cells[-1].plain for _, cells in rows)
-    if noted:
-        table.add_column("notes", overflow="fold")
-    for row, cells in rows:
+    published = ("accuracy", "published") if group.has_published else ()
+    head = ("environment", "speed-up", "95 % interval", "verdict", group.metric.unit or group.metric.label, "memory",
+            "blocks", *published, "notes")  # fmt: skip
+    cells = [_cells(row, group) for row in group.all_rows]
+    shown = _shown(head, cells, width)
+    for name in (head[at] for at in shown):
+        if name in _TEXTS:
+            table.add_column(name, overflow="fold", min_width=_LEAST)
+        else:
+            table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
+    for row, texts in zip(group.all_rows, cells, strict=True):
         style = "dim" if row is group.control else ("bold" if row is group.best else "")
-        table.add_row(*(cells if noted else cells[:-1]), style=style)
+        table.add_row(*(texts[at] for at in shown), style=style)
     return table
 
 
@@ -78,27 +100,55 @@ def group_lines(group: Group) -> list[Text]:
     return lines
 
 
-def _plain(title: str, found: PlainTable | None) -> list[RenderableType]:
+def _turned(found: PlainTable) -> PlainTable:
+    """Return the table with its rows as columns."""
+    columns = list(zip(found.head, *found.rows, strict=True))
+    return PlainTable(columns[0], tuple(columns[1:]))
+
+
+def _natural(found: PlainTable) -> int:
+    columns = zip(found.head, *found.rows, strict=True)
+    return 1 + sum(3 + max(map(len, column)) for column in columns)
+
+
+def _widths(found: PlainTable, width: int) -> list[int]:
+    """Return the columns' widths: first names and then titles are folded where the table is too wide."""
+    names, *columns = zip(found.head, *found.rows, strict=True)
+    first = max(map(len, names))
+    bodies = [max(map(len, column[1:]), default=1) for column in columns]
+    if _natural(found) > width:
+        first = min(first, _FOLDED)
+    room = max(0, width - 4 - first - sum(body + 3 for body in bodies)) // max(1, len(bodies))
+    return [first, *(max(body, min(len(column[0]), body + room)) for body, column in zip(bodies, columns, strict=True))]
+
+
+def _plain(title: str, found: PlainTable | None, width: int) -> list[RenderableType]:
     if found is None:
         return []
+    found = PlainTable(
+        tuple(one_line(name, 60) for name in found.head),
+        tuple(tuple(one_line(cell, 60) for cell in row) for row in found.rows),
+    )
+    if _natural(found) > width and _natural(_turned(found)) <= width:
+        found = _turned(found)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    for number, name in enumerate(found.head):
-        table.add_column(Text(one_line(name, 60)), justify="right" if number else "left", overflow="fold")
+    for number, (name, size) in enumerate(zip(found.head, _widths(found, width), strict=True)):
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold", max_width=size)
     for row in found.rows:
-        table.add_row(*(Text(one_line(cell, 60)) for cell in row))
+        table.add_row(*(Text(cell) for cell in row))
     return [Text(clean(title), style="italic"), table]
 
 
-def _attribution(summary: Summary) -> list[RenderableType]:
+def _attribution(summary: Summary, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for found in attribution_tables(summary.attributions, summary.ladders):
-        parts += [*_plain(found.title, found.table), *(Text(clean(note)) for note in found.notes), Text()]
+        parts += [*_plain(found.title, found.table, width), *(Text(clean(note)) for note in found.notes), Text()]
     return parts
 
 
-def _operators(summary: Summary) -> list[RenderableType]:
+def _operators(summary: Summary, width: int) -> list[RenderableType]:
     """Show the operators that cost most; report.md and report.html have more of them."""
-    return [part for found in summary.operators for part in _plain(found.title, found.table(_MOST_OPERATORS))]
+    return [part for found in summary.operators for part in _plain(found.title, found.table(_MOST_OPERATORS), width)]
 
 
 def _data_line(summary: Summary) -> list[Text]:
@@ -115,18 +165,18 @@ def _caution_lines(summary: Summary) -> list[Text]:
     return lines
 
 
-def to_renderable(summary: Summary) -> RenderableType:
-    """Return everything that is printed at the end of a run."""
+def to_renderable(summary: Summary, width: int) -> RenderableType:
+    """Return everything that is printed at the end of a run, for a console of ``width`` columns."""
     parts: list[RenderableType] = []
     for group in summary.groups:
-        parts += [group_table(group), *group_lines(group), Text()]
-    parts += [*_attribution(summary), *_operators(summary)]
+        parts += [group_table(group, width), *group_lines(group), Text()]
+    parts += [*_attribution(summary, width), *_operators(summary, width)]
     parts += [Text(clean(found.line())) for found in summary.nodes]
-    engines = _plain("the engines, medians (ratio above 1: better than the reference)", summary.engine_table)
-    workloads = _plain("the workloads, medians", summary.workload_table)
+    engines = _plain("the engines, medians (ratio above 1: better than the reference)", summary.engine_table, width)
+    workloads = _plain("the workloads, medians", summary.workload_table, width)
     return Stack(*parts, *engines, *workloads, *_data_line(summary), *_caution_lines(summary))
 
 
 def present(summary: Summary, console: Console) -> None:
     """Print the tables, the noise floor, the best environment and the warnings."""
-    console.print(to_renderable(summary))
+    console.print(to_renderable(summary, console.width))

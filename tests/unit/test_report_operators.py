@@ -1,12 +1,15 @@
 """Which operators an environment made faster."""
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from envmatrix.report import summarise
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
+from envmatrix.report.terminal import present
 from envmatrix.store import RunFolder
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
@@ -47,6 +50,13 @@ def test_reports_show_it_and_escape_names(summary):
     for text in (to_html(summary), to_markdown(summary)):
         assert "aten::convolution" in text
         assert "fast<b>" not in text
+
+
+def test_the_terminal_shows_the_costly_ones(summary):
+    out = io.StringIO()
+    present(summary, Console(file=out, width=80, force_terminal=False))
+    (row,) = [line for line in out.getvalue().splitlines() if "aten::convolution" in line]
+    assert row.split() == ["aten::convolution", "80.0%", "2", "ms", "2.00"]
 
 
 def test_without_profiles_there_is_no_table(tmp_path):

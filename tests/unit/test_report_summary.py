@@ -89,6 +89,19 @@ def test_the_terminal_names_the_best_the_noise_floor_and_the_stand_in_data(made)
     assert "envmatrix export fast" in text
 
 
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_tables_fit_the_terminal(made, width):
+    long = "malloc-glibc-tuned+openmp-intel"
+    machine = Machine({long: 1.25}, loss={"slow": 0.9})
+    folder = made(machine, environments=(long, "slow"), workloads=("cnn", "mlp", "lstm", "transformer"))
+    out = io.StringIO()
+    present(summarise(folder), Console(file=out, width=width, force_terminal=False))
+    lines = out.getvalue().splitlines()
+    rows = [line for line in lines if line.startswith("  control ")]
+    assert all(line.split()[-1] == "8" for line in rows[:4]), "no column is cut off"
+    assert ("MiB" in "".join(rows)) == (width == 140)
+
+
 def test_an_environment_that_did_other_work_is_never_called_the_best(made):
     summary = summarise(made(Machine({"fast": 2.0, "slow": 1.3}, loss={"fast": 0.9})))
     assert summary.groups[0].best.arm.environment == "slow"
