@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from envmatrix import shape
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Arm, Plan, Slot
 
@@ -96,6 +97,7 @@ def run_from_json(body: dict[str, Any], file: Path) -> Run:
     """Read run.json's document; a newer schema or a missing key is a StoreError that names the file."""
     check_schema(body, file)
     try:
+        shape.RUN(body, "")
         fields = {key: value for key, value in body.items() if key in Run.__dataclass_fields__}
         fields["plan"] = _plan_from_json(fields["plan"])
         fields["command"] = tuple(fields.get("command", ()))
@@ -254,6 +256,7 @@ def trial_from_line(line: str, file: Path, number: int) -> Trial:
         ) from error
     check_schema(body, file, number)
     try:
+        shape.TRIAL(body, "")
         return Trial(**{key: value for key, value in body.items() if key in Trial.__dataclass_fields__})
     except TypeError as error:
         raise StoreError(f"this line is no trial ({error})", where=Where(file, number)) from error

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare two environments of one run, or two runs."""
+    from envmatrix.report.text import one_line
     from envmatrix.stats.comparison import compare_environments, compare_runs
     from envmatrix.stats.samples import read_samples
 
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         common.print_json(found.to_json())
     else:
-        common.print_text("\n".join(found.lines()))
+        common.print_text("\n".join(one_line(line, 1000) for line in found.lines()))
     return found.exit_code if arguments.fail_slower else ExitCode.FINE
 
 

@@ -22,6 +22,7 @@ class Kind(str, Enum):
     CONTROL_OFF = "control-off-1.0"
     UNEQUAL_WORK = "unequal-work"
     STAND_IN = "stand-in-data"
+    NO_NUMBER = "no-usable-number"
     FAILED = "failed-trials"
     INVALID = "invalid-trials"
     SKIPPED = "skipped-environment"
@@ -97,6 +98,17 @@ def _unequal_work(_run: Run, _samples: Samples, analysis: Analysis) -> Iterator[
             )  # fmt: skip
 
 
+def _no_number(run: Run, samples: Samples, analysis: Analysis) -> Iterator[Caution]:
+    for arm in run.plan.arms:
+        metric, ok = analysis.primary[arm.workload], samples.facts[arm.name].outcomes["ok"]
+        usable = int((samples.of(arm.name, metric.name) > 0).sum())
+        if usable < ok and not usable:
+            yield Caution(
+                Kind.NO_NUMBER, arm.name, f"none of {count(ok, 'trial')} that ended well has a {metric.label} above 0",
+                "a speed-up is a ratio of numbers above 0: look at the trial's record and the workload's `metric`",
+            )  # fmt: skip
+
+
 def _stand_in(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
     names = {name for fact in samples.facts.values() if fact.stand_in for name in fact.data}
     if names:
@@ -154,6 +166,7 @@ CHECKS: tuple[Callable[[Run, Samples, Analysis], Iterator[Caution]], ...] = (
     _control_off,
     _unequal_work,
     _few_blocks,
+    _no_number,
     _stand_in,
     _reasons(
         Kind.INVALID,

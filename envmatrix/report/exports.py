@@ -65,8 +65,10 @@ def _seconds(summary: Summary, arm: str) -> list[tuple[float, float]]:
     """Return (value, start) of each ok trial: seconds a sample, as pyperf knows times only."""
     rates = summary.samples.of(arm, "samples_per_s")
     started = summary.samples.of(arm, "started")
-    there = np.isfinite(rates) & (rates > 0)
-    pairs = zip((1.0 / rates[there]).tolist(), started[there].tolist(), strict=True)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        times = 1.0 / rates
+    there = np.isfinite(times) & (times > 0)
+    pairs = zip(times[there].tolist(), started[there].tolist(), strict=True)
     return [(value, when) for value, when in pairs]
 
 

@@ -14,7 +14,7 @@ from envmatrix.plan import Arm
 from envmatrix.stats.effects import CONFIDENCE, Effect, Flag
 from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import logs_of, mean_copies, paired
+from envmatrix.stats.pairing import logs_of, mean_copies, paired, ratio_of
 from envmatrix.stats.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -216,12 +216,12 @@ def _contrast(
     value = float(weights @ means)
     levels = tuple((cells.factors[i], level) for i, level in wanted.items())
     if not math.isfinite(variance):
-        return Contrast(levels, Estimate(math.exp(value), None, None), None)
+        return Contrast(levels, Estimate(ratio_of(value), None, None), None)
     error = math.sqrt(variance * _size(cells, weights))
     reach = error * student_quantile(freedom + 1, 1.0 - (1.0 - CONFIDENCE) / (2 * family))
     p = float(2.0 * stdtr(freedom, -abs(value) / error)) if error > 0 else (0.0 if value else 1.0)
     return Contrast(
-        levels, Estimate(math.exp(value), math.exp(value - reach), math.exp(value + reach)), min(1.0, p * family)
+        levels, Estimate(ratio_of(value), ratio_of(value - reach), ratio_of(value + reach)), min(1.0, p * family)
     )
 
 
@@ -255,7 +255,7 @@ def resampled(gains: Floats, weights: Floats, needed: int = _LEAST_BLOCKS) -> Es
     blocks (Hesterberg 2015). A row with fewer than ``needed`` blocks gives no interval.
     """
     gains, weights = gains[weights != 0], weights[weights != 0]
-    ratio = math.exp(float(weights @ paired(gains).mean))
+    ratio = ratio_of(float(weights @ paired(gains).mean))
     there = np.isfinite(gains)
     pairs, blocks = int(there.sum(axis=1).min(initial=gains.shape[1])), gains.shape[1]
     if pairs < max(_LEAST_BLOCKS, needed):
@@ -267,7 +267,7 @@ def resampled(gains: Floats, weights: Floats, needed: int = _LEAST_BLOCKS) -> Es
     with np.errstate(invalid="ignore"):  # a draw may have none of a row's blocks
         means = (chosen @ np.where(there, gains, 0.0).T) / (chosen @ there.T.astype(np.float64))
     low, high = np.nanquantile(means @ weights, [tail, 1.0 - tail])
-    return Estimate(ratio, math.exp(float(low)), math.exp(float(high)))
+    return Estimate(ratio, ratio_of(float(low)), ratio_of(float(high)))
 
 
 def _whole(name: str, at: int, gains: Floats, table: Mapping[str, Effect], needed: int) -> Estimate:

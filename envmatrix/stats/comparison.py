@@ -14,7 +14,7 @@ from envmatrix.errors import ExitCode, InputError, suggestion
 from envmatrix.plan import Arm
 from envmatrix.stats.effects import CONFIDENCE, primary_metrics
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import logs_of
+from envmatrix.stats.pairing import logs_of, ratio_of
 from envmatrix.stats.samples import Samples, read_samples
 from envmatrix.store import Run, RunFolder
 
@@ -45,7 +45,7 @@ class Compared:
         """Return the sentence for people."""
         if self.ratio is None or self.low is None or self.high is None:
             return f"{self.name}: too few trials to compare {self.new} with {self.old}: cannot say"
-        figures = f"{self.ratio:.3f} (95 % interval {self.low:.3f} to {self.high:.3f})"
+        figures = f"{_figure(self.ratio)} (95 % interval {_figure(self.low)} to {_figure(self.high)})"
         slower = f"slower by more than {self.allowed:.1%}" if self.allowed else "slower"
         verdict = {
             "slower": slower,
@@ -77,6 +77,10 @@ class Comparison:
         return [*(item.line() for item in self.items), *(f"caution: {text}" for text in self.cautions)]
 
 
+def _figure(value: float) -> str:
+    return f"{value:.3f}" if value < 1000 else f"{value:.3g}"
+
+
 def status_of(low: float | None, high: float | None, allowed: float) -> Status:
     """Judge an interval of new over old against an allowed slow-down."""
     limit = 1.0 / (1.0 + allowed)
@@ -87,7 +91,7 @@ def status_of(low: float | None, high: float | None, allowed: float) -> Status:
 
 def _bounds(mean: float, error: float, freedom: float, family: int) -> tuple[float, float]:
     reach = _quantile(freedom, family)
-    return math.exp(mean - reach * error), math.exp(mean + reach * error)
+    return ratio_of(mean - reach * error), ratio_of(mean + reach * error)
 
 
 def _quantile(freedom: float, family: int) -> float:
@@ -103,7 +107,7 @@ def paired_interval(old: Floats, new: Floats, least: int, family: int) -> tuple[
         return None
     error = float(difference.std(ddof=1) / math.sqrt(difference.size))
     mean = float(difference.mean())
-    return math.exp(mean), *_bounds(mean, error, difference.size - 1, family)
+    return ratio_of(mean), *_bounds(mean, error, difference.size - 1, family)
 
 
 def unpaired_interval(old: Floats, new: Floats, least: int, family: int) -> tuple[float, float, float] | None:
@@ -114,9 +118,9 @@ def unpaired_interval(old: Floats, new: Floats, least: int, family: int) -> tupl
     parts = [float(values.var(ddof=1)) / values.size for values in (one, other)]
     mean, error = float(other.mean() - one.mean()), math.sqrt(sum(parts))
     if error == 0:
-        return math.exp(mean), math.exp(mean), math.exp(mean)
+        return ratio_of(mean), ratio_of(mean), ratio_of(mean)
     spread = sum(part**2 / (values.size - 1) for part, values in zip(parts, (one, other), strict=True))
-    return math.exp(mean), *_bounds(mean, error, error**4 / spread, family)
+    return ratio_of(mean), *_bounds(mean, error, error**4 / spread, family)
 
 
 def _compared(

@@ -14,7 +14,7 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.maxt import DRAWS, adjusted_p, critical_value
 from envmatrix.stats.metrics import METRICS, Metric, primary_metric
-from envmatrix.stats.pairing import Family, families, log_ratios, paired
+from envmatrix.stats.pairing import Family, families, log_ratios, paired, ratio_of
 from envmatrix.stats.samples import Samples
 
 Verdict = Literal["faster", "slower", "same", "undecided"]
@@ -128,7 +128,7 @@ def _claim(mean: float, spread: float, blocks: int, level: float, among: _Among)
     reach = critical_value(*family, level=level, draws=among.draws) * error
     t = mean / error if error > 0 else (math.inf if mean else 0.0)
     p = adjusted_p(t, *family, draws=among.draws) * (1.0 - CONFIDENCE) / (1.0 - level)
-    low, high = math.exp(mean - reach), math.exp(mean + reach)
+    low, high = ratio_of(mean - reach), ratio_of(mean + reach)
     return low, high, min(1.0, p), verdict_of(low, high, among.plan.margin)
 
 
@@ -158,7 +158,7 @@ def _effect(
         low, high, p, verdict = _claim(mean, spread, blocks, among.levels.get(arm.name, LEVEL), among)
     return Effect(
         workload=arm.workload, environment=arm.environment, engine=arm.engine, reference=arm.reference or "",
-        metric=metric.name, ratio=math.exp(mean) if blocks else None, low=low, high=high, p=p,
+        metric=metric.name, ratio=ratio_of(mean) if blocks else None, low=low, high=high, p=p,
         verdict=verdict, blocks=blocks, missing=max(0, needed - blocks), incomplete=incomplete,
         arm=arm.name, spread=spread if math.isfinite(spread) else None,
     )  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 
 from envmatrix.stats.change_points import change_points
 from envmatrix.stats.metrics import number
+from envmatrix.stats.pairing import ratio_of
 
 _SUMMARY = "summary.json"
 _SCHEMA = 1
@@ -104,7 +105,8 @@ def _read(file: Path) -> Mapping[str, Any] | None:
         return None
     if not isinstance(body, dict) or not isinstance(body.get("schema"), int) or body["schema"] > _SCHEMA:
         return None
-    return body if isinstance(body.get("arms"), list) else None
+    arms = body.get("arms")
+    return body if isinstance(arms, list) and all(isinstance(arm, dict) for arm in arms) else None
 
 
 def _series(key: Key, points: list[Point]) -> Series:
@@ -114,7 +116,7 @@ def _series(key: Key, points: list[Point]) -> Series:
     edges = [0, *at, len(points)]
     levels = [float(logs[a:b].mean()) for a, b in itertools.pairwise(edges)]
     changes = tuple(
-        Change(index, points[index].run, points[index].created, math.exp(levels[n + 1] - levels[n]))
+        Change(index, points[index].run, points[index].created, ratio_of(levels[n + 1] - levels[n]))
         for n, index in enumerate(at)
     )
     return Series(*key, points=tuple(points), changes=changes)

@@ -7,17 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+#: From here on digits are not written out.
+_LONG = 1e12
+
 
 def show_rate(value: float) -> str:
     """Format a rate such as 5431.2 samples/s."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < _LONG else f"{value:.4g}"
 
 
 def show_seconds(value: float) -> str:
     """Format a duration given in seconds."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(value) >= scale:
-            return f"{value / scale:.3g} {unit}" if value < 1000 else f"{value:,.0f} s"
+            return f"{value / scale:.3g} {unit}" if not 1000 <= value < _LONG else f"{value:,.0f} s"
     return f"{value:.3g} s"
 
 
@@ -31,7 +34,7 @@ def show_bytes(value: float) -> str:
 
 def show_count(value: float) -> str:
     """Format a number of events."""
-    return f"{value:,.0f}"
+    return f"{value:,.0f}" if abs(value) < _LONG else f"{value:.4g}"
 
 
 def show_value(value: float) -> str:

@@ -7,7 +7,6 @@ Sinha et al., SC 2022).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from scipy import stats
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import families, log_ratios, logs_of
+from envmatrix.stats.pairing import families, log_ratios, logs_of, ratio_of
 from envmatrix.stats.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -106,7 +105,7 @@ def _report(
     means = {name: float(own.mean()) for name, own in groups.items()}
     middle = sum(means.values()) / len(means)
     rows = sorted(
-        (NodeRow(name, len(groups[name]), math.exp(mean - middle)) for name, mean in means.items()),
+        (NodeRow(name, len(groups[name]), ratio_of(mean - middle)) for name, mean in means.items()),
         key=lambda row: -row.relative,
     )
     spread = rows[0].relative / rows[-1].relative - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.stats.metrics import Metric
 
 Floats = NDArray[np.float64]
+_FARTHEST = 700.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ def logs_of(values: Floats) -> Floats:
     """Return logs, NaN where a number is missing or not positive."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(values > 0, np.log(values), np.nan)
+
+
+def ratio_of(log: float) -> float:
+    """Return the ratio of a log ratio; beyond what a float can hold, the last one that it can."""
+    return math.exp(min(max(log, -_FARTHEST), _FARTHEST))
 
 
 def mean_copies(logs: Floats) -> Floats:

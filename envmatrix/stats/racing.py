@@ -19,7 +19,7 @@ from envmatrix.plan import Plan
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, primary_metrics, verdict_of
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.maxt import DRAWS_RUNNING, critical_value, student_quantile
-from envmatrix.stats.pairing import Family, families, logs_of, paired, reference_logs
+from envmatrix.stats.pairing import Family, families, logs_of, paired, ratio_of, reference_logs
 from envmatrix.stats.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -113,7 +113,7 @@ def _same(differences: Floats, family: Family, level: float, margin: float) -> N
             continue
         critical = critical_value(int(blocks), len(family.arms), len(family.copies), level=level, draws=_draws(level))
         reach = critical * spread / math.sqrt(blocks)
-        found.append(verdict_of(math.exp(mean - reach), math.exp(mean + reach), margin) == "same")
+        found.append(verdict_of(ratio_of(mean - reach), ratio_of(mean + reach), margin) == "same")
     return np.array(found, dtype=np.bool_)
 
 

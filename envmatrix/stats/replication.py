@@ -9,6 +9,7 @@ from typing import Literal
 from scipy import stats
 
 from envmatrix.stats.effects import Analysis, Effect
+from envmatrix.stats.pairing import ratio_of
 
 Answer = Literal["reproduced", "not reproduced", "undecided"]
 LEVEL = 0.95
@@ -63,11 +64,11 @@ def difference(one: Effect, other: Effect, family: int = 1) -> tuple[float, floa
     (mean1, error1, blocks1), (mean2, error2, blocks2) = parts[0], parts[1]
     variance = error1**2 + error2**2
     if variance == 0:
-        ratio = math.exp(mean2 - mean1)
+        ratio = ratio_of(mean2 - mean1)
         return ratio, ratio
     freedom = variance**2 / (error1**4 / (blocks1 - 1) + error2**4 / (blocks2 - 1))
     reach = float(stats.t.ppf(1 - (1 - LEVEL) / (2 * max(1, family)), freedom)) * math.sqrt(variance)
-    return math.exp(mean2 - mean1 - reach), math.exp(mean2 - mean1 + reach)
+    return ratio_of(mean2 - mean1 - reach), ratio_of(mean2 - mean1 + reach)
 
 
 def _mean_error(effect: Effect) -> tuple[float, float, int] | None:

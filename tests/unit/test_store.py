@@ -13,6 +13,8 @@ from envmatrix.store import Run, RunFolder, Trial, trial_of, write_whole
 PLAN = Plan("d", make_arms(("baseline", "a"), ("cnn",), ("local",), "baseline"), 1, 6, 40, 0.02, 0.03, 300.0)
 RUN = Run("r", "2026-01-01", PLAN, "sha256:m", "sha256:b", {"name": "h"}, {"envmatrix": "0"}, {}, {})
 
+BROKEN_TRIAL = '{"schema": 1, "trial": "t", "block": 0, "position": 0, %s}'
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -56,6 +58,8 @@ def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folde
         ("[1]", "no schema number"),
         ('{"schema": 99}', "newer than this envmatrix"),
         ('{"schema": 1}', "no trial"),
+        (BROKEN_TRIAL % '"node": [1]', "node is no text"),
+        (BROKEN_TRIAL % '"record": [1]', "record is no object"),
         ("{", "damaged"),
         ("\x00\x00", "damaged"),
         ("[" * 100_000, "damaged"),
@@ -74,6 +78,35 @@ def test_a_bad_line_is_named_with_its_number(folder, line, words):
 def test_a_bad_run_file_is_named(folder, body):
     folder.run_file.write_text(body)
     with pytest.raises(StoreError, match=r"run\.json"):
+        folder.load()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("host",), [], "host is no object"),
+        (("skipped",), None, "skipped is no object"),
+        (("environments",), {"a": 3}, "environments.a is no object"),
+        (("environments",), {"a": {"levels": {"malloc": ["x"]}}}, "environments.a.levels.malloc is no text"),
+        (("workloads",), {"cnn": 1}, "workloads.cnn is no object"),
+        (("design",), {"ladder": [[]]}, r"design.ladder\[0\] is no text"),
+        (("plan", "min_blocks"), {}, "plan.min_blocks is no whole number"),
+        (("plan", "margin"), -1, "plan.margin is no usable number"),
+        (("plan", "margin"), float("nan"), "plan.margin is no usable number"),
+        (("plan", "budget_s"), 10**400, "plan.budget_s is no usable number"),
+        (("plan", "seed"), "1", "plan.seed is no whole number"),
+        (("plan", "arms", 0, "name"), ["x"], r"plan.arms\[0\].name is no text"),
+        (("command",), "ls", "command is no list"),
+    ],
+)
+def test_what_is_wrong_in_a_run_file_is_named(folder, path, value, words):
+    body = json.loads(folder.run_file.read_text())
+    part = body
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    folder.run_file.write_text(json.dumps(body))
+    with pytest.raises(StoreError, match=words):
         folder.load()
 
 
