@@ -111,12 +111,13 @@ def primary_metric(workload: Mapping[str, Any] | None) -> Metric:
     """Return the metric that a workload's verdict rests on.
 
     ``workload`` is its entry in run.json: the built-in benchmark is judged by throughput, a user's own
-    command by the value it reports, in the direction its ``metric`` names (wall time: lower is better).
+    command by the value it reports, in the direction its ``metric`` names (wall time, which is what counts where no
+    metric is named: lower is better).
     """
     if not workload or not workload.get("command"):
         return THROUGHPUT
     spec = workload.get("metric")
     spec = spec if isinstance(spec, dict) else {}
-    if spec.get("wall"):
+    if not spec or spec.get("wall"):
         return replace(VALUE, label="wall time", unit="s", better="lower", show=show_seconds)
     return replace(VALUE, better="lower" if spec.get("better") == "lower" else "higher")
