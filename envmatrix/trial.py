@@ -25,6 +25,8 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RECORD = "record.json"
 _FILES = "files"
 _LONGEST_REASON = 400
+#: What a record says instead of a secret (docs/record.md).
+_HIDDEN = "(hidden)"
 
 
 def base_variables(work: str, bench: str, python: str) -> dict[str, str]:
@@ -171,11 +173,23 @@ def contradictions(experiment: Experiment, slot: Slot, record: Mapping[str, Any]
     wrong += contradicting_ranks(promised, evidence)
     if (record.get("bench") or {}).get("digest") != experiment.run.bench_digest:
         wrong.append("another version of bench/ ran than the one this run began with")
-    variables = evidence.get("variables") or {}
-    for name, value in environment.variables.items():
-        if variables.get(name) != value:
-            wrong.append(f"{name} should be {value!r}, but the process saw {variables.get(name)!r}")
-    return wrong
+    return wrong + contradicting_variables(environment.variables, evidence)
+
+
+def contradicting_variables(wanted: Mapping[str, str | None], evidence: Mapping[str, Any]) -> list[str]:
+    """Return which variables were not in the process as the environment sets them.
+
+    Of one whose name looks like a secret's (TOKENIZERS_PARALLELISM does) the record says only that it was there. A
+    program that ended before anybody could look at it from outside contradicts nothing.
+    """
+    if evidence.get("source") == "outside" and evidence.get("variables") is None:
+        return []
+    seen = evidence.get("variables") or {}
+    return [
+        f"{name} should be {value!r}, but the process saw {seen.get(name)!r}"
+        for name, value in wanted.items()
+        if seen.get(name) != (_HIDDEN if value is not None and seen.get(name) == _HIDDEN else value)
+    ]
 
 
 def contradicting_ranks(promised: Mapping[str, tuple[str, ...]], evidence: Mapping[str, Any]) -> list[str]:
