@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the matrix and resolve everything in it, as a run would."""
+    from envmatrix.engines.catalog import ENGINES
     from envmatrix.environment import resolve
+    from envmatrix.errors import InputError, suggestion
     from envmatrix.experiment import confined, design_environments
     from envmatrix.host import this_host
     from envmatrix.matrix.parse import MatrixError
@@ -31,6 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     for name in matrix.environments:
         resolve(matrix, name, host.facts())
     for design in matrix.designs.values():
+        unknown = next((name for name in design.engines if name not in (*ENGINES, "auto")), None)
+        if unknown:
+            raise InputError(f"design {design.name!r}: no engine {unknown!r}", remedy=suggestion(unknown, ENGINES))
         design_environments(matrix, design, host.facts(confined(design, host)))
     counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
     if arguments.json:

@@ -65,6 +65,12 @@ def test_check_names_every_mistake_for_people_and_programs(here, capsys):
     assert json.loads(capsys.readouterr().out)["mistakes"][0]["remedy"] == "did you mean 'env'?"
 
 
+def test_check_knows_the_engines(here, capsys):
+    (here / "matrix.yaml").write_text(MATRIX.replace("workloads: cnn}", "workloads: cnn, engines: [local, dokcer]}"))
+    assert main(["check"]) == 2
+    assert "design 'default': no engine 'dokcer'\n  -> did you mean 'docker'?" in capsys.readouterr().err
+
+
 def test_check_and_list_and_plan_answer(here, capsys):
     for argv in (["check"], ["list"], ["plan"], ["list", "--json"], ["plan", "--json"], ["schema"]):
         assert main(argv) == 0
