@@ -69,6 +69,15 @@ def _library_file(value: str) -> str:
     return value
 
 
+def _once(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a word that stands twice: two arms of one name could not be told apart."""
+    twice = next((word for word in words if words.count(word) > 1), None)
+    if twice is not None:
+        msg = f"{twice!r} is here twice"
+        raise ValueError(msg)
+    return words
+
+
 def _slurm_word(value: str) -> str:
     if not SLURM_WORD.match(value) or value.startswith("-"):
         msg = f"{value!r} holds a character that cannot stand in an #SBATCH line"
@@ -90,6 +99,7 @@ Text = Annotated[str, AfterValidator(_no_control)]
 SlurmWord = Annotated[str, AfterValidator(_slurm_word)]
 SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(_text)]
 Words = Annotated[tuple[Text, ...], BeforeValidator(_text)]
+Names = Annotated[Words, AfterValidator(_once)]
 Percent = Annotated[float, BeforeValidator(parse_percent)]
 Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
@@ -156,7 +166,7 @@ class EnvironmentEntry(_Frozen):
     """A named choice of levels; factors not named are at their reference."""
 
     name: str
-    description: str = ""
+    description: Text = ""
     levels: Mapping[str, str]
 
 
@@ -202,9 +212,9 @@ class Workload(_Frozen):
     """What is run: options of the built-in benchmark, or the user's own command."""
 
     name: str
-    description: str = ""
+    description: Text = ""
     options: Mapping[str, Any] = Field(default_factory=dict)
-    command: tuple[Text, ...] = ()
+    command: tuple[Text, ...] = Field((), min_length=1)
     metric: Metric | None = None
     files: Text | None = None
 
@@ -231,17 +241,17 @@ class Design(_Frozen):
 
     name: str
     description: Text = ""
-    environments: Words = Field((), description="named environments; the baseline is always among them")
-    factors: Mapping[str, Words] = Field(
+    environments: Names = Field((), description="named environments; the baseline is always among them")
+    factors: Mapping[str, Names] = Field(
         default_factory=dict, description="full factorial over these levels of these factors"
     )
-    ladder: Words = Field((), description="environments added one after the other; each is compared as a step")
-    workloads: Words = Field(min_length=1, description="named workloads")
-    application: Words = Field((), description="workloads that change the program; compared with the first workload")
+    ladder: Names = Field((), description="environments added one after the other; each is compared as a step")
+    workloads: Names = Field(min_length=1, description="named workloads")
+    application: Names = Field((), description="workloads that change the program; compared with the first workload")
     published: Mapping[str, Text] = Field(
         default_factory=dict, description="environment or workload -> figures of a source, shown beside ours"
     )
-    engines: Words = Field(("local",), description="engines; more than one compares them")
+    engines: Names = Field(("local",), description="engines; more than one compares them")
     baseline: Text = Field("baseline", description="the environment all others are compared with")
     target: Percent = Field(0.03, description="stop when every interval's half-width is at most this")
     margin: Percent = Field(0.03, description="a whole interval inside +-margin is called the same")

@@ -39,8 +39,9 @@ def parse_duration(value: Any) -> Any:
 def parse_bytes(value: Any) -> Any:
     """Turn '512MiB', '8G' or '1000000' into bytes (K, M, G, T are powers of 1024)."""
     match = _BYTES.match(str(value).strip())
-    if not match:
+    unit = ((match[2] if match else None) or "B").upper()[0]
+    size = float(match[1]) * 1024 ** "BKMGT".index(unit) if match else 0.0
+    if not 1 <= size < 2**63:
         msg = f"{value!r} is no size, such as 512MiB or 8GiB"
         raise ValueError(msg)
-    unit = (match[2] or "B").upper()[0]
-    return int(float(match[1]) * 1024 ** "BKMGT".index(unit))
+    return int(size)

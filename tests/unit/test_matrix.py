@@ -99,6 +99,13 @@ def test_what_is_no_duration_is_refused(text):
         ("regex: 'x ([0-9.]+)'", "json_file: out.json", "m.yaml:15:70", "must be FILE:dotted.key"),
         ("regex: 'x ([0-9.]+)', ", "", "m.yaml:15:58", "one of regex, json_file and wall"),
         ("better: lower", "better: smaller", "m.yaml:15:89", "'higher' or 'lower'"),
+        ("workloads: cnn", "workloads: [cnn, cnn]", "m.yaml:17:44", "'cnn' is here twice"),
+        ("[fast]", "[fast, fast]", "m.yaml:17:25", "'fast' is here twice"),
+        ("bias: no", 'description: "a\\nRUN b"', "m.yaml:14:", "control characters"),
+        ("description: both", 'description: "a\\nRUN b"', "m.yaml:12:", "control characters"),
+        ("[python, train.py, --lr, 0.1]", "[]", "m.yaml:15:19", "at least 1 item"),
+        ("budget: 5m", "memory: 0", "m.yaml:17:69", "is no size"),
+        ("budget: 5m", f"memory: {'9' * 400}", "m.yaml:17:69", "is no size"),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_the_nearest_word(old, new, place, words):
