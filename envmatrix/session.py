@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix import project
-from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, Say
+from envmatrix.engines.base import Engine, Job, Mounts, Prepared, Say
+from envmatrix.engines.catalog import choose_engine
 from envmatrix.environment import Environment, all_libraries, resolve
 from envmatrix.errors import EnvmatrixError
 from envmatrix.experiment import open_engines, places_of, snapshot_bench
-from envmatrix.host import parse_cpus, this_host
+from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
-from envmatrix.trial import base_variables, environment_variables, preload_paths
+from envmatrix.trial import base_variables, environment_variables, make_limits, preload_paths
 
 _EVIDENCE_LIMIT_S = 300.0
 
@@ -41,7 +42,6 @@ class Session:
     def _job(self, work: Path, argv: tuple[str, ...], limit_s: float, log: Path) -> Job:
         mounts = Mounts(work, {"bench": self.bench})
         inside = self.engine.inside(mounts)
-        placed = self.environment.cpus
         return Job(
             run="session",
             label=work.name,
@@ -53,7 +53,7 @@ class Session:
             },
             preload=self.preload,
             mounts=mounts,
-            limits=Limits(seconds=limit_s, cpus=parse_cpus(placed) if placed else ()),
+            limits=make_limits({"trial_limit": limit_s}, self.environment),
             log=log,
         )
 
@@ -99,7 +99,8 @@ def _scratch() -> Iterator[Path]:
 
 
 def open_session(matrix: Matrix, name: str, engine_name: str, say: Say) -> Session:
-    """Resolve and prepare a named environment on one engine."""
+    """Resolve and prepare a named environment on one engine ('auto': the first that this machine has)."""
+    engine_name = choose_engine(say) if engine_name == "auto" else engine_name
     environment = resolve(matrix, name, this_host().facts())
     bench = snapshot_bench()[1]
     engine = open_engines([engine_name], places_of(Path(matrix.path), bench))[engine_name]

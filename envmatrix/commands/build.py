@@ -26,6 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build what is missing and say where it is."""
     from pathlib import Path
 
+    from envmatrix.engines.catalog import choose_engine
     from envmatrix.environment import all_libraries, resolve
     from envmatrix.experiment import (
         design_environments,
@@ -44,9 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         chosen = design_environments(matrix, find_design(matrix, arguments.design), facts)
     places = places_of(Path(matrix.path), snapshot_bench()[1])
-    engines = open_engines([arguments.engine], places)
-    if arguments.environments and arguments.engine != "local":
-        return _build_named(matrix, list(chosen.values()), engines[arguments.engine])
+    name = choose_engine(common.say_to_stderr) if arguments.engine == "auto" else arguments.engine
+    engines = open_engines([name], places)
+    if arguments.environments and name != "local":
+        return _build_named(matrix, list(chosen.values()), engines[name])
     ready, missing = prepare_images(chosen, engines, all_libraries(matrix), common.say_to_stderr)
     for (image, engine), prepared in ready.items():
         common.print_text(f"{image}@{engine}: {prepared.reference}")

@@ -1,0 +1,46 @@
+"""One environment, open for single processes: placed and limited as in a trial."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from envmatrix.__main__ import main
+from envmatrix.engines.base import Prepared
+from envmatrix.environment import build
+from envmatrix.matrix.parse import parse
+from envmatrix.process import Exit
+from envmatrix.session import Session
+
+MATRIX = """
+version: 1
+factors: {place: {here: {}, second: {cpus: 0-1, memory_nodes: 1}}}
+environments: {baseline: {}, second: {place: second}}
+workloads: {cnn: {model: fashion-cnn}}
+designs: {default: {environments: [second], workloads: cnn}}
+"""
+
+
+def test_a_process_is_placed_where_a_trial_would_be():
+    jobs = []
+    engine = SimpleNamespace(
+        inside=lambda mounts: {"work": "/work", "bench": "/bench"}, run=lambda job: jobs.append(job) or Exit(7, 1.0)
+    )
+    environment = build(parse(MATRIX, Path("m.yaml")), "second", {"place": "second"}, {})
+    session = Session(environment, engine, Prepared("i", "local", "/venv", "/venv/bin/python", {}), Path("/bench"))
+    assert session.execute(("python", "train.py"), 9.0) == 7
+    assert jobs[0].argv == ("/venv/bin/python", "train.py")
+    assert (jobs[0].limits.cpus, jobs[0].limits.memory_nodes, jobs[0].limits.seconds) == ((0, 1), (1,), 9.0)
+
+
+@pytest.mark.parametrize("argv", [["evidence", "second"], ["export", "second"], ["exec", "second", "--", "true"],
+                                  ["build", "second"]])  # fmt: skip
+def test_engine_auto_is_the_first_that_this_machine_has(argv, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    for name in ("DockerEngine", "ApptainerEngine", "LocalEngine"):
+        monkeypatch.setattr(f"envmatrix.engines.{name[:-6].lower()}.{name}.unavailable", lambda self: "not today")
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    cut = argv.index("--") if "--" in argv else len(argv)
+    assert main([*argv[:cut], "--engine", "auto", *argv[cut:]]) == 4
+    assert "engine local cannot be used here: not today" in capsys.readouterr().err
