@@ -19,10 +19,11 @@ def export_lines(environment: Environment, preload: tuple[str, ...], form: str) 
     """Return the lines for a POSIX shell, a Dockerfile or a program (JSON)."""
     variables = variables_of(environment, preload)
     if form == "json":
-        return json.dumps({"environment": environment.name, "variables": variables, "cpus": environment.cpus}, indent=2)
+        placed = {"cpus": environment.cpus, "memory_nodes": environment.memory_nodes}
+        return json.dumps({"environment": environment.name, "variables": variables, **placed}, indent=2)
     head = f"# environment {environment.name}: {environment.levels_text()}"
     lines = _sh(variables) if form == "sh" else _dockerfile(variables)
-    return "\n".join([head, *lines, *_placement(environment)])
+    return "\n".join([head, *lines, *_placed(environment)])
 
 
 def _sh(variables: Mapping[str, str | None]) -> list[str]:
@@ -41,5 +42,13 @@ def dockerfile_quote(value: str) -> str:
     return f'"{escaped}"'
 
 
-def _placement(environment: Environment) -> list[str]:
-    return [f"# start it on these CPUs: taskset --cpu-list {environment.cpus} COMMAND"] if environment.cpus else []
+def placement(environment: Environment) -> str:
+    """Return what must stand before a command so that it runs where the environment places it; '' for anywhere."""
+    cpus = f"taskset --cpu-list {shlex.quote(environment.cpus)} " if environment.cpus else ""
+    nodes = environment.memory_nodes
+    return cpus + (f"numactl --membind={shlex.quote(nodes)} " if nodes else "")
+
+
+def _placed(environment: Environment) -> list[str]:
+    words = placement(environment)
+    return [f"# start it where it belongs: {words}COMMAND"] if words else []

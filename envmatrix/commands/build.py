@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     places = places_of(Path(matrix.path), snapshot_bench()[1])
     name = choose_engine(common.say_to_stderr) if arguments.engine == "auto" else arguments.engine
     engines = open_engines([name], places)
-    if arguments.environments and name != "local":
+    if arguments.environments and name in ("docker", "apptainer"):
         return _build_named(matrix, list(chosen.values()), engines[name])
     ready, missing = prepare_images(chosen, engines, all_libraries(matrix), common.say_to_stderr)
     for (image, engine), prepared in ready.items():

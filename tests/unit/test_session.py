@@ -44,3 +44,14 @@ def test_engine_auto_is_the_first_that_this_machine_has(argv, tmp_path, monkeypa
     cut = argv.index("--") if "--" in argv else len(argv)
     assert main([*argv[:cut], "--engine", "auto", *argv[cut:]]) == 4
     assert "engine local cannot be used here: not today" in capsys.readouterr().err
+
+
+def test_an_engine_without_images_of_its_own_is_built_as_the_design_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    ready = Prepared("i", "enroot", "/images/i.sqsh", "/usr/bin/python3", {})
+    monkeypatch.setattr("envmatrix.engines.enroot.EnrootEngine.unavailable", lambda self: None)
+    monkeypatch.setattr("envmatrix.engines.enroot.EnrootEngine.prepare", lambda self, image, libraries, say: ready)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    assert main(["build", "second", "--engine", "enroot"]) == 0
+    assert "/images/i.sqsh" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from pathlib import Path
 from envmatrix.engines.base import Prepared
 from envmatrix.environment import Environment
 from envmatrix.errors import InputError
-from envmatrix.export import variables_of
+from envmatrix.export import placement, variables_of
 from envmatrix.launchers.slurm.script import quoted
 
 _HEAD = """\
@@ -48,10 +48,6 @@ def _is_image(prepared: Prepared) -> bool:
     return Path(prepared.reference).suffix in (".sif", ".sqsh")
 
 
-def _place(environment: Environment) -> str:
-    return f"taskset --cpu-list {quoted(environment.cpus)} " if environment.cpus else ""
-
-
 def _plain(environment: Environment, prepared: Prepared, variables: dict[str, str | None], verb: str) -> list[str]:
     if not _is_image(prepared):
         lines = ["# The environment is a venv; it must lie on a file system that the node sees."]
@@ -59,12 +55,12 @@ def _plain(environment: Environment, prepared: Prepared, variables: dict[str, st
         lines += [f"export {n}={quoted(v)}" for n, v in variables.items() if v is not None and n != "LD_PRELOAD"]
         loaded = variables.get("LD_PRELOAD")
         start = f"env LD_PRELOAD={quoted(loaded)} " if loaded else ""
-        return [*lines, f"exec {_place(environment)}{start}{quoted(prepared.python)} train.py  # <your program>"]
+        return [*lines, f"exec {placement(environment)}{start}{quoted(prepared.python)} train.py  # <your program>"]
     lines = [
         "# The image; copy it to a file system that the nodes see, and change this line.",
         f"image={quoted(prepared.reference)}",
         "# --cleanenv: only what is set here gets in. --nv: gives the container this node's GPUs.",
-        f'exec {_place(environment)}apptainer {verb} --cleanenv --bind "$PWD" --pwd "$PWD" \\',
+        f'exec {placement(environment)}apptainer {verb} --cleanenv --bind "$PWD" --pwd "$PWD" \\',
         "  $(command -v nvidia-smi >/dev/null && echo --nv) \\",
         '  "$image" /usr/bin/env \\',
     ]
@@ -86,7 +82,7 @@ def _pyxis(environment: Environment, prepared: Prepared, variables: dict[str, st
         f"#   apptainer sif dump 4 {quoted(prepared.reference)} >image.sqsh",
         "image=$PWD/image.sqsh",
         'exec srun --container-image="$image" --container-mounts="$PWD:$PWD" --container-workdir="$PWD" \\',
-        f"  --no-container-mount-home --container-readonly {_place(environment)}/usr/bin/env \\",
+        f"  --no-container-mount-home --container-readonly {placement(environment)}/usr/bin/env \\",
     ]
     lines += [f"  -u {name} \\" for name, value in variables.items() if value is None]
     lines += [f"  {quoted(f'{name}={value}')} \\" for name, value in variables.items() if value is not None]

@@ -1,0 +1,28 @@
+"""The lines that set up an environment elsewhere say all that a trial had."""
+
+import json
+
+import pytest
+
+from envmatrix.engines.base import Prepared
+from envmatrix.environment import Environment, Image
+from envmatrix.export import export_lines
+from envmatrix.launchers.slurm.export import training_script
+
+PLACED = Environment("e", "", {}, Image("i"), {"A": "b c"}, (), {}, cpus="0-3", memory_nodes="1")
+SIF = Prepared("i", "apptainer", "/i.sif", "/usr/bin/python3", {})
+
+
+@pytest.mark.parametrize("form", ["sh", "dockerfile"])
+def test_the_placement_stands_below_the_lines(form):
+    assert "taskset --cpu-list 0-3 numactl --membind=1 COMMAND" in export_lines(PLACED, (), form)
+
+
+def test_programs_are_told_the_placement_too():
+    told = json.loads(export_lines(PLACED, (), "json"))
+    assert (told["cpus"], told["memory_nodes"], told["variables"]) == ("0-3", "1", {"A": "b c"})
+
+
+@pytest.mark.parametrize("form", ["slurm", "pyxis"])
+def test_a_training_script_places_its_program(form):
+    assert "taskset --cpu-list 0-3 numactl --membind=1 " in training_script(PLACED, SIF, (), form)
