@@ -50,9 +50,19 @@ def drift(run: Run, samples: Samples, analysis: Analysis) -> Iterator[Caution]:
             )  # fmt: skip
 
 
-def stolen(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
-    """Find time that the hypervisor gave to others (kernel ticks of a hundredth of a second)."""
-    shares = samples.table["steal_ticks"] / _TICKS_PER_S / samples.table["trial_s"]
+def _cpus(run: Run) -> int | None:
+    """Return how many CPUs the machine has, None where its run.json does not say."""
+    cpus = run.host.get("cpus")
+    return len(cpus) if isinstance(cpus, (list, tuple)) and cpus else None
+
+
+def stolen(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+    """Find time that the hypervisor gave to others.
+
+    The kernel's ticks (a hundredth of a second) are summed over all CPUs, and counted over the timed part.
+    """
+    there = samples.table["training_s"] * (_cpus(run) or 1)
+    shares = samples.table["steal_ticks"] / _TICKS_PER_S / there
     shares = shares[np.isfinite(shares)]
     if shares.size and float(np.mean(shares)) > STOLEN:
         yield Caution(
@@ -65,8 +75,7 @@ def other_load(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caut
     """Find a load that the trials, which run one at a time, cannot have made themselves."""
     load = samples.table["load_1m"]
     load = load[np.isfinite(load)]
-    cpus = run.host.get("cpus")
-    count = len(cpus) if isinstance(cpus, (list, tuple)) else None
+    count = _cpus(run)
     if count and load.size and float(np.median(load)) > 1.5 * count + 1:
         yield Caution(
             Kind.OTHER_LOAD, "the machine", f"its load was {np.median(load):.1f} on {count} CPUs",

@@ -53,6 +53,15 @@ def test_what_the_machine_did_is_told(change, kind):
     assert kinds_after(change) == {kind}
 
 
+def test_stolen_ticks_are_of_all_cpus_and_of_the_timed_part_alone():
+    host = {"cpus": list(range(64))}
+    assert kinds_after(of_system("steal_ticks", 60), host=host) == set()  # 0.6 s of 64 CPUs for 4 s: 0.2 %
+    assert kinds_after(of_system("steal_ticks", 600), host=host) == {Kind.STEAL}
+    samples = fold(PLAN, [of_system("steal_ticks", 80)(t) for t in make_trials(PLAN, Machine({}, noise=0.0), 10)])
+    told = summarise_samples(make_run(PLAN, host={"cpus": [0, 1]}), samples).cautions
+    assert "for 10.0% of the time" in next(one.text for one in told if one.kind == Kind.STEAL)
+
+
 def test_blocks_on_different_machines_are_no_reason_to_warn():
     assert kinds_after(lambda trial: replace(trial, node=f"n{trial.block}")) == set()
 
