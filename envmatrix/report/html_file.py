@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -99,8 +100,8 @@ def _trials_line(summary: Summary) -> str:
 
 
 def _reproduce(summary: Summary) -> str:
-    command = " ".join(summary.run.command) or f"envmatrix bench {summary.plan.design} --seed {summary.plan.seed}"
-    return f"{command}\nenvmatrix report {summary.run.name}"
+    said = summary.run.command or ("bench", summary.plan.design, "--seed", str(summary.plan.seed))
+    return "\n".join(shlex.join(("envmatrix", *words)) for words in (said, ("report", summary.run.name)))
 
 
 def _figures(summary: Summary) -> list[Figures]:

@@ -9,7 +9,8 @@ from envmatrix.stats.effects import Effect
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # What changes a sentence inside a line; `-` and `#` do so only at its start, where no text of a user stands.
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]!|<>~&$])")
+# `<`, `>` and `&` are written as entities instead: a backslash before one would show the entity itself.
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]!|~$])")
 NONE = "\N{EN DASH}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 from html.parser import HTMLParser
@@ -12,9 +13,11 @@ from rich.console import Console
 from envmatrix.report.cautions import Kind
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise
+from envmatrix.report.summary import summarise, summarise_samples
 from envmatrix.report.terminal import present
+from envmatrix.report.text import markdown_cell
 from envmatrix.report.write import write_reports
+from envmatrix.stats.samples import fold
 from envmatrix.store import RunFolder, Trial
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
@@ -201,6 +204,27 @@ def test_the_page_loads_nothing_from_elsewhere(made):
     links = [value for name, value in tags.attributes if name in {"src", "href", "action", "data"}]
     assert links == ["#results"]
     assert "script" not in tags.seen
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (("bench", "--name", "x", "--results", "my runs"), "envmatrix bench --name x --results 'my runs'\n"),
+        ((), "envmatrix bench quick --seed 1\n"),
+    ],
+)
+def test_the_page_shows_the_whole_command_as_a_shell_takes_it(command, shown):
+    run = make_run(make_plan(("fast",)), command=command)
+    page = html.unescape(to_html(summarise_samples(run, fold(run.plan, []))))
+    assert shown + "envmatrix report made-up" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [("a < b & c > d", "a &lt; b &amp; c &gt; d"), ("&lt;", "&amp;lt;"), ("[x](y) `z` $1", "\\[x\\](y) \\`z\\` \\$1")],
+)
+def test_markdown_shows_a_text_as_it_is(text, cell):
+    assert markdown_cell(text) == cell
 
 
 def test_groups_of_workloads_and_engines_each_have_their_table(made):
