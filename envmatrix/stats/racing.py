@@ -20,7 +20,7 @@ from envmatrix.stats.effects import CONFIDENCE, LEVEL, primary_metrics, verdict_
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.maxt import DRAWS_RUNNING, critical_value, student_quantile
 from envmatrix.stats.pairing import Family, families, logs_of, paired, ratio_of, reference_logs
-from envmatrix.stats.samples import Samples
+from envmatrix.stats.samples import Samples, first_blocks
 
 Floats = NDArray[np.float64]
 Reason = Literal["not the best", "same as the reference"]
@@ -196,12 +196,21 @@ def _one_look(
 def next_arms(plan: Plan, samples: Samples, workloads: Mapping[str, Mapping[str, Any]] | None = None) -> Race:
     """Decide which arms run in the next block. Call it after every block; references and controls always stay.
 
-    Looks only at complete blocks below the next look, so a block that is half on disk changes nothing. An arm
-    that did unequal work never stops another one.
+    The last block counts once every arm that was still in has run in it, so a block that is half on disk changes
+    nothing. An arm that did unequal work never stops another one.
     """
+    race = _replayed(plan, first_blocks(samples, max(0, len(samples.blocks) - 1)), workloads or {})
+    ran = [samples.arms.index(name) for name in race.active]
+    if samples.blocks.size and samples.attempted[ran, -1].all():
+        return _replayed(plan, samples, workloads or {})
+    return race
+
+
+def _replayed(plan: Plan, samples: Samples, workloads: Mapping[str, Mapping[str, Any]]) -> Race:
+    """Replay the race of every family over all blocks of ``samples``."""
     references = {family.reference for family in families(plan)}
     raced = [family for family in families(plan) if not family.arms[0].is_control]
-    races = [race_family(field_of(family, plan, samples, workloads or {}), samples.blocks, plan) for family in raced]
+    races = [race_family(field_of(family, plan, samples, workloads), samples.blocks, plan) for family in raced]
     stopped = [item for race in races for item in race.stopped if item.arm not in references]
     gone = {item.arm for item in stopped}
     active = tuple(arm.name for arm in plan.arms if arm.name not in gone)

@@ -45,6 +45,16 @@ def test_what_was_decided_stays_decided_as_further_blocks_come():
     assert decided[-1]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_block_that_is_half_on_disk_changes_nothing(seed):
+    """Four arms a block; the look after block 6 is taken once all of them have run in it, and not before."""
+    plan = make_plan(("best", "worst"), race=True)
+    trials = list(make_trials(plan, Machine({"best": 1.2}, noise=0.02), 6, seed))
+    decided = [next_arms(plan, fold(plan, trials[:count])) for count in range(20, 25)]
+    assert [(race.stopped, race.finished) for race in decided[:4]] == [((), False)] * 4
+    assert decided[4].stopped or decided[4].finished
+
+
 def test_an_arm_that_did_other_work_stops_nobody():
     race = race_after(20, Machine({"best": 3.0, "worst": 1.2, "twin": 1.2}, noise=0.01, loss={"best": 5.0}))
     assert {item.arm for item in race.stopped if item.reason == "not the best"} <= {"best:cnn@local"}
