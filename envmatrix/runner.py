@@ -57,12 +57,9 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
     for trial in folder.trials():
         loop.count(trial)
     loop.decide_race()
-    for name in dict.fromkeys(arm.engine for arm in experiment.plan.arms):
-        left = experiment.engines[name].sweep(experiment.run.name)
-        if left:
-            say(f"removed {left} leftover(s) of an earlier, killed run from {name}")
     try:
         with _terminate_as_interrupt(), _alone_on_machine(say) if launcher.measures_here else nullcontext():
+            _sweep(experiment, say)
             for trial in launcher.trials(loop.blocks(), loop):
                 folder.append(trial)
                 loop.count(trial)
@@ -75,6 +72,14 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
         engine.sweep(experiment.run.name)
     loop.ended.incomplete = 0 if loop.ended.interrupted else max(0, loop.given - loop.complete)
     return loop.ended
+
+
+def _sweep(experiment: Experiment, say: Say) -> None:
+    """Remove what a killed run left; only when nothing else measures here, as another run may have the same name."""
+    for name in dict.fromkeys(arm.engine for arm in experiment.plan.arms):
+        left = experiment.engines[name].sweep(experiment.run.name)
+        if left:
+            say(f"removed {left} leftover(s) of an earlier, killed run from {name}")
 
 
 class _Loop:

@@ -1,5 +1,6 @@
 """The loop: complete, resumable, and done when it is enough. Trials are made up; the loop, store and race are real."""
 
+import fcntl
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -98,6 +99,25 @@ def test_interrupted_anywhere_it_ends_as_if_it_had_not_been(tmp_path, monkeypatc
     assert rest[0].why == whole[0].why
     if race:
         assert len(whole[1]) < 80, "the race should have sent somebody home"
+
+
+def test_what_a_killed_run_left_is_swept_only_when_nothing_else_measures_here(tmp_path, monkeypatch, quiet):
+    """Another run of the same name, in another folder of results, may be measuring: its trial is no leftover."""
+    said = []
+
+    def sweep(run):
+        with (tmp_path / "cache" / "measuring.lock").open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return 1
+
+    run = make_run(make_plan((), max_blocks=1))
+    folder = RunFolder(tmp_path / "run")
+    folder.create(run)
+    monkeypatch.setattr(runner, "run_trial", lambda experiment, slot: next(iter(make_trials(run.plan, Machine({}), 1))))
+    engines = {"local": SimpleNamespace(sweep=lambda name: sweep(name) if not said else 0)}
+    experiment = SimpleNamespace(folder=folder, plan=run.plan, run=run, engines=engines)
+    runner.run(experiment, Here(), Watcher(), said.append)
+    assert said == ["removed 1 leftover(s) of an earlier, killed run from local"]
 
 
 def test_a_race_refuses_blocks_side_by_side(tmp_path, monkeypatch, quiet):
