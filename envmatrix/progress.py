@@ -13,6 +13,7 @@ from rich.text import Text
 
 from envmatrix.experiment import Experiment
 from envmatrix.plan import Slot
+from envmatrix.report.text import clean
 from envmatrix.running import RunningEstimate
 from envmatrix.store import Trial
 
@@ -29,10 +30,11 @@ class LineProgress:
     def __init__(self, experiment: Experiment, *, quiet: bool) -> None:
         self.plan = experiment.plan
         self.quiet = quiet
+        self.left_s = self.plan.budget_s
 
     def say(self, text: str) -> None:
-        """Print one line."""
-        print(text, file=sys.stderr, flush=True)  # noqa: T201 - progress of a command
+        """Print one line; what a trial said of itself may hold anything."""
+        print(clean(text), file=sys.stderr, flush=True)  # noqa: T201 - progress of a command
 
     def trial_begins(self, slot: Slot, left_s: float) -> None:
         """Remember the time left for the block's line."""
@@ -66,7 +68,7 @@ class BarProgress(LineProgress):
 
     def say(self, text: str) -> None:
         """Print one line above the bar."""
-        self.progress.console.print(Text(text))
+        self.progress.console.print(Text(clean(text)))
 
     def trial_begins(self, slot: Slot, left_s: float) -> None:
         """Show what runs now."""

@@ -99,6 +99,8 @@ def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int
 
 def describe(found: Reproduction) -> str:
     """Write the answer for people: what differs, then every effect with both intervals."""
+    from envmatrix.report.text import clean
+
     lines = [f"{found.first.name} (packed) and {found.second.name} (here)", ""]
     lines += ["what differs:" if found.differences else "nothing differs in machine, images and environments"]
     lines += [f"  {item}" for item in found.differences]
@@ -109,7 +111,7 @@ def describe(found: Reproduction) -> str:
         lines.append(f"{item.environment:{width}}  {then:24}  {now:24}  {item.answer}")
     lines += ["", f"reproduced: the two effects surely differ by less than {found.tolerance:.0%}; "
               "not reproduced: they surely differ; undecided: neither is sure"]  # fmt: skip
-    return "\n".join(lines)
+    return "\n".join(map(clean, lines))  # a pack may come from anybody
 
 
 def _interval(effect: object) -> str:

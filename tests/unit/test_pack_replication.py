@@ -1,11 +1,13 @@
 """Effects of two runs are compared on the log scale; the criterion is kept at its nominal rates."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from envmatrix.pack.comparison import image_differences, run_differences
+from envmatrix.commands.reproduce import describe
+from envmatrix.pack.comparison import Difference, Reproduction, image_differences, run_differences
 from envmatrix.plan import Plan, make_arms
 from envmatrix.stats.effects import Analysis, Effect
 from envmatrix.stats.replication import answer_of, compare, difference
@@ -40,6 +42,15 @@ def test_an_effect_is_reproduced_not_reproduced_or_undecided(one, other, answer)
     second = Analysis(PLAN, (other,) if other else ())
     found = compare(Analysis(PLAN, (one, effect(1.0, environment="control"))), second)
     assert [item.answer for item in found] == [answer]
+
+
+def test_what_a_pack_says_cannot_steer_the_terminal():
+    hostile = Difference("host", "kernel", "6.1\x1b]0;title\x07", "6.1")
+    runs = SimpleNamespace(name="a\x1b[2Jb"), SimpleNamespace(name="here")
+    said = describe(Reproduction(*runs, (hostile,), compare(Analysis(PLAN, (effect(1.2),)), Analysis(PLAN, ())), 0.05))
+    assert "kernel was 6.1" in said
+    assert "not measured" in said
+    assert not set(said) & {"\x1b", "\x07"}
 
 
 def test_a_missing_interval_never_becomes_a_claim():
