@@ -22,7 +22,6 @@ from envmatrix.process import Exit
 from envmatrix.store import Outcome, Trial, trial_of
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_RECORD = "record.json"
 _FILES = "files"
 _LONGEST_REASON = 400
 #: What a record says instead of a secret (docs/record.md).
@@ -74,7 +73,7 @@ def make_limits(design: Mapping[str, Any], environment: Environment) -> Limits:
 
 def bench_arguments(workload: Mapping[str, Any], inside: Mapping[str, str], python: str) -> tuple[str, ...]:
     """Return the arguments that run a workload with ``python -m bench``."""
-    record = f"{inside['work']}/{_RECORD}"
+    record = f"{inside['work']}/{own_program.RECORD}"
     if workload["command"]:
         return own_program.command_arguments(workload, record, python)
     chosen = options.arguments(workload["options"])
@@ -110,11 +109,15 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
     )
 
 
-def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, str] | None:
-    """Return the folder of the user's own program and its path inside the environment, None where there is none."""
+def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, str, str] | None:
+    """Return the folder of the user's own program, its path inside the environment, and the name of its metric file.
+
+    None where there is no such program.
+    """
     if _FILES not in job.mounts.read:
         return None
-    return job.mounts.read[_FILES], experiment.engines[slot.arm.engine].inside(job.mounts)[_FILES]
+    inside = experiment.engines[slot.arm.engine].inside(job.mounts)[_FILES]
+    return job.mounts.read[_FILES], inside, own_program.metric_file(experiment.run.workloads[slot.arm.workload])
 
 
 def run_trial(experiment: Experiment, slot: Slot) -> Trial:
@@ -149,7 +152,7 @@ def judged(experiment: Experiment, slot: Slot, ended: Exit, job: Job, *, started
 
 def judge(experiment: Experiment, slot: Slot, ended: Exit, job: Job) -> tuple[Outcome, str, Mapping[str, Any] | None]:
     """Say what a trial's end, record and evidence amount to."""
-    record = read_record(job.mounts.work / _RECORD)
+    record = read_record(job.mounts.work / own_program.RECORD)
     if ended.timed_out:
         return "timed_out", str(ended), record
     if not ended.ok:

@@ -1,5 +1,6 @@
 """The batch script of a block: its text, whole; and what it does, run by a real shell with no Slurm around it."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -142,15 +143,18 @@ def test_arguments_variables_and_folders_with_hostile_names_arrive_exactly(shell
 def test_a_program_finds_its_files_beside_it_and_the_next_trial_does_not(shell, tmp_path):
     files = tmp_path / "my program's"
     (files / "data").mkdir(parents=True)
-    for name in ("train.py", ".hidden", "a b"):
+    for name in ("train.py", ".hidden", "a b", "out.json", "record.json"):
         (files / name).write_text(name)
-    code = "import os; print(sorted(os.listdir()), end=''); open('made', 'w')"
+    code = "import os; print(sorted(os.listdir()), end=''); open('made', 'w'); open('out.json', 'w').write('new')"
     first, second = shell.step("t1", code), shell.step("t2", code)
-    script = shell.write([dataclasses.replace(first, program=(files, str(files))), second])
+    script = shell.write([dataclasses.replace(first, program=(files, str(files), "out.json")), second])
     assert shell.run(script) == 0
     seen = [(shell.files.end(name).folder / "log").read_text() for name in ("t1", "t2")]
     assert seen == [str([".hidden", "a b", "data", "train.py"]), "[]"]
-    assert sorted(path.name for path in files.iterdir()) == [".hidden", "a b", "data", "train.py"]
+    assert sorted(path.name for path in files.iterdir()) == [
+        ".hidden", "a b", "data", "out.json", "record.json", "train.py",
+    ]  # fmt: skip
+    assert (files / "out.json").read_text() == "out.json", "the folder stays as it was"
 
 
 def test_every_way_to_end_is_told_apart(shell):
@@ -185,7 +189,8 @@ def test_a_script_that_is_ended_while_a_trial_runs_leaves_that_trial_unfinished(
         ["ps", "-o", "pid=", "--sid", str(process.pid)], capture_output=True, text=True, check=True
     )
     for pid in map(int, session.stdout.split()):  # as slurmd does: every process of the job, the shell among them
-        os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # one of them may end with another
+            os.kill(pid, signal.SIGTERM)
     assert process.wait(20) == 143
     assert shell.files.end("t1").exit.ok
     assert shell.files.end("t2") is None

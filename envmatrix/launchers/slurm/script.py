@@ -30,7 +30,7 @@ STOPPED: Mapping[int, str] = {
 class Step:
     """One trial of a block: ``limit_s`` is its time limit in seconds, ``nodes`` how many it is spread over.
 
-    ``program`` is the folder of the user's own program and its path inside the environment.
+    ``program`` is the folder of the user's own program, its path inside the environment, and its metric file.
     """
 
     trial: str
@@ -38,7 +38,7 @@ class Step:
     command: CommandLine
     limit_s: float
     nodes: int = 1
-    program: tuple[Path, str] | None = None
+    program: tuple[Path, str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -207,13 +207,15 @@ need() {
   put "stopped-$attempt" "69 $node $1"
   exit 69
 }
-program() {  # FOLDER INSIDE: the next trial runs what is in that folder, which its process sees at INSIDE
-  program=$1 inside=$2
+program() {  # FOLDER INSIDE METRIC: the next trial runs what is in that folder, which its process sees at INSIDE
+  program=$1 inside=$2 metric=$3
 }
 link_program() {  # every entry of the program's folder appears in the work folder, where the program may also write
   for entry in "$program"/* "$program"/.[!.]*; do
     [ ! -e "$entry" ] || ln -s "$inside/${entry##*/}" "$work/${entry##*/}" || exit 66
   done
+  # what an earlier start of the program wrote there must not be taken for this trial's
+  rm -f "$work/record.json" ${metric:+"$work/$metric"} || exit 66
   program=
 }
 launch() {  # COMMAND...: in its work folder, on this node or on the first $over ones

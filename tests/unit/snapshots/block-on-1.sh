@@ -65,13 +65,15 @@ need() {
   put "stopped-$attempt" "69 $node $1"
   exit 69
 }
-program() {  # FOLDER INSIDE: the next trial runs what is in that folder, which its process sees at INSIDE
-  program=$1 inside=$2
+program() {  # FOLDER INSIDE METRIC: the next trial runs what is in that folder, which its process sees at INSIDE
+  program=$1 inside=$2 metric=$3
 }
 link_program() {  # every entry of the program's folder appears in the work folder, where the program may also write
   for entry in "$program"/* "$program"/.[!.]*; do
     [ ! -e "$entry" ] || ln -s "$inside/${entry##*/}" "$work/${entry##*/}" || exit 66
   done
+  # what an earlier start of the program wrote there must not be taken for this trial's
+  rm -f "$work/record.json" ${metric:+"$work/$metric"} || exit 66
   program=
 }
 launch() {  # COMMAND...: in its work folder, on this node or on the first $over ones
