@@ -123,8 +123,12 @@ def image_of(matrix: Matrix, levels: Mapping[str, str]) -> Image:
 
 def images_of(matrix: Matrix) -> dict[str, Image]:
     """Return every image that a named environment or a design of ``matrix`` can ask for, by name."""
-    environments = [resolve(matrix, name, {}) for name in matrix.environments]
-    return {environment.image.name: environment.image for environment in environments}
+    named = [resolve(matrix, name, {}).levels for name in matrix.environments]
+    of_cells = [
+        complete_levels(matrix, chosen, "") for design in matrix.designs.values() for chosen in cells(design).values()
+    ]
+    images = [image_of(matrix, levels) for levels in (*named, *of_cells)]
+    return {image.name: image for image in images}
 
 
 def _merge_variable(merged: dict[str, str | None], name: str, value: str | None, who: str) -> None:

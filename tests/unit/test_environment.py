@@ -35,6 +35,17 @@ def test_a_factorial_cell_is_found_by_the_name_in_its_report(matrix):
         environment.resolve(matrix, "malloc-tcmalloc+openmp-absent", FACTS)
 
 
+def test_images_of_a_factorial_design_are_known_before_it_runs():
+    text = """
+version: 1
+factors: {torch: {old: {requirements: [torch==1]}, new: {requirements: [torch==2]}}, malloc: {glibc: {}}}
+environments: {baseline: {}}
+workloads: {cnn: {model: fashion-cnn}}
+designs: {d: {factors: {torch: [old, new]}, workloads: cnn}}
+"""
+    assert list(environment.images_of(parse(text, Path("m.yaml")))) == ["torch-old", "torch-new"]
+
+
 def test_allocators_are_preloaded_before_openmp(matrix):
     assert [file for _, file in environment.resolve(matrix, "pytorch-ci", FACTS).preload] == [
         "libjemalloc.so.2",
