@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import platform
 import tarfile
 from pathlib import Path
 
 from envmatrix.images.cache import disk_errors, file_digest
+
+#: Go's names of processors, which OCI images use (https://go.dev/doc/install/source#environment).
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def rooted(tar: Path, target: Path) -> None:
@@ -27,7 +31,7 @@ def docker_archive(tar: Path, archive: Path, name: str) -> None:
     digest = file_digest(tar)
     config = json.dumps(
         {
-            "architecture": "amd64",
+            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
             "os": "linux",
             "config": {},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},

@@ -19,6 +19,7 @@ from envmatrix.images.debian import URI, Apt
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.mirror import debian_mirror
 from envmatrix.process import Finished, run
+from envmatrix.store import write_whole
 
 #: Python that each suite has; an image's `python:` chooses its suite.
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
@@ -172,6 +173,6 @@ def status_of(tar: Path) -> str:
 def base_digest(tar: Path) -> str:
     """Return the digest of a base's tar, remembered beside it."""
     known = tar.with_name("sha256")
-    if not known.exists():
-        known.write_text(file_digest(tar), encoding="ascii")
+    if not known.exists() or known.stat().st_size != 64:  # a crash may leave an empty one
+        write_whole(known, file_digest(tar))
     return "sha256:" + known.read_text(encoding="ascii")
