@@ -62,11 +62,15 @@ def read_manifest(text: str, archive: Path) -> Manifest:
         files = {name: Entry(str(item["sha256"]), int(item["bytes"])) for name, item in body["files"].items()}
         images = {key: {k: str(v) for k, v in value.items()} for key, value in body.get("images", {}).items()}
         manifest = Manifest(str(body["run"]), str(body["created"]), str(body.get("envmatrix", "")), files, images)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise _refused(archive, f"{NAME} is no manifest that envmatrix wrote ({error})") from error
     bad = next((name for name in files if not is_safe(name)), None)
     if bad is not None:
         raise _refused(archive, f"{bad!r} would be written outside of the folder")
+    packed = [bits["file"] for bits in images.values() if "file" in bits]
+    absent = next((name for name in packed if name not in files), None)
+    if absent is not None:
+        raise _refused(archive, f"image {absent!r} is not among its files")
     return manifest
 
 

@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from envmatrix.engines.base import Say
 from envmatrix.errors import StoreError, Where
 from envmatrix.experiment import Experiment, begin
 from envmatrix.host import Host
 from envmatrix.images.cache import file_digest, remove_tree
 from envmatrix.matrix import Design, Matrix, load
+from envmatrix.matrix.model import NAME
 from envmatrix.pack.archive import unpack
 from envmatrix.pack.images import given_images, image_files
 from envmatrix.pack.manifest import Manifest
@@ -66,7 +69,7 @@ def begin_again(pack: Opened, results: Path, say: Say, place: Place, *, launcher
     run = pack.run.load()
     matrix = load(pack.folder / "matrix.yaml")
     engines = tuple(dict.fromkeys(arm.engine for arm in run.plan.arms))
-    design, host = place(matrix, Design.model_validate(dict(run.design)), engines)
+    design, host = place(matrix, packed_design(run, pack.run.run_file), engines)
     given = {} if rebuild else given_images(pack.manifest, pack.folder)
     for (image, engine), prepared in given.items():
         say(f"image {image} on {engine}: {prepared.reference}, as it was packed")
@@ -74,6 +77,19 @@ def begin_again(pack: Opened, results: Path, say: Say, place: Place, *, launcher
         matrix, design, engines, results, say, tuple(sys.argv[1:]), launcher, host, bench=pack.folder / "bench",
         given=given,
     )  # fmt: skip
+
+
+def packed_design(run: Run, file: Path) -> Design:
+    """Return the design of a packed run; a StoreError names the file when it is none that envmatrix wrote."""
+    try:
+        design = Design.model_validate(dict(run.design))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"]))
+        raise StoreError(f"its design cannot be read: {place}: {problem['msg']}", where=Where(file)) from error
+    if not NAME.match(design.name):  # it becomes the name of a folder
+        raise StoreError(f"{design.name!r} is no usable name of a design", where=Where(file))
+    return design
 
 
 def built_images(experiment: Experiment) -> Mapping[str, str]:

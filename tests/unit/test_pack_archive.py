@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from envmatrix.errors import InputError, StoreError
 from envmatrix.pack.archive import entry_of, unpack, write_archive
 from envmatrix.pack.manifest import Manifest, is_safe, read_manifest
+from envmatrix.pack.rerun import packed_design
 from envmatrix.pack.signature import sign, verify
+from tests.synthetic import make_plan, make_run
 
 FILES = {"run/run.json": b'{"schema": 1}', "bench/a.py": b"print(1)\n" * 3000, "matrix.yaml": "é".encode()}
 
@@ -111,11 +113,27 @@ def test_a_cut_off_archive_is_refused(tmp_path, cut):
         ("[1]", "no schema"), ("{", "not readable as JSON"), ('{"schema": 99}', "newer than this envmatrix"),
         ('{"schema": 1}', "no manifest"), ('{"schema": 1, "run": "r", "created": "", "files": []}', "no manifest"),
         ('{"schema": true, "files": {}}', "no schema|no manifest"),
+        ('{"schema": 1, "run": "", "created": "", "files": {"a": {"sha256": "", "bytes": Infinity}}}', "no manifest"),
+        ('{"schema": 1, "run": "", "created": "", "files": {}, "images": {"i@apptainer": {"file": "../i.sif"}}}',
+         "image '../i.sif' is not among its files"),
     ],
 )  # fmt: skip
 def test_a_manifest_of_another_kind_or_a_newer_schema_is_told_apart(tmp_path, text, words):
     with pytest.raises(StoreError, match=words):
         unpack(forged(tmp_path / "a.tar.gz", [], text), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("design", "words"),
+    [
+        ({"name": "../../evil", "workloads": ["w"]}, "no usable name"),
+        ({"name": "d", "workloads": []}, "cannot be read: workloads"),
+        ({}, "cannot be read: name"),
+    ],
+)
+def test_a_packed_design_that_envmatrix_did_not_write_is_refused(tmp_path, design, words):
+    with pytest.raises(StoreError, match=words):
+        packed_design(make_run(make_plan(()), design=design), tmp_path / "run.json")
 
 
 def test_something_that_is_no_archive_is_told(tmp_path):
