@@ -51,7 +51,7 @@ def _top() -> argparse.ArgumentParser:
         prog="envmatrix",
         description="How much faster does a PyTorch program get when only its environment changes?",
         epilog=f"commands:\n{lines}\n\nexit codes: 0 fine, 2 bad input, 3 some trials failed, 4 nothing could run, "
-        "5 slower than allowed",
+        "5 slower than allowed, 130 interrupted",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="envmatrix [--version] COMMAND [...]",
     )

@@ -1,4 +1,4 @@
-"""The errors a user can meet: each says what happened, where, and what to do. Only ``cli`` prints them."""
+"""The errors a user can meet: each says what happened, where, and what to do. Only ``__main__`` prints them."""
 
 from __future__ import annotations
 

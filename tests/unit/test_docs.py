@@ -1,0 +1,32 @@
+"""The documents name what the code has."""
+
+from pathlib import Path
+
+import pytest
+
+from bench import needs
+from envmatrix.cli import COMMANDS
+from envmatrix.matrix.model import Design, Level, Metric, Workload
+
+PROJECT = Path(__file__).parents[2]
+
+
+def text(name):
+    return (PROJECT / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_readme_names_every_command(name):
+    assert f"| `{name}` |" in text("README.md")
+
+
+@pytest.mark.parametrize(
+    ("model", "not_written"), [(Level, set()), (Design, {"name"}), (Workload, {"name", "options"}), (Metric, set())]
+)
+def test_every_key_of_matrix_yaml_is_explained(model, not_written):
+    explained = text("docs/matrix.md")
+    assert [key for key in model.model_fields if key not in not_written and f"`{key}`" not in explained] == []
+
+
+def test_every_kind_of_need_is_listed():
+    assert [kind for kind in needs._TESTS if f"`{kind}`" not in text("docs/record.md")] == []
