@@ -131,14 +131,17 @@ def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
     source = source or project.bench_folder()
     digest = project.bench_digest(source)
     target = _bench_copy(digest)
-    if not target.exists():
-        temporary = target.parent.with_name(f".{target.parent.name}.{id(target)}")
-        shutil.copytree(source, temporary / "bench", ignore=shutil.ignore_patterns("__pycache__"))
-        try:
-            temporary.rename(target.parent)
-        except OSError:
-            shutil.rmtree(temporary)
+    Cache(project.cache_folder()).folder(
+        target.parent,
+        lambda place: _copy_bench(source, place / "bench", digest),
+    )
     return digest, target
+
+
+def _copy_bench(source: Path, target: Path, digest: str) -> None:
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    if project.bench_digest(target) != digest:
+        raise InputError(f"{source} was changed while it was copied", remedy="try again")
 
 
 def _bench_copy(digest: str) -> Path:

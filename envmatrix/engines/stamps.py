@@ -29,9 +29,9 @@ def stamp_body(prepared: Prepared) -> dict[str, Any]:
     return {**asdict(prepared), "loader": None if prepared.loader is None else sorted(prepared.loader)}
 
 
-def prepared_from(body: dict[str, Any] | None) -> Prepared | None:
+def prepared_from(body: Any) -> Prepared | None:
     """Read a stamp; None when there is none, or one of another version."""
-    if body is None:
+    if not isinstance(body, dict):
         return None
     try:
         loader = body.pop("loader")

@@ -55,6 +55,15 @@ def test_a_description_of_something_else_is_refused(tmp_path, prepared, change):
         given_images(manifest, tmp_path / "out")
 
 
+@pytest.mark.parametrize("body", ["words", 1, [], None])
+def test_a_description_that_is_no_object_is_refused(tmp_path, prepared, body):
+    def forge(contents):
+        contents[next(name for name in contents if name.endswith(".json"))] = json.dumps(body).encode()
+
+    with pytest.raises(StoreError, match="does not say how it is started"):
+        given_images(packed(tmp_path, prepared, forge), tmp_path / "out")
+
+
 def test_a_pack_without_image_files_gives_none(tmp_path):
     assert given_images(Manifest("r", "", "", {}, {"@".join(KEY): {"sha256": "0"}}), tmp_path) == {}
 
