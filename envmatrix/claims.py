@@ -37,16 +37,21 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
+def _fits(text: str, pattern: str) -> bool:
+    """Say whether a text is what a pattern allows: ``*`` is any text, all else (proclist=[0,1]) stands for itself."""
+    return fnmatchcase(text, pattern.replace("[", "[[]").replace("?", "[?]"))
+
+
 def contradictions(claims: Mapping[str, tuple[str, ...]], evidence: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each claim that the evidence does not bear out; empty when all hold.
 
-    An allowed value may hold ``*`` for any text (as in file name patterns).
+    An allowed value may hold ``*`` for any text.
     """
     wrong = []
     for path, allowed in claims.items():
         found = lookup(evidence, path)
         if found is None:
             wrong.append(f"claims {path} is {' or '.join(allowed)}, but it could not be read back")
-        elif not any(fnmatchcase(_as_text(found), pattern) for pattern in allowed):
+        elif not any(_fits(_as_text(found), pattern) for pattern in allowed):
             wrong.append(f"claims {path} is {' or '.join(allowed)}, but it was {_as_text(found)}")
     return wrong

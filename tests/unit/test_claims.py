@@ -37,3 +37,10 @@ def test_a_pattern_stands_for_any_text_in_between():
     evidence = {"openmp": {"affinity": "noverbose,granularity=fine,compact,1,0"}}
     assert contradictions({"openmp.affinity": ("*,compact,1,0",)}, evidence) == []
     assert contradictions({"openmp.affinity": ("*,scatter,1,0",)}, evidence) != []
+
+
+def test_brackets_and_question_marks_stand_for_themselves():
+    evidence = {"openmp": {"affinity": "explicit,proclist=[0,1]", "places": "a?"}}
+    assert contradictions({"openmp.affinity": ("*,proclist=[0,1]",), "openmp.places": ("a?",)}, evidence) == []
+    assert contradictions({"openmp.affinity": ("*,proclist=[01]",)}, evidence)
+    assert contradictions({"openmp.places": ("??",)}, evidence)
