@@ -100,3 +100,12 @@ def test_a_sparkline_shows_the_course():
     assert len(sparkline(list(range(500)))) == 24
     assert sparkline([5, 5]) == "▄▄"
     assert sparkline([]) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ['{"schema": 1, "arms": [1]}', '{"schema": 1, "arms": [{}, null]}', '{"schema": 1}', "[]"]
+)
+def test_a_summary_that_envmatrix_did_not_write_is_named_and_passed_over(tmp_path, text):
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "summary.json").write_text(text)
+    assert read_history(tmp_path).unreadable == ("odd",)
