@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 from envmatrix.environment import Environment
 
+_HAS_THEM = "An image of `envmatrix build --engine docker` has them: `envmatrix export --engine docker`."
+
 
 def variables_of(environment: Environment, preload: tuple[str, ...]) -> dict[str, str | None]:
     """Return every variable an environment needs, LD_PRELOAD among them; None: must not be set."""
@@ -15,14 +17,19 @@ def variables_of(environment: Environment, preload: tuple[str, ...]) -> dict[str
     return {**listed, "LD_PRELOAD": ":".join(preload)} if preload else listed
 
 
-def export_lines(environment: Environment, preload: tuple[str, ...], form: str) -> str:
-    """Return the lines for a POSIX shell, a Dockerfile or a program (JSON)."""
+def export_lines(environment: Environment, preload: tuple[str, ...], form: str, *, of_host: bool = False) -> str:
+    """Return the lines for a POSIX shell, a Dockerfile or a program (JSON).
+
+    ``of_host``: the libraries of ``preload`` lie on this machine, so no image has them.
+    """
     variables = variables_of(environment, preload)
     if form == "json":
         placed = {"cpus": environment.cpus, "memory_nodes": environment.memory_nodes}
         return json.dumps({"environment": environment.name, "variables": variables, **placed}, indent=2)
     head = f"# environment {environment.name}: {environment.levels_text()}"
     lines = _sh(variables) if form == "sh" else _dockerfile(variables)
+    if form == "dockerfile" and preload and of_host:
+        head += f"\n# LD_PRELOAD names files of this machine: copy them into your image and change it. {_HAS_THEM}"
     return "\n".join([head, *lines, *_placed(environment)])
 
 

@@ -32,5 +32,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
         common.print_text(text)
         return 0
-    common.print_text(export_lines(session.environment, session.preload, arguments.form))
+    of_host = session.prepared.engine == "local"
+    common.print_text(export_lines(session.environment, session.preload, arguments.form, of_host=of_host))
     return 0

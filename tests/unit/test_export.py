@@ -26,3 +26,11 @@ def test_programs_are_told_the_placement_too():
 @pytest.mark.parametrize("form", ["slurm", "pyxis"])
 def test_a_training_script_places_its_program(form):
     assert "taskset --cpu-list 0-3 numactl --membind=1 " in training_script(PLACED, SIF, (), form)
+
+
+def test_a_dockerfile_says_when_its_libraries_are_of_this_machine():
+    library = ("/cache/libx.so",)
+    assert "# LD_PRELOAD names files of this machine" in export_lines(PLACED, library, "dockerfile", of_host=True)
+    assert "of this machine" not in export_lines(PLACED, library, "dockerfile")
+    assert "of this machine" not in export_lines(PLACED, (), "dockerfile", of_host=True)
+    assert "of this machine" not in export_lines(PLACED, library, "sh", of_host=True)
