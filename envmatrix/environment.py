@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from envmatrix.errors import InputError, suggestion
+from envmatrix.host import parse_cpus
 from envmatrix.matrix.model import Design, Factor, Level, Matrix
 from envmatrix.matrix.templates import fill
 
@@ -220,12 +221,23 @@ def build(
         variables=variables,
         preload=tuple(_preload_order(preload)),
         claims=claims,
-        cpus=fill(last["cpus"][-1], facts) if last["cpus"] else None,
-        memory_nodes=fill(last["memory_nodes"][-1], facts) if last["memory_nodes"] else None,
+        cpus=_numbers(name, "cpus", last["cpus"], facts),
+        memory_nodes=_numbers(name, "memory_nodes", last["memory_nodes"], facts),
         changes_numerics=any(level.changes_numerics for _, level in bits),
         libraries=tuple(libraries),
         own_levels={factor: level for factor, level in levels.items() if level != matrix.factors[factor].reference},
     )
+
+
+def _numbers(name: str, key: str, values: list[str], facts: Mapping[str, str]) -> str | None:
+    """Return the last level's list of CPUs or nodes, its templates filled in; an InputError when it is none."""
+    text = fill(values[-1], facts) if values else None
+    if text is not None and "{" not in text:
+        try:
+            parse_cpus(text)
+        except ValueError as error:
+            raise InputError(f"environment {name!r}: {key}: {error}") from error
+    return text
 
 
 def _preload_order(items: list[tuple[str, str]]) -> list[tuple[str, str]]:

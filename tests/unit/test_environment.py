@@ -46,6 +46,29 @@ designs: {d: {factors: {torch: [old, new]}, workloads: cnn}}
     assert list(environment.images_of(parse(text, Path("m.yaml")))) == ["torch-old", "torch-new"]
 
 
+@pytest.mark.parametrize("key", ["cpus", "memory_nodes"])
+@pytest.mark.parametrize("value", ["abc", "3-1", "0-", "0-9999999999", "²"])
+def test_a_place_that_is_no_list_of_numbers_is_told_before_anything_runs(key, value):
+    text = f"""
+version: 1
+factors: {{place: {{here: {{}}, there: {{{key}: {value}}}}}}}
+environments: {{baseline: {{}}, there: {{place: there}}}}
+"""
+    with pytest.raises(InputError, match=f"environment 'there': {key}: '{value}' is no CPU list"):
+        environment.resolve(parse(text, Path("m.yaml")), "there", {})
+
+
+def test_a_place_may_be_a_template():
+    text = """
+version: 1
+factors: {place: {here: {}, there: {cpus: "0-{last_cpu}"}}}
+environments: {baseline: {}, there: {place: there}}
+"""
+    matrix = parse(text, Path("m.yaml"))
+    assert environment.resolve(matrix, "there", {}).cpus == "0-{last_cpu}"
+    assert environment.resolve(matrix, "there", {"last_cpu": "3"}).cpus == "0-3"
+
+
 def test_allocators_are_preloaded_before_openmp(matrix):
     assert [file for _, file in environment.resolve(matrix, "pytorch-ci", FACTS).preload] == [
         "libjemalloc.so.2",
