@@ -33,7 +33,8 @@ from envmatrix.process import Exit, Finished, run, run_logged
 
 _BUILD_S = 3600.0
 _WORK = "/work"
-_SYS_RESOURCE = 24
+#: Numbers of capabilities: capability.h of Linux.
+_SYS_ADMIN, _SYS_RESOURCE = 21, 24
 #: Variables of the host that Apptainer itself needs; none of them gets inside.
 _OF_THE_HOST = ("PATH", "HOME", "USER", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "XDG_RUNTIME_DIR")
 #: Where ``--nv`` binds the driver's libraries: https://apptainer.org/docs/user/main/gpu.html
@@ -41,6 +42,9 @@ _NV_LIBRARIES = "/.singularity.d/libs"
 #: zstd at level 1 builds and starts several times faster than the default gzip, at the same size; one owner, so that
 #: a user namespace (which knows one user) can unpack it again for a named SIF.
 _SQUASH = "-comp zstd -Xcompression-level 1 -all-root"
+#: What building takes at most beside its result. From a Docker image: its archive, Apptainer's copy of that, its files.
+#: From a SIF: its files (three to four times a SIF of this compression), and the new SIF.
+_COPIES_OF_IMAGE, _COPIES_OF_SIF = 4, 6
 _BENCH = f"""
 import sys
 sys.path.insert(0, {ROOM!r})
@@ -54,15 +58,28 @@ _LOADER = "import subprocess; print(subprocess.run(['/sbin/ldconfig', '-p'], cap
 
 
 def lacks_privilege() -> bool:
-    """Say whether this is a root that cannot do what Apptainer expects of root (containers, some clusters)."""
+    """Say whether this is a root that cannot give what Apptainer gives root by default (containers, some clusters)."""
+    return os.geteuid() == 0 and not _has_capability(_SYS_RESOURCE)
+
+
+def needs_namespace() -> bool:
+    """Say whether this is a root that cannot mount an image: a user namespace and FUSE then do, as for other users."""
     if os.geteuid() != 0:
         return False
+    try:
+        os.close(os.open("/dev/loop-control", os.O_RDWR))
+    except OSError:
+        return True
+    return not _has_capability(_SYS_ADMIN)
+
+
+def _has_capability(number: int) -> bool:
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
     except (OSError, StopIteration, ValueError):
-        return False
-    return not effective >> _SYS_RESOURCE & 1
+        return True
+    return bool(effective >> number & 1)
 
 
 def exec_argv(job: Job, program: str, *, userns: bool, marker: Path | None = None) -> list[str]:
@@ -78,11 +95,11 @@ def exec_argv(job: Job, program: str, *, userns: bool, marker: Path | None = Non
     if bad:
         raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad}")
     variables = {**job.env, **gpu_variables(job), **preload_variable(job.preload)}
-    privileges = ["--add-caps", "CAP_SYS_NICE"] if job.limits.sys_nice and os.geteuid() == 0 else ["--no-privs"]
+    nice = ["--add-caps", "CAP_SYS_NICE"] if job.limits.sys_nice and os.geteuid() == 0 else []
     return [
         program, "--silent", "exec", *(["--userns"] if userns else []), "--containall", "--cleanenv", "--no-home",
         *(["--nv"] if job.limits.gpus else []),
-        *privileges, *(() if job.limits.network else ("--net", "--network", "none")), "--pwd", _WORK,
+        "--no-privs", *nice, *(() if job.limits.network else ("--net", "--network", "none")), "--pwd", _WORK,
         *(word for mount in mounts for word in ("--bind", mount)),
         job.prepared.reference, "/usr/bin/env", "-i",
         *(f"{name}={value}" for name, value in variables.items()), *job.argv,
@@ -139,16 +156,20 @@ class ApptainerEngine:
 
         def build(place: Path) -> None:
             say(f"making a SIF of {prepared.reference}")
-            with self.places.cache.scratch("sif") as scratch:
+            room = _COPIES_OF_IMAGE * docker.image_bytes(prepared)
+            with self.places.cache.quick_scratch("sif", room) as scratch:
                 docker.save(prepared, scratch / "image.tar")
                 self._build(place / "image.sif", f"docker-archive:{scratch / 'image.tar'}", scratch, ())
+            digest = self._inside(place / "image.sif", prepared.python, PROGRAM)
+            (place / "rootfs").write_text(digest, encoding="ascii")
 
         self.places.cache.folder(sif.parent, build)
-        facts = {**prepared.facts, "rootfs": self._inside(sif, prepared.python, PROGRAM), "sif_from": "docker archive"}
+        digest = (sif.parent / "rootfs").read_text(encoding="ascii")
+        facts = {**prepared.facts, "rootfs": digest, "sif_from": "docker archive"}
         return replace(prepared, engine=self.name, reference=str(sif), facts=facts)
 
     def _sif(self, digest: str) -> Path:
-        return self.places.cache.root / "sif" / digest_of(digest, _SQUASH)[:24] / "image.sif"
+        return self.places.cache.root / "sif" / digest_of(digest, _SQUASH, "rootfs")[:24] / "image.sif"
 
     def _alone(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Build from a definition, on a base made by mmdebstrap: no Docker is needed."""
@@ -219,7 +240,8 @@ class ApptainerEngine:
             say(f"{target.name} holds an older bench/ than this checkout; its record says which")
         bills.lay_beside(self.places.cache, prepared, target.parent, environment.name)
         say(f"building {target} on the SIF of {prepared.image}")
-        with self.places.cache.scratch("named") as scratch:
+        room = _COPIES_OF_SIF * Path(prepared.reference).stat().st_size
+        with self.places.cache.quick_scratch("named", room) as scratch:
             file = scratch / "named.def"
             text = named_definition(environment, prepared.reference, named_labels(environment))
             file.write_text(text, encoding="utf-8")
@@ -237,7 +259,13 @@ class ApptainerEngine:
         return target
 
     def _inside(self, sif: Path, python: str, code: str) -> str:
-        options = ["--containall", "--cleanenv", "--no-home", *(["--userns"] if lacks_privilege() else [])]
+        options = [
+            "--containall",
+            "--cleanenv",
+            "--no-home",
+            "--no-privs",
+            *(["--userns"] if needs_namespace() else []),
+        ]
         argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), python, "-I", "-c", code]
         done = run(argv, limit_s=600.0)
         if not done.exit.ok:
@@ -255,7 +283,7 @@ class ApptainerEngine:
         marker = self._markers / marker_name(job)
         with disk_errors(marker):
             marker.mkdir(parents=True, exist_ok=True)
-        argv = exec_argv(job, find_program() or "apptainer", userns=lacks_privilege(), marker=marker)
+        argv = exec_argv(job, find_program() or "apptainer", userns=needs_namespace(), marker=marker)
         try:
             return self._run(job, argv)
         finally:
@@ -292,7 +320,7 @@ class ApptainerEngine:
         prefix = [] if not limits.cpus else ["taskset", "--cpu-list", format_cpus(limits.cpus)]
         prefix += [] if not limits.memory_nodes else ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"]
         prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]
-        argv = exec_argv(job, "apptainer", userns=lacks_privilege())
+        argv = exec_argv(job, "apptainer", userns=needs_namespace())
         needs = (Path(job.prepared.reference),)
         return CommandLine(tuple(argv), {}, job.mounts.work, keep=_OF_THE_HOST, prefix=tuple(prefix), needs=needs)
 

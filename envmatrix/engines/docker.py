@@ -123,6 +123,11 @@ class DockerEngine:
         with _open("saving an image") as client:
             DockerImages(client, self.places).save(prepared.reference, file)
 
+    def image_bytes(self, prepared: Prepared) -> int:
+        """Return the bytes of an image's files."""
+        with _open("looking at an image") as client:
+            return int(client.images.get(prepared.reference).attrs["Size"])
+
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return the paths inside the container."""
         return {"work": _WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}

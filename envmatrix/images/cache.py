@@ -17,6 +17,8 @@ from typing import Any
 
 from envmatrix.errors import EngineError, Where
 
+#: A file system in memory that every Linux has; a container or a job may have it smaller.
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 (mkdtemp makes the names)
 _FREE_SPACE = "free some space there, or set ENVMATRIX_CACHE to a folder on a larger disk; nothing half-built was left"
 _REMEDIES = {
     errno.ENOSPC: _FREE_SPACE,
@@ -105,14 +107,35 @@ class Cache:
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
         """Give a folder inside the cache (so that a rename out of it works) that is gone afterwards."""
-        with disk_errors(self.root):
-            folder = self.root / "scratch"
+        with self._passing(self.root / "scratch", f"{name}.") as path:
+            yield path
+
+    @contextlib.contextmanager
+    def quick_scratch(self, name: str, room: int) -> Iterator[Path]:
+        """Like ``scratch``, but in memory where ``room`` (bytes) take at most half of what is free there.
+
+        The 20,000 files of an image are written and read again several times faster than on most disks.
+        """
+        own = f"envmatrix-{os.getuid()}-{digest_of(str(self.root.resolve()))[:12]}."
+        memory = fits_in_memory(room)
+        with self._passing(IN_MEMORY, own) if memory else self.scratch(name) as path:
+            yield path
+
+    @contextlib.contextmanager
+    def _passing(self, folder: Path, prefix: str) -> Iterator[Path]:
+        """Give a new folder that is gone afterwards; what killed processes left is removed first."""
+        with self.only_one("scratch"), disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            path = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=folder))
+            for left in folder.glob(f"{prefix}*"):
+                _remove_unheld(left)
+            path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(handle, fcntl.LOCK_SH)
         try:
             yield path
         finally:
             remove_tree(path)
+            os.close(handle)
 
     def write(self, path: Path, text: str) -> None:
         """Write a small file so that a reader sees all of it or none."""
@@ -134,6 +157,28 @@ class Cache:
         except (OSError, ValueError):
             return None
         return body if isinstance(body, dict) else None
+
+
+def fits_in_memory(room: int) -> bool:
+    """Say whether files of ``room`` bytes take at most half of the memory that is free for files (tmpfs(5))."""
+    try:
+        place = os.statvfs(IN_MEMORY)
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return False
+    usable = os.access(IN_MEMORY, os.W_OK) and not place.f_flag & os.ST_NOEXEC
+    return usable and 2 * room <= min(free, place.f_bavail * place.f_frsize)
+
+
+def _remove_unheld(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_tree(path)
+        finally:
+            os.close(handle)
 
 
 def remove_tree(path: Path) -> None:

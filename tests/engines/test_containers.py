@@ -114,6 +114,12 @@ def test_a_container_is_closed(engine: Engine, job: Job) -> None:
         assert found["shm"] == 2**28
 
 
+def test_the_capability_that_was_asked_for_is_the_only_one(engine: Engine, job: Job) -> None:
+    found = seen(engine, replace(job, limits=replace(job.limits, sys_nice=True)))
+    sys_nice = 1 << 23
+    assert int(str(found["caps"]), 16) in ((sys_nice,) if engine.name == "apptainer" and os.geteuid() == 0 else (0,))
+
+
 def test_shared_memory_is_the_same_in_every_engine_unless_asked_for(engine: Engine, job: Job) -> None:
     found = seen(engine, replace(job, limits=replace(job.limits, shm_bytes=None)))
     assert found["shm"] == pytest.approx(half_of_memory(), rel=0.02)

@@ -88,6 +88,18 @@ def test_apptainer_passes_variables_and_arguments_as_single_words() -> None:
     ]  # fmt: skip
 
 
+def test_root_asks_for_one_capability_and_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replace(JOB, limits=replace(JOB.limits, sys_nice=True))
+    plain = exec_argv(JOB, "apptainer", userns=False)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert exec_argv(asked, "apptainer", userns=False) == plain
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    place = plain.index("--no-privs") + 1
+    assert exec_argv(asked, "apptainer", userns=False) == [
+        *plain[:place], "--add-caps", "CAP_SYS_NICE", *plain[place:]
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("folder", ["/a:b", "/a:ro,z"])
 def test_a_folder_that_would_change_the_mount_is_refused(folder: str) -> None:
     job = replace(JOB, mounts=Mounts(Path(folder), {}))

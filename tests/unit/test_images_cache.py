@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from envmatrix.errors import EngineError
-from envmatrix.images.cache import Cache, digest_of
+from envmatrix.images.cache import IN_MEMORY, Cache, digest_of
 
 
 def test_a_folder_is_whole_or_absent(tmp_path: Path) -> None:
@@ -59,3 +61,29 @@ def test_an_unwritable_cache_is_an_error_with_a_remedy(tmp_path: Path) -> None:
 def test_a_digest_depends_on_order_and_on_nothing_else() -> None:
     assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
     assert digest_of(["a", "b"]) != digest_of(["b", "a"])
+
+
+def test_files_that_fit_are_made_in_memory_and_others_in_the_cache(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    with cache.quick_scratch("a", 1) as small, cache.quick_scratch("a", 2**60) as large:
+        assert small.is_relative_to(IN_MEMORY)
+        assert large.is_relative_to(tmp_path)
+        (small / "file").touch()
+    assert not small.exists()
+    assert not large.exists()
+
+
+@pytest.mark.parametrize("room", [1, 2**60])
+def test_the_scratch_of_a_killed_builder_is_removed_and_that_of_a_living_one_is_kept(tmp_path: Path, room: int) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from envmatrix.images.cache import Cache\n"
+        "with Cache(Path(sys.argv[1])).quick_scratch('a', int(sys.argv[2])) as path:\n"
+        "    print(path, flush=True); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path), str(room)], capture_output=True, text=True)
+    left = Path(killed.stdout.strip())
+    assert left.is_dir()
+    with Cache(tmp_path).quick_scratch("a", room) as first:
+        assert not left.exists()
+        with Cache(tmp_path).quick_scratch("a", room):
+            assert first.is_dir()
