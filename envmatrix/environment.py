@@ -11,6 +11,7 @@ from typing import Any
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.host import parse_cpus
+from envmatrix.matrix import model
 from envmatrix.matrix.model import Design, Factor, Level, Matrix
 from envmatrix.matrix.templates import fill
 
@@ -41,6 +42,16 @@ class Library:
 
 
 @dataclass(frozen=True)
+class SourceBuild:
+    """How one requirement is built from source; ``edit`` is (file, text in it, what takes its place)."""
+
+    name: str
+    env: tuple[tuple[str, str], ...] = ()
+    edit: tuple[tuple[str, str, str], ...] = ()
+    programs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Image:
     """One combination of image factors. ``name`` is a stable identifier used in file names and tags."""
 
@@ -52,6 +63,7 @@ class Image:
     suite: str | None = None
     base: str | None = None
     interpreter: str | None = None
+    builds: tuple[SourceBuild, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +131,13 @@ def image_of(matrix: Matrix, levels: Mapping[str, str]) -> Image:
         suite=one("suite"),
         base=one("base"),
         interpreter=one("interpreter"),
+        builds=tuple(_source_build(name, body) for level in bits for name, body in level.build.items()),
     )
+
+
+def _source_build(name: str, body: model.SourceBuild) -> SourceBuild:
+    edit = tuple((file, old, new) for file, texts in body.edit.items() for old, new in texts.items())
+    return SourceBuild(model.plain_name(name), tuple(body.env.items()), edit, body.programs)
 
 
 def images_of(matrix: Matrix) -> dict[str, Image]:
@@ -248,6 +266,8 @@ def _preload_order(items: list[tuple[str, str]]) -> list[tuple[str, str]]:
 def digest(environment: Environment) -> str:
     """Return a sha256 over everything that makes this environment what it is, its names apart."""
     body = {key: value for key, value in asdict(environment).items() if key not in _NAMES}
+    if not environment.image.builds:  # so that environments keep the digests they had before there were any
+        del body["image"]["builds"]
     return "sha256:" + hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
@@ -259,11 +279,24 @@ def to_json(environment: Environment) -> dict[str, Any]:
 def from_json(body: Mapping[str, Any]) -> Environment:
     """Read what ``to_json`` wrote: a resumed run uses the environments it began with, not today's matrix."""
     fields = {key: value for key, value in body.items() if key in Environment.__dataclass_fields__}
-    fields["image"] = Image(**_tuples(body["image"]))
+    fields["image"] = _image_from_json(body["image"])
     fields["libraries"] = tuple(Library(**_tuples(item)) for item in body["libraries"])
     fields["preload"] = tuple((key, file) for key, file in body["preload"])
     fields["claims"] = {path: tuple(allowed) for path, allowed in body["claims"].items()}
     return Environment(**fields)
+
+
+def _image_from_json(body: Mapping[str, Any]) -> Image:
+    builds = tuple(
+        SourceBuild(
+            item["name"],
+            tuple((name, value) for name, value in item["env"]),
+            tuple((file, old, new) for file, old, new in item["edit"]),
+            tuple(item["programs"]),
+        )
+        for item in body.get("builds", ())
+    )
+    return Image(**_tuples({**body, "builds": builds}))
 
 
 def _tuples(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ _DEFAULT_PROCESSES = 2
 _MOST_PROCESSES = 4096
 
 #: Ways that need a process per share of the batch.
-WITH_RANKS = ("ddp", "ddp-pipeline", "fsdp", "lightning")
+WITH_RANKS = ("ddp", "ddp-pipeline", "fsdp", "lightning", "horovod")
 
 
 def device(options, variables=None):

@@ -83,7 +83,12 @@ def measure(options, prepared, import_ns, place=None, startup_ns=None):
 
 def _step(model, options, place, device):
     scaled = dict(options, learning_rate=choices.learning_rate(options, place.world))
-    step = methods.Step(model, training.optimizer_for(model.parameters(), scaled), options, place, device)
+    optimizer = training.optimizer_for(model.parameters(), scaled)
+    if options["parallel"] == "horovod":
+        from bench.parallel import horovod_way
+
+        optimizer = horovod_way.optimizer(optimizer, model, options["accumulation"])
+    step = methods.Step(model, optimizer, options, place, device)
     return graphed.GraphedStep(step) if options["cuda_graphs"] else step
 
 

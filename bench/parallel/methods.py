@@ -67,6 +67,12 @@ def _fully_sharded(model, _options, _place, device):
     return FullyShardedDataParallel(model.to(device.device), device_id=device.device, use_orig_params=True)
 
 
+def _horovod(model, _options, _place, _device):
+    from bench.parallel import horovod_way
+
+    return horovod_way.wrap(model)
+
+
 _WRAPPERS = {
     "none": _alone,
     "dp": _data_parallel,
@@ -75,6 +81,7 @@ _WRAPPERS = {
     "ddp-pipeline": _distributed_pipeline,
     "fsdp": _fully_sharded,
     "lightning": _alone,  # the Trainer wraps it itself
+    "horovod": _horovod,
 }
 
 
@@ -88,7 +95,7 @@ class Step:
     """One optimiser step on a rank's share of a batch; returns the rank's part of the mean loss.
 
     The loss is the sum over samples divided by the size of the whole effective batch, times the number of ranks:
-    DDP and FSDP average gradients over ranks, so that the result is exactly the mean over the batch, also when
+    DDP, FSDP and Horovod average gradients over ranks, so that the result is exactly the mean over the batch, also when
     the shares differ in size.
     """
 

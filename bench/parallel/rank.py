@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import nullcontext
 
 from bench.errors import BenchError, RunError
 
@@ -64,9 +65,19 @@ class Member:
         share_threads(torch, self.job["here"])
         self.threads = torch.get_num_threads()
         with meeting.joined(self.rank, self.job["world"], self.job["folder"], options, self.job["meet"]) as place:
-            done = measure.measure(options, prepared, import_ns, place, self.age_ns)
+            with _library(options, place):
+                done = measure.measure(options, prepared, import_ns, place, self.age_ns)
         self.place = place
         return done
+
+
+def _library(options, place):
+    """Return the context of a way that starts a library of its own among the ranks."""
+    if options["parallel"] != "horovod":
+        return nullcontext()
+    from bench.parallel import horovod_way
+
+    return horovod_way.started(place, options)
 
 
 def share_threads(torch, here):

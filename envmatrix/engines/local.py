@@ -21,9 +21,9 @@ from envmatrix.images.cache import disk_errors
 from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
 from envmatrix.images.locks import Locks
 from envmatrix.images.pythons import Python, ask, remembered_python
+from envmatrix.images.sources import wheels_of
 from envmatrix.images.system import known_to_loader
 from envmatrix.images.venvs import build_venv
-from envmatrix.images.wheelhouse import Wheelhouse
 from envmatrix.process import Exit, run, run_logged
 
 _TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
@@ -75,10 +75,10 @@ class LocalEngine:
 
     def _venv(self, image: Image, python: Python, locks: Locks, say: Say) -> tuple[str, str, dict[str, str]]:
         path, section = locks.of_image(image, python, say)
-        wheels = Wheelhouse(self.places.cache).fill(section.packages, path, python, image.index, say)
-        folder = build_venv(self.places.cache, python, section.packages, wheels, say)
+        wheels = wheels_of(self.places.cache, image, (path, section), python, say)
+        folder = build_venv(self.places.cache, python, wheels.pins, wheels.files, say)
         facts = {"lock": path.name, "lock_digest": f"sha256:{sections_digest([section])}"}
-        facts |= {f"package {pin.name}": pin.version for pin in section.packages}
+        facts |= {f"package {pin.name}": pin.version for pin in section.packages} | dict(wheels.facts)
         return str(folder), str(folder / "bin" / "python"), facts
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:

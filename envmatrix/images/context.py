@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from envmatrix.images.libraries import Folders, LibraryBuilder, fetch_packages, 
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.locks import Locks
 from envmatrix.images.pythons import python_for_wheels
+from envmatrix.images.sources import Installed, check_glibc, wheels_of
 from envmatrix.images.suites import PYTHONS, Suite, suite_of
-from envmatrix.images.wheelhouse import Wheelhouse, link_or_copy
+from envmatrix.images.wheelhouse import link_or_copy
 
 _ALWAYS = ("python3", "numactl")
 
@@ -49,6 +50,7 @@ class Ingredients:
     lock: str = ""
     lock_digest: str = ""
     facts: dict[str, str] = field(default_factory=dict)
+    built: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -103,18 +105,17 @@ def gather(places: Places, image: Image, libraries: Sequence[Library], base: Bas
         suite.distribution, packages, base.choice, say, lambda: suite.closure(packages, base.status)
     )
     deb_files = fetch_packages(places.cache, suite.apt, system.packages, lock, say)
-    wheels: tuple[Pinned, ...] = ()
-    wheel_files: list[Path] = []
+    wheels = Installed((), ())
     lock_name, lock_digest = lock.name, f"sha256:{sections_digest([system])}"
     if image.requirements:
         path, section = locks.of_image(image, python, say)
-        wheels = section.packages
-        wheel_files = Wheelhouse(places.cache).fill(wheels, path, python, image.index, say)
+        check_glibc(image, base.suite)
+        wheels = wheels_of(places.cache, image, (path, section), python, say)
         lock_name, lock_digest = path.name, f"sha256:{sections_digest([section])}"
     folders = LibraryBuilder(places.cache, locks, python, say, suite.apt).build(libraries)
     return Ingredients(
-        image, base, system.packages, tuple(deb_files), wheels, tuple(wheel_files), folders, lock_name, lock_digest,
-        {"libraries": digest_of(dict(folders.facts))},
+        image, base, system.packages, tuple(deb_files), wheels.pins, wheels.files, folders, lock_name, lock_digest,
+        {"libraries": digest_of(dict(folders.facts))}, wheels.facts,
     )  # fmt: skip
 
 
@@ -155,6 +156,7 @@ def context_facts(ingredients: Ingredients) -> dict[str, str]:
         "lock": ingredients.lock,
         "lock_digest": ingredients.lock_digest,
         **{f"package {pin.name}": pin.version for pin in ingredients.wheels},
+        **ingredients.built,
         **{f"system {pin.name}": pin.version for pin in ingredients.debs},
         **dict(ingredients.folders.facts),
     }

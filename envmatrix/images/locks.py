@@ -20,7 +20,8 @@ LIBRARIES = "libraries"
 
 def image_asked(image: Image) -> str:
     """Return what an image asks of pip, as its lock must have it."""
-    return asked_text((*image.requirements, *(f"--extra-index-url {url}" for url in image.index)))
+    sources = (f"--no-binary={build.name}" for build in image.builds)
+    return asked_text((*image.requirements, *sources, *(f"--extra-index-url {url}" for url in image.index)))
 
 
 def _system_asked(packages: Sequence[str], base: str) -> tuple[str, str]:
@@ -123,7 +124,9 @@ class Locks:
         return section
 
     def _pip(self, image: Image, python: Python) -> tuple[Pinned, ...]:
-        return self._resolve(Request(image.requirements, image.index), python)
+        sources = tuple(build.name for build in image.builds)
+        variables = dict(pair for build in image.builds for pair in build.env)
+        return self._resolve(Request(image.requirements, image.index, sources=sources, env=variables), python)
 
     def _resolve(self, request: Request, python: Python) -> tuple[Pinned, ...]:
         with self.cache.scratch("lock") as scratch:

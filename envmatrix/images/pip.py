@@ -10,7 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
 from envmatrix.images.cache import Cache, digest_of, disk_full
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.pythons import Python, uv_program
+from envmatrix.matrix.model import plain_name
 from envmatrix.process import Finished, run
 
 _RESOLVE_S = 1800.0
@@ -34,12 +35,17 @@ _NOT_OURS = (
 
 @dataclass(frozen=True)
 class Request:
-    """What pip is asked to resolve; ``target`` is a Python version other than pip's own."""
+    """What pip is asked to resolve; ``target`` is a Python version other than pip's own.
+
+    ``sources`` are taken as source distributions, whose metadata is made with ``env`` added.
+    """
 
     requirements: tuple[str, ...]
     index: tuple[str, ...] = ()
     dependencies: bool = True
     target: str = ""
+    sources: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def target_options(version: str) -> list[str]:
@@ -57,10 +63,15 @@ def target_options(version: str) -> list[str]:
     ]  # fmt: skip
 
 
+def _kinds(sources: Iterable[str]) -> list[str]:
+    """Return pip's options for taking wheels, and source distributions of ``sources`` alone."""
+    return ["--only-binary=:all:", *(f"--no-binary={name}" for name in sources)]
+
+
 def resolve_argv(pip: Sequence[str], request: Request, report: Path) -> list[str]:
     """Return the command that finds exact versions and hashes without downloading or installing wheels."""
     return [
-        *pip, "install", "--dry-run", "--ignore-installed", "--quiet", "--only-binary=:all:",
+        *pip, "install", "--dry-run", "--ignore-installed", "--quiet", *_kinds(request.sources),
         *([] if request.dependencies else ["--no-deps"]),
         *target_options(request.target), *(["--target", str(report.with_name("unused"))] if request.target else []),
         *(f"--extra-index-url={url}" for url in request.index),
@@ -69,11 +80,16 @@ def resolve_argv(pip: Sequence[str], request: Request, report: Path) -> list[str
 
 
 def download_argv(
-    pip: Sequence[str], requirements: Path, folder: Path, index: Iterable[str], target: str = ""
+    pip: Sequence[str],
+    requirements: Path,
+    folder: Path,
+    index: Iterable[str],
+    target: str = "",
+    sources: Iterable[str] = (),
 ) -> list[str]:
-    """Return the command that downloads exactly the wheels of a requirements file with hashes."""
+    """Return the command that downloads exactly what a requirements file with hashes names."""
     return [
-        *pip, "download", "--no-deps", "--require-hashes", "--quiet", "--only-binary=:all:",
+        *pip, "download", "--no-deps", "--require-hashes", "--quiet", *_kinds(sources),
         *target_options(target), *(f"--extra-index-url={url}" for url in index),
         "--dest", str(folder), "--requirement", str(requirements),
     ]  # fmt: skip
@@ -143,7 +159,8 @@ def resolve(pip: Sequence[str], request: Request, scratch: Path) -> tuple[Pinned
     passed_over = [url for url in request.index if not reachable(url)]
     used = replace(request, index=tuple(url for url in request.index if url not in passed_over))
     report = scratch / "report.json"
-    done = run(resolve_argv(pip, used, report), limit_s=_RESOLVE_S, env=pip_variables(os.environ))
+    env = {**pip_variables(os.environ), **request.env}
+    done = run(resolve_argv(pip, used, report), limit_s=_RESOLVE_S, env=env)
     if not done.exit.ok:
         raise _failure("resolve", done, request, passed_over)
     items = json.loads(report.read_text(encoding="utf-8"))["install"]
@@ -151,7 +168,7 @@ def resolve(pip: Sequence[str], request: Request, scratch: Path) -> tuple[Pinned
 
 
 def _pinned(item: Mapping[str, Any]) -> Pinned:
-    name = re.sub(r"[-_.]+", "-", item["metadata"]["name"]).lower()
+    name = plain_name(item["metadata"]["name"])
     version = item["metadata"]["version"]
     archive = item["download_info"].get("archive_info", {})
     sha256 = archive.get("hashes", {}).get("sha256") or archive.get("hash", "").removeprefix("sha256=")
@@ -164,15 +181,26 @@ def _pinned(item: Mapping[str, Any]) -> Pinned:
 
 
 def download(
-    pip: Sequence[str], wanted: Sequence[Pinned], lock: Path, index: Sequence[str], folder: Path, target: str = ""
+    pip: Sequence[str],
+    wanted: Sequence[Pinned],
+    lock: Path,
+    index: Sequence[str],
+    folder: Path,
+    target: str = "",
+    sources: Sequence[str] = (),
 ) -> None:
-    """Download the wheels ``wanted`` (lines of ``lock``) into ``folder``; a wrong hash names package and line."""
+    """Download ``wanted`` (lines of ``lock``) into ``folder``: wheels, and source distributions of ``sources``.
+
+    A wrong hash names package and line.
+    """
     requirements = folder.parent / "requirements.txt"
     requirements.write_text("".join(pin.text() for pin in wanted), encoding="utf-8")
     passed_over = [url for url in index if not reachable(url)]
     used = [url for url in index if url not in passed_over]
     done = run(
-        download_argv(pip, requirements, folder, used, target), limit_s=_DOWNLOAD_S, env=pip_variables(os.environ)
+        download_argv(pip, requirements, folder, used, target, sources),
+        limit_s=_DOWNLOAD_S,
+        env=pip_variables(os.environ),
     )
     if done.exit.ok:
         return

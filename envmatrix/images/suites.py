@@ -24,6 +24,8 @@ from envmatrix.store import write_whole
 #: Python that each suite has; an image's `python:` chooses its suite.
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 DEFAULT_SUITE = "bookworm"
+#: glibc of each suite, for what is built on the host.
+GLIBC = {"bookworm": (2, 36), "trixie": (2, 41)}
 #: Official images, pinned; used where a registry can be reached.
 BASES = {
     "bookworm": "debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251",

@@ -30,8 +30,8 @@ class Wheelhouse:
         except OSError:
             return None
 
-    def add(self, file: Path, pin: Pinned, lock: Path) -> None:
-        """Take in a fetched file; its bytes must be those of the lock."""
+    def add(self, file: Path, pin: Pinned, lock: Path) -> Path:
+        """Take in a file, whose bytes must be those of ``pin``, and return where it lies now."""
         got = file_digest(file)
         if got != pin.sha256:
             raise wrong_hash(pin, lock, got)
@@ -39,25 +39,37 @@ class Wheelhouse:
         def place(folder: Path) -> None:
             file.rename(folder / file.name)
 
-        self.cache.folder(self.cache.root / "packages" / pin.sha256, place)
+        folder = self.cache.root / "packages" / pin.sha256
+        self.cache.folder(folder, place)
+        return folder / file.name
 
-    def fill(self, pins: Sequence[Pinned], lock: Path, python: Python, index: Sequence[str], say: Say) -> list[Path]:
-        """Fetch the wheels that are missing, and return the file of each of ``pins``."""
+    def fill(
+        self,
+        pins: Sequence[Pinned],
+        lock: Path,
+        python: Python,
+        index: Sequence[str],
+        say: Say,
+        sources: Sequence[str] = (),
+    ) -> list[Path]:
+        """Fetch what is missing (wheels; source distributions of ``sources``); return the file of each of ``pins``."""
         with self.cache.only_one("wheelhouse"):
             missing = [pin for pin in pins if self.held(pin) is None]
             if missing:
-                say(f"downloading {len(missing)} wheels of {lock.name}: {', '.join(map(str, missing[:4]))}"
+                say(f"downloading {len(missing)} packages of {lock.name}: {', '.join(map(str, missing[:4]))}"
                     + (" ..." if len(missing) > 4 else ""))  # fmt: skip
-                self._download(missing, lock, python, index)
+                self._download(missing, lock, python, index, sources)
         return [self._held_now(pin, lock) for pin in pins]
 
-    def _download(self, missing: Sequence[Pinned], lock: Path, python: Python, index: Sequence[str]) -> None:
+    def _download(
+        self, missing: Sequence[Pinned], lock: Path, python: Python, index: Sequence[str], sources: Sequence[str]
+    ) -> None:
         pip = pip_of(self.cache, python)
         by_digest = {pin.sha256: pin for pin in missing}
         with self.cache.scratch("download") as scratch, disk_errors(scratch):
             folder = scratch / "wheels"
             folder.mkdir()
-            download(pip, missing, lock, index, folder, python.target)
+            download(pip, missing, lock, index, folder, python.target, sources)
             for file in sorted(folder.iterdir()):
                 pin = by_digest.get(file_digest(file))
                 if pin:

@@ -62,6 +62,11 @@ def _variable(value: str) -> str:
     return value
 
 
+def plain_name(package: str) -> str:
+    """Return a package's name as pip compares it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", package.strip()).lower()
+
+
 def _library_file(value: str) -> str:
     if "/" in value or " " in value or ":" in value or not value:
         msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2"
@@ -76,6 +81,21 @@ def _once(words: tuple[str, ...]) -> tuple[str, ...]:
         msg = f"{twice!r} is here twice"
         raise ValueError(msg)
     return words
+
+
+def _source_file(value: str) -> str:
+    parts = value.split("/")
+    if value.startswith("/") or not all(parts) or {".", ".."} & set(parts) or "\\" in value:
+        msg = f"{value!r} must be a file inside the source distribution, such as src/CMakeLists.txt"
+        raise ValueError(msg)
+    return _no_control(value)
+
+
+def _program(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", value):
+        msg = f"{value!r} must be a program's name, such as cmake"
+        raise ValueError(msg)
+    return value
 
 
 def _slurm_word(value: str) -> str:
@@ -105,10 +125,24 @@ Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 VariableName = Annotated[str, AfterValidator(_variable)]
 LibraryFile = Annotated[str, AfterValidator(_library_file)]
+SourceFile = Annotated[str, AfterValidator(_source_file)]
+Program = Annotated[str, AfterValidator(_program)]
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourceBuild(_Frozen):
+    """How a package that has no wheel is built from its source distribution."""
+
+    env: Mapping[VariableName, Text] = Field(default_factory=dict, description="variables of the build")
+    edit: Mapping[SourceFile, Mapping[str, str]] = Field(
+        default_factory=dict, description="file of the source -> text in it -> what takes its place"
+    )
+    programs: Annotated[tuple[Program, ...], BeforeValidator(_text)] = Field(
+        (), description="programs of this machine that the build needs, such as cmake"
+    )
 
 
 class Level(_Frozen):
@@ -117,6 +151,9 @@ class Level(_Frozen):
     description: Text = Field("", description="one line, shown in lists and reports")
     python: Text | None = Field(None, description="Python of the image, such as '3.11'; none: the host's")
     requirements: Words = Field((), description="pip requirements, pinned: name==version")
+    build: Mapping[Text, SourceBuild] = Field(
+        default_factory=dict, description="requirement -> how it is built from source, where it has no wheel"
+    )
     index: Text | None = Field(None, description="a further package index, passed over when unreachable")
     apt: Words = Field((), description="Debian packages; 'a | b' takes the first that the suite has")
     suite: Text | None = Field(None, description="Debian suite of the image")
@@ -137,6 +174,18 @@ class Level(_Frozen):
         default_factory=dict, description="factor -> the levels of it that this level works with"
     )
     changes_numerics: bool = Field(False, description="results may differ; flagged in every table")
+
+    @model_validator(mode="after")
+    def _builds_what_it_installs(self) -> Level:
+        pinned = {plain_name(item.partition("==")[0]) for item in self.requirements if "==" in item}
+        absent = next((name for name in self.build if plain_name(name) not in pinned), None)
+        if absent is not None:
+            msg = f"build: {absent} is not among the requirements as {absent}==VERSION"
+            raise ValueError(msg)
+        if self.build and self.preload:
+            msg = "build belongs to a level that installs its requirements, not to one with preload"
+            raise ValueError(msg)
+        return self
 
     @property
     def is_image(self) -> bool:

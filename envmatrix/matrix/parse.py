@@ -11,7 +11,18 @@ from pydantic import BaseModel, ValidationError
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import options, templates
-from envmatrix.matrix.model import NAME, Design, EnvironmentEntry, Factor, Level, Matrix, Metric, Slurm, Workload
+from envmatrix.matrix.model import (
+    NAME,
+    Design,
+    EnvironmentEntry,
+    Factor,
+    Level,
+    Matrix,
+    Metric,
+    Slurm,
+    SourceBuild,
+    Workload,
+)
 from envmatrix.matrix.source import Key, Source, parse_yaml, read_text
 
 VERSION = 1
@@ -147,7 +158,14 @@ class _Parser:
                     if unknown:
                         remedy = suggestion(unknown, templates.KNOWN)
                         self.wrong((*path, section, variable), f"no template {{{unknown}}}", remedy)
-        return self.validate(Level, data, path)
+        builds = self.mapping(data.get("build"), (*path, "build")).items()
+        made = {name: self._source_build(body, (*path, "build", name)) for name, body in builds}
+        if None in made.values():
+            return None
+        return self.validate(Level, {**data, "build": made}, path)
+
+    def _source_build(self, data: Any, path: Key) -> SourceBuild | None:
+        return self.validate(SourceBuild, self.mapping(data, path), path)
 
     def _environment(self, name: str, data: dict[str, Any], path: Key) -> EnvironmentEntry | None:
         levels = {key: value for key, value in data.items() if key != "description"}

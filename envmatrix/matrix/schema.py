@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from envmatrix.matrix.model import Design, Level, Metric, Slurm
+from envmatrix.matrix.model import Design, Level, Metric, Slurm, SourceBuild
 from envmatrix.project import bench_options
 
 _WORDS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
@@ -67,6 +67,14 @@ def _design() -> dict[str, Any]:
     return entry
 
 
+def _level() -> dict[str, Any]:
+    entry = _entry(Level)
+    build = _entry(SourceBuild)
+    build["properties"]["edit"]["additionalProperties"] = {"type": "object", "additionalProperties": _SCALAR}
+    entry["properties"]["build"]["additionalProperties"] = build
+    return entry
+
+
 def _named(entry: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": {"anyOf": [entry, {"type": "null"}]}}
 
@@ -81,7 +89,7 @@ def json_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {
             "version": {"const": 1},
-            "factors": _named(_named(_entry(Level))),
+            "factors": _named(_named(_level())),
             "environments": _named({"type": "object", "additionalProperties": _SCALAR}),
             "workloads": _named(_workload()),
             "designs": _named(_design()),

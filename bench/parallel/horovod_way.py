@@ -1,0 +1,86 @@
+"""Horovod over its own Gloo: ranks that have met each other already initialise it, and its optimiser averages."""
+
+import contextlib
+import os
+import threading
+
+import torch
+
+from bench.errors import RunError
+
+_HOST = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def started(place, options):
+    """Initialise Horovod among the ranks of ``place``, and shut it down in the end."""
+    import horovod.torch as hvd
+
+    with _rendezvous(place) as port:
+        os.environ.update(_variables(place, port, options["collective_timeout_s"]))
+        hvd.init()
+        torch.distributed.barrier()  # nobody needs the server any longer
+    if (hvd.rank(), hvd.size()) != (place.rank, place.world):
+        raise RunError(
+            f"Horovod has made this rank {hvd.rank()} of {hvd.size()}, and it is rank {place.rank} of {place.world}"
+        )
+    yield
+    # Not after an exception: the others may be gone.
+    hvd.shutdown()
+
+
+@contextlib.contextmanager
+def _rendezvous(place):
+    """Give the port of the server by which Horovod's ranks find each other; rank 0 has it, on loopback alone."""
+    server = _server(place.world) if place.rank == 0 else None
+    told = [server.server_address[1] if server else None]
+    torch.distributed.broadcast_object_list(told, src=0)
+    yield told[0]
+    if server:
+        server.shutdown()
+        server.server_close()
+
+
+def _server(world):
+    # Not horovod's own RendezvousServer.start: it listens on every interface of the machine.
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    server = RendezvousHTTPServer((_HOST, 0), RendezvousHandler, 0)
+    server.init(get_host_assignments(parse_hosts(f"{_HOST}:{world}"), world, world))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def _variables(place, port, limit_s):
+    """Return what ``horovodrun --gloo`` sets for a rank, and the time limit of every collective."""
+    return {
+        "HOROVOD_HOSTNAME": _HOST,
+        "HOROVOD_RANK": str(place.rank),
+        "HOROVOD_SIZE": str(place.world),
+        "HOROVOD_LOCAL_RANK": str(place.rank),
+        "HOROVOD_LOCAL_SIZE": str(place.world),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": _HOST,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": place.interface,
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(limit_s),
+    }
+
+
+def wrap(model):
+    """Give every rank the weights of rank 0."""
+    import horovod.torch as hvd
+
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    return model
+
+
+def optimizer(given, model, parts):
+    """Return an optimiser that averages gradients over the ranks once in ``parts`` backward passes."""
+    import horovod.torch as hvd
+
+    return hvd.DistributedOptimizer(given, model.named_parameters(), backward_passes_per_step=parts)
