@@ -1,10 +1,12 @@
 """The device a workload trains on, and how time is taken there: CPU, CUDA or XLA."""
 
 import importlib
+import re
 import time
 
 from bench.errors import SkipError
 from bench.evidence import xla
+from bench.parallel import choices
 
 
 class Cpu:
@@ -134,8 +136,35 @@ def why_no_cuda(torch):
     if torch.version.cuda is None:
         return f"a GPU and a torch built with CUDA, and this is {torch.__version__} (built without CUDA)"
     if not torch.cuda.is_available():
-        return f"a GPU that torch {torch.__version__} can use{_initialisation_error(torch)}"
+        said = _initialisation_error(torch)
+        return _too_old(torch, said) or f"a GPU that torch {torch.__version__} can use{said}"
     return None
+
+
+def refuse_to_share_gpus(torch, options, here):
+    """Raise SkipError where the ``here`` processes of this machine are more than its GPUs: NCCL wants one for each."""
+    if choices.device(options) != "cuda" or why_no_cuda(torch):
+        return
+    found = torch.cuda.device_count()
+    if here > found:
+        raise SkipError(f"device: cuda needs {here} GPUs for {here} processes, and there {_is_or_are(found)} {found}")
+
+
+def _is_or_are(number):
+    return "is" if number == 1 else "are"
+
+
+def _too_old(torch, said):
+    """Say what a driver that is too old means, None where ``said`` (torch's own words) is of something else."""
+    found = re.search(r"driver on your system is too old \(found version (\d+)\)", said)
+    if not found:
+        return None
+    number = int(found[1])  # 11040 is CUDA 11.4 (cudaDriverGetVersion)
+    has = f"{number // 1000}.{number % 1000 // 10}"
+    return (
+        f"a newer NVIDIA driver: the one here knows CUDA up to {has}, and torch {torch.__version__} was built for CUDA "
+        f"{torch.version.cuda} (update the driver, or use a torch built for CUDA {has} or older)"
+    )
 
 
 def _initialisation_error(torch):

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 from bench import clock, data_sets
 from bench.errors import RunError
-from bench.parallel import choices
+from bench.parallel import choices, waits
 from bench.parallel.ranks import Ranks, python
 
 _SUMMED = (
@@ -90,13 +90,19 @@ def _watch(job, world, mine, folder, node):
     finally:
         ranks.end()
     if failure:
-        said = ranks.last_words(failure.rank).splitlines()
-        reason = f": {_plain(said[-1])}" if said else ""
-        still = ", ".join(str(mine[number]) for number in failure.running)
-        stuck = f" (still running then: rank {still})" if still else ""
-        where = f" on node {node.name}" if node else ""
-        words = f"rank {mine[failure.rank]} of {world}{where} {failure.how}{reason}{stuck}"
+        words = _told(failure, ranks.last_words(failure.rank), world, mine, f" on node {node.name}" if node else "")
         raise RunError(node.settle(failure.guilt, words) if node else words)
+
+
+def _told(failure, log, world, mine, where):
+    """Return the one line that says how the job broke; ``log`` is that of the rank that broke first."""
+    running = [mine[number] for number in failure.running]
+    if failure.wait:
+        return waits.described(failure.wait, f"{mine[failure.rank]}", running, world) + where
+    said = log.splitlines()
+    reason = f": {_plain(said[-1])}" if said else ""
+    stuck = f" (still running then: rank {', '.join(map(str, running))})" if running else ""
+    return f"rank {mine[failure.rank]} of {world}{where} {failure.how}{reason}{stuck}"
 
 
 def _plain(line):

@@ -33,15 +33,38 @@ def joined(rank, world, folder, options, meet=None):
     backend = "nccl" if choices.device(options) == "cuda" else "gloo"
     limit = datetime.timedelta(seconds=options["collective_timeout_s"])
     store = _store_of_nodes(rank, world, meet, limit) if meet else _store(rank, world, folder, options["port"], limit)
+    agree_on_the_world(store, rank, world, limit)
     interface = _interface_for_gloo(store, meet) if backend == "gloo" else None
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
-    if dist.get_world_size() != world:
-        raise RunError(f"{dist.get_world_size()} processes joined, but {world} were to")
     dist.barrier()
     yield Place(rank, world, backend, interface)
     # Not after an exception: leaving would wait for peers that are gone, and hide what happened.
     dist.barrier()
     dist.destroy_process_group()
+
+
+def agree_on_the_world(store, rank, world, limit):
+    """Make sure that all ranks were told of as many processes, before a collective waits for one that never comes.
+
+    Raises RunError that names the rank that was told otherwise, or those that did not come within ``limit``.
+    """
+    mine = f"{world} processes (rank {rank})"
+    first = store.compare_set("envmatrix/world", "", mine).decode()
+    if first.partition(" ")[0] != str(world):
+        store.set("envmatrix/verdict", f"the ranks were told of different numbers of processes: {first} and {mine}")
+    store.set(f"envmatrix/here/{rank}", "")
+    if store.add("envmatrix/count", 1) == world:
+        store.compare_set("envmatrix/verdict", "", "all are here")
+    try:
+        store.wait(["envmatrix/verdict"], limit)
+    except (RuntimeError, OSError) as error:
+        absent = [str(other) for other in range(world) if not store.check([f"envmatrix/here/{other}"])]
+        raise RunError(
+            f"Timed out waiting {limit.total_seconds():g} s for rank {', '.join(absent)} of {world} to join"
+        ) from error
+    verdict = store.get("envmatrix/verdict").decode()
+    if verdict != "all are here":
+        raise RunError(f"{verdict}: start all with the same --processes and --nodes")
 
 
 def _interface_for_gloo(store, meet):
@@ -65,7 +88,7 @@ def _store(rank, world, folder, port, limit):
 
     told = os.path.join(folder, "port")
     if rank:
-        return TCPStore(_HOST, _wait_for(told, limit), world, False, limit)
+        return TCPStore(_HOST, _wait_for(told, limit), world, False, limit, wait_for_workers=False)
     try:
         store = TCPStore(_HOST, port, world, True, limit, wait_for_workers=False)
     except (RuntimeError, OSError) as error:

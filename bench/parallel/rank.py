@@ -58,17 +58,16 @@ class Member:
         """Join the others, do this rank's share, and return as ``measure`` does."""
         import torch
 
-        from bench.parallel import measure, meeting
+        from bench.parallel import devices, measure, meeting
 
         if not torch.distributed.is_available():
             raise RunError("this torch was built without torch.distributed")
         share_threads(torch, self.job["here"])
         self.threads = torch.get_num_threads()
-        with meeting.joined(self.rank, self.job["world"], self.job["folder"], options, self.job["meet"]) as place:
-            with _library(options, place):
-                done = measure.measure(options, prepared, import_ns, place, self.age_ns)
-        self.place = place
-        return done
+        devices.refuse_to_share_gpus(torch, options, self.job["here"])
+        group = meeting.joined(self.rank, self.job["world"], self.job["folder"], options, self.job["meet"])
+        with group as self.place, _library(options, self.place):
+            return measure.measure(options, prepared, import_ns, self.place, self.age_ns)
 
 
 def _library(options, place):

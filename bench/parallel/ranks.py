@@ -7,21 +7,29 @@ import subprocess
 import sys
 import time
 
+from bench.parallel import waits
+
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
 #: When one rank dies the others fail within moments, by themselves; the one that died of itself is to be named.
 _GATHER_S = 1.0
+#: Ranks that wait in the same collective run into its limit one after the other; the one that is missing does not.
+_TIME_OUT_GATHER_S = 3.0
 _LOG_BYTES = 20_000
 
 
 class Failure:
-    """Which rank broke first, how, and which still ran; ``guilt``: 0 killed, 1 by itself, 2 it only lost a peer."""
+    """Which rank broke first, how, and which still ran; ``guilt``: 0 killed, 1 by itself, 2 it only lost a peer.
 
-    def __init__(self, rank, how, running, guilt):
+    ``wait`` is set when it waited for others in vain (``waits.found_in``).
+    """
+
+    def __init__(self, rank, how, running, guilt, wait=None):
         self.rank = rank
         self.how = how
         self.running = running
         self.guilt = guilt
+        self.wait = wait
 
 
 class Ranks:
@@ -66,21 +74,33 @@ class Ranks:
 
     def _failed(self):
         """Find the rank that broke first; one killed by a signal beats one that only lost its peer."""
-        until = time.monotonic() + _GATHER_S
-        while time.monotonic() < until and not any((p.poll() or 0) < 0 for p in self.processes):
-            time.sleep(_POLL_S)
+        self._gather(_GATHER_S, lambda: any((process.poll() or 0) < 0 for process in self.processes))
+        rank = self._first_broken()
+        wait = waits.found_in(self.last_words(rank))
+        if wait:
+            self._gather(_TIME_OUT_GATHER_S, lambda: None not in [process.poll() for process in self.processes])
+            rank = self._first_broken()
+            wait = waits.found_in(self.last_words(rank))
         running = [rank for rank, process in enumerate(self.processes) if process.poll() is None]
-        broken = [rank for rank, process in enumerate(self.processes) if process.poll()]
-        rank = min(broken, key=self._innocence)
-        how, (guilt, _) = ended_how(self.processes[rank].returncode), self._innocence(rank)
+        how, (guilt, _, _) = ended_how(self.processes[rank].returncode), self._innocence(rank)
         self.end()
-        return Failure(rank, how, running, guilt)
+        return Failure(rank, how, running, guilt, wait)
+
+    def _gather(self, seconds, enough):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not enough():
+            time.sleep(_POLL_S)
+
+    def _first_broken(self):
+        return min((rank for rank, process in enumerate(self.processes) if process.poll()), key=self._innocence)
 
     def _innocence(self, rank):
-        if self.processes[rank].returncode < 0:
-            return (0, rank)
         said = self.last_words(rank)
-        return (2 if any(word in said for word in _LOST_A_PEER) else 1, rank)
+        if waits.found_in(said):  # also where NCCL then ends the process by a signal
+            return (2, 0, rank)
+        if self.processes[rank].returncode < 0:
+            return (0, 0, rank)
+        return (2, 1, rank) if any(word in said for word in _LOST_A_PEER) else (1, 0, rank)
 
     def end(self):
         """Kill whatever still runs, and wait until it is gone."""
@@ -100,6 +120,7 @@ _LOST_A_PEER = (
     "NCCL",
     "failed to recv",
     "remote peer",
+    "Horovod has been shut down",
 )
 
 

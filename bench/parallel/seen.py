@@ -1,10 +1,17 @@
 """What a parallel trial adds to the evidence: how many processes really took part, and each one's share."""
 
 import os
+import sys
 
 import torch
 
 from bench.parallel import choices
+
+
+def _horovod(options):
+    """Return the version of the Horovod that the ranks used, None for any other way."""
+    module = sys.modules.get("horovod") if options["parallel"] == "horovod" else None
+    return getattr(module, "__version__", None)
 
 
 def add(document, options, member):
@@ -20,6 +27,7 @@ def add(document, options, member):
         "threads_per_process": torch.get_num_threads(),
         "backend": place.backend if place else None,
         "interface": place.interface if place else None,
+        "horovod": _horovod(options),
         "ranks": [],
     }
     if member is not None:

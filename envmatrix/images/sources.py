@@ -20,7 +20,7 @@ from envmatrix.images.lockfile import Pinned, Section
 from envmatrix.images.pythons import Python, uv_program
 from envmatrix.images.suites import GLIBC
 from envmatrix.images.venvs import build_venv
-from envmatrix.images.wheelhouse import Wheelhouse
+from envmatrix.images.wheelhouse import BUILT, Wheelhouse
 from envmatrix.process import Finished, run
 
 _BUILD_S = 7200.0
@@ -28,7 +28,7 @@ _BUILD_S = 7200.0
 _EPOCH = "315619200"
 #: What stands in a wheel for the folders that it was built in.
 _PLACE = "/usr/src/envmatrix"
-_COMPLAINT = re.compile(r"\berror\b|not found|No module named", re.IGNORECASE)
+_COMPLAINT = re.compile(r"\berror\b|No module named", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def wheels_of(cache: Cache, image: Image, locked: tuple[Path, Section], python: 
         )
     found = house.fill(sources, lock, python, image.index, say, tuple(builds))
     made = [
-        _Build(cache, builds[pin.name], pin, file, python, (tuple(plain), tuple(files))).wheel(lock, say)
+        _Build(cache, builds[pin.name], pin, file, python, (tuple(plain), tuple(files))).wheel(say)
         for pin, file in zip(sources, found, strict=True)
     ]
     return Installed(
@@ -70,7 +70,7 @@ def wheels_of(cache: Cache, image: Image, locked: tuple[Path, Section], python: 
 
 def check_glibc(image: Image, suite: str) -> None:
     """Skip an image whose suite has an older glibc than this machine, where what it builds is linked."""
-    have, suites = tuple(map(int, platform.libc_ver()[1].split(".")[:2])), GLIBC.get(suite)
+    have, suites = tuple(map(int, re.findall(r"\d+", platform.libc_ver()[1])[:2])), GLIBC.get(suite)
     if image.builds and suites and have > suites:
         raise SkipEnvironmentError(
             f"image {image.name} builds {', '.join(build.name for build in image.builds)} from source: built here it "
@@ -88,7 +88,7 @@ class _Build:
     python: Python
     against: tuple[tuple[Pinned, ...], tuple[Path, ...]]
 
-    def wheel(self, lock: Path, say: Say) -> tuple[Pinned, Path, str]:
+    def wheel(self, say: Say) -> tuple[Pinned, Path, str]:
         """Return the wheel as a pin, its file, and where it comes from; built when it is not there yet."""
         tools = {program: _version_of(program, self.source) for program in self.settings.programs}
         settings = digest_of(asdict(self.settings))
@@ -96,22 +96,26 @@ class _Build:
             self.source.sha256, settings, [pin.sha256 for pin in self.against[0]], self.python.version, self.python.tag,
             tools, _EPOCH,
         )[:24]  # fmt: skip
-        stamp = self.cache.root / "built" / f"{key}.json"
+        stamp = self.cache.root / BUILT / f"{key}.json"
         with self.cache.only_one(f"build {key}"):
-            known = self.cache.read_json(stamp)
-            pin = replace(self.source, sha256=str(known["wheel"])) if known else None
-            file = Wheelhouse(self.cache).held(pin) if pin else None
-            if pin is None or file is None:
-                pin, file = self._make(lock, key, say)
-                self.cache.write(stamp, json.dumps({"wheel": pin.sha256, "source": self.source.sha256}))
-        said = "".join(f", {text}" for text in tools.values())
-        return (
-            pin,
-            file,
-            f"wheel sha256:{pin.sha256} from source sha256:{self.source.sha256}, settings {settings}{said}",
-        )
+            known = self.cache.read_json(stamp) or {}
+            file = self._kept(str(known.get("wheel")))
+            if file is None:
+                file = self._make(key, say)
+                self.cache.write(stamp, json.dumps({"wheel": file.parent.name, "source": self.source.sha256}))
+        wheel = file.parent.name
+        said = [
+            f"wheel sha256:{wheel} from source sha256:{self.source.sha256}",
+            f"settings {settings}",
+            *tools.values(),
+        ]
+        return replace(self.source, sha256=wheel), file, ", ".join(said)
 
-    def _make(self, lock: Path, key: str, say: Say) -> tuple[Pinned, Path]:
+    def _kept(self, digest: str) -> Path | None:
+        return next(iter((self.cache.root / BUILT / digest).glob("*.whl")), None)
+
+    def _make(self, key: str, say: Say) -> Path:
+        """Build the wheel and return it in the folder that is called by its digest."""
         venv = build_venv(self.cache, self.python, *self.against, say)
         say(f"building {self.source} from its source; it is kept for the next time")
         with self.cache.scratch("build") as scratch, disk_errors(scratch):
@@ -126,13 +130,20 @@ class _Build:
             wheel = next(iter((scratch / "made").glob("*.whl")), None)
             if not done.exit.ok or wheel is None:
                 raise self._failure(done, key)
-            pin = replace(self.source, sha256=file_digest(wheel))
-            return pin, Wheelhouse(self.cache).add(wheel, pin, lock)
+            return self._keep(wheel)
+
+    def _keep(self, wheel: Path) -> Path:
+        def place(folder: Path) -> None:
+            wheel.rename(folder / wheel.name)
+
+        kept = self.cache.root / BUILT / file_digest(wheel)
+        self.cache.folder(kept, place)
+        return kept / wheel.name
 
     def _failure(self, done: Finished, key: str) -> EngineError:
         if "No space left on device" in done.stdout + done.stderr:
             return disk_full(self.cache.root)
-        log = self.cache.root / "built" / f"{key}.log"
+        log = self.cache.root / BUILT / f"{key}.log"
         self.cache.write(log, done.stdout + done.stderr)
         lines = (done.stdout + "\n" + done.stderr).splitlines()
         said = [line for line in lines if _COMPLAINT.search(line)][:4] or done.last_words(4).splitlines()

@@ -15,6 +15,9 @@ from envmatrix.images.lockfile import Pinned
 from envmatrix.images.pip import download, pip_of, wrong_hash
 from envmatrix.images.pythons import Python
 
+#: Where wheels lie that were built on this machine, each in a folder called by its sha256.
+BUILT = "built"
+
 
 @dataclass(frozen=True)
 class Wheelhouse:
@@ -30,8 +33,8 @@ class Wheelhouse:
         except OSError:
             return None
 
-    def add(self, file: Path, pin: Pinned, lock: Path) -> Path:
-        """Take in a file, whose bytes must be those of ``pin``, and return where it lies now."""
+    def add(self, file: Path, pin: Pinned, lock: Path) -> None:
+        """Take in a fetched file; its bytes must be those of the lock."""
         got = file_digest(file)
         if got != pin.sha256:
             raise wrong_hash(pin, lock, got)
@@ -39,9 +42,7 @@ class Wheelhouse:
         def place(folder: Path) -> None:
             file.rename(folder / file.name)
 
-        folder = self.cache.root / "packages" / pin.sha256
-        self.cache.folder(folder, place)
-        return folder / file.name
+        self.cache.folder(self.cache.root / "packages" / pin.sha256, place)
 
     def fill(
         self,
@@ -92,12 +93,14 @@ def shelves(cache: Cache, files: Sequence[Path]) -> list[Path]:
     """Hard-link files into the few folders that --find-links gets, and return those folders.
 
     The folders stay where they are, because uv keeps one unpacked copy per wheel AND folder. Two wheels of one
-    name (a rebuilt one) lie on two shelves.
+    name (a rebuilt one) lie on two shelves. A wheel that was built here is alone in its folder: of two
+    with one name, uv would take the one it meets first.
     """
     used: list[Path] = []
     with cache.only_one("shelves"), disk_errors(cache.root):
         for file in files:
-            shelf = next(shelf for shelf in _shelves_of(cache) if _placed(file, shelf))
+            own = file.parent if file.is_relative_to(cache.root / BUILT) else None
+            shelf = own or next(shelf for shelf in _shelves_of(cache) if _placed(file, shelf))
             used += [] if shelf in used else [shelf]
     return used
 

@@ -71,3 +71,20 @@ def bench(command, variables, tmp_path):
         return (json.loads(record.read_text()) if record.exists() else None), done
 
     return run
+
+
+@pytest.fixture
+def lightning(python):
+    """Skip where the tests' torch has no Lightning beside it."""
+    _needs(python, "lightning.pytorch", "Lightning (the environment `lightning` has)")
+
+
+@pytest.fixture
+def horovod(python):
+    """Skip where the tests' torch has no Horovod beside it."""
+    _needs(python, "horovod.torch", "Horovod (the environment `horovod` has)")
+
+
+def _needs(python, module, what):
+    if subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{python} has no {what}")

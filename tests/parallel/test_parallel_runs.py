@@ -45,13 +45,6 @@ def test_a_parallel_way_trains_as_one_process_does(bench, options):
     assert record["result"]["parameters"] == 1_630_090
 
 
-@pytest.fixture
-def lightning(python):
-    """Skip where the tests' torch has no Lightning beside it."""
-    if subprocess.run([python, "-c", "import lightning.pytorch"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{python} has no Lightning (the environment `lightning` has)")
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -74,11 +67,35 @@ def test_lightnings_trainer_trains_as_one_process_does(bench, lightning, options
     assert record["evidence"]["parallel"]["processes"] == options.get("processes", 2)
 
 
-def test_without_lightning_its_trial_is_skipped_with_the_reason(bench, tmp_path):
-    # A module of that name that cannot be found: what an environment without Lightning looks like.
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['lightning'] = None\n")
-    record, _ = bench(parallel="lightning", verify_steps=5, env={"PYTHONPATH": str(tmp_path)})
-    assert "needs the Python module lightning" in record["skipped"]
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"accumulation": 2},
+        {"processes": 3, "batch_size": 33, "loader": "dataloader"},
+        {"processes": 1, "optimizer": "adam"},
+        {"batch_scope": "process", "learning_rate_scaling": "linear"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())) or "plain",
+)
+def test_horovod_trains_as_one_process_does(bench, horovod, options):
+    record, _ = bench(parallel="horovod", verify_steps=5, **options)
+    equality = record["result"]["equality"]
+    assert equality["steps"] == len(equality["losses"]) == 5
+    assert equality["largest_difference"] <= equality["tolerance"] <= 2e-5
+    assert equality["losses"][0] != equality["losses"][-1]
+    assert record["result"]["samples"] == 3 * record["result"]["effective_batch"]
+    seen = record["evidence"]["parallel"]
+    assert seen["processes"] == options.get("processes", 2)
+    assert seen["horovod"] == "0.28.1"
+
+
+@pytest.mark.parametrize("library", ["lightning", "horovod"])
+def test_without_its_library_a_trial_is_skipped_with_the_reason(bench, tmp_path, library):
+    # A module of that name that cannot be found: what an environment without it looks like.
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{library!r}] = None\n")
+    record, _ = bench(parallel=library, verify_steps=5, env={"PYTHONPATH": str(tmp_path)})
+    assert f"needs the Python module {library}" in record["skipped"]
     assert record["metrics"] is None
 
 
@@ -156,18 +173,6 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(command, variables, tmp_pat
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_stopped_rank_runs_into_the_time_limit_and_the_waiting_one_says_so(command, variables, tmp_path):
-    job = start(command, variables, tmp_path, parallel="ddp", collective_timeout_s=5)
-    ranks = members(job.pid, 2)
-    time.sleep(3)
-    os.kill(ranks[1], signal.SIGSTOP)
-    assert job.wait(60) == 1
-    assert gone(ranks.values())
-    last = (tmp_path / "log").read_text().strip().splitlines()[-1]
-    assert "rank 0 of 2" in last
-    assert "still running then: rank 1" in last
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_rank_outlives_its_supervisor(command, variables, tmp_path, number):
     job = start(command, variables, tmp_path, parallel="ddp")
@@ -200,6 +205,9 @@ def test_a_port_in_use_is_one_clear_line(bench):
         ({"compile": "openxla"}, "openxla belongs to device: xla"),
         ({"parallel": "ddp", "autocast": "bfloat16"}, "parallel trains plain fp32"),
         ({"parallel": "lightning", "device": "cuda"}, "lightning trains on the CPU"),
+        ({"parallel": "horovod", "device": "cuda"}, "horovod trains on the CPU"),
+        ({"parallel": "horovod", "no_sync": "false"}, "no_sync: false belongs to"),
+        ({"parallel": "horovod", "nodes": 2}, "nodes above 1 belong to"),
         ({"parallel": "lightning", "no_sync": "false"}, "no_sync: false belongs to"),
     ],
 )
