@@ -1,0 +1,39 @@
+# horovod: the baseline's torch, and Horovod beside it
+# torch=2.13.0-horovod
+# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
+#   envmatrix context horovod build/context
+#   docker build --network none -f containers/horovod.Dockerfile -t envmatrix/horovod build/context
+
+ARG BASE="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"
+FROM ${BASE} AS build
+LABEL org.envmatrix.stage="build"
+COPY . /opt/context/
+RUN if ls /opt/context/debs/*.deb >/dev/null 2>&1; then DEBIAN_FRONTEND=noninteractive apt-get -o APT::Sandbox::User=root install -qq -y --no-install-recommends --allow-downgrades /opt/context/debs/*.deb >/dev/null; fi \
+ && python3 -m venv /opt/envmatrix/venv \
+ && /opt/envmatrix/venv/bin/python3 -m pip install -q --disable-pip-version-check --no-cache-dir --no-index --no-deps --no-compile --require-hashes --find-links /opt/context/wheels -r /opt/context/wheels/requirements.txt \
+ && rm -rf /opt/envmatrix/venv/lib/python3*/site-packages/pip* \
+ && { /opt/envmatrix/venv/bin/python3 -m compileall -q -j 0 /opt/envmatrix/venv/lib || true; } \
+ && mkdir -p /opt/envmatrix/lib /envmatrix/bench /envmatrix/data /work \
+ && cp -R /opt/context/lib/. /opt/envmatrix/lib/ \
+ && cp -R /opt/context/bench/. /envmatrix/bench/ \
+ && chmod -R a+rX /opt/envmatrix/lib /envmatrix \
+ && chmod 1777 /work \
+ && mkdir -p /opt/envmatrix/etc && touch /opt/envmatrix/etc/hosts /opt/envmatrix/etc/hostname /opt/envmatrix/etc/resolv.conf \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /root/.cache \
+ && rm -rf /opt/context
+
+FROM scratch
+COPY --from=build / /
+COPY --from=build /opt/envmatrix/etc/ /etc/
+ENV PATH="/opt/envmatrix/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENV HOME="/tmp"
+ENV TMPDIR="/tmp"
+ENV LANG="C.UTF-8"
+ENV PYTHONPATH="/envmatrix"
+ENV PYTHONNOUSERSITE="1"
+ENV PYTHONDONTWRITEBYTECODE="1"
+ENV PYTHONHASHSEED="0"
+LABEL org.opencontainers.image.title="envmatrix/horovod"
+WORKDIR /work
+USER 65532:65532
+CMD ["python3", "-m", "bench"]
