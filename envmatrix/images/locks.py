@@ -14,6 +14,7 @@ from envmatrix.images.debian import Apt, distribution
 from envmatrix.images.lockfile import Lock, Pinned, Section, asked_text, read_lock
 from envmatrix.images.pip import Request, host_platform, pip_of, resolve
 from envmatrix.images.pythons import Python, remembered_python
+from envmatrix.images.sources import check_python
 
 LIBRARIES = "libraries"
 
@@ -124,6 +125,7 @@ class Locks:
         return section
 
     def _pip(self, image: Image, python: Python) -> tuple[Pinned, ...]:
+        check_python(image, python)  # pip makes metadata of a source with its own Python alone
         sources = tuple(build.name for build in image.builds)
         variables = dict(pair for build in image.builds for pair in build.env)
         return self._resolve(Request(image.requirements, image.index, sources=sources, env=variables), python)

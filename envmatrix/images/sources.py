@@ -50,12 +50,7 @@ def wheels_of(cache: Cache, image: Image, locked: tuple[Path, Section], python: 
     sources = [pin for pin in section.packages if pin.name in builds]
     if not sources:
         return Installed(tuple(plain), tuple(files))
-    if python.target:
-        raise SkipEnvironmentError(
-            f"image {image.name} builds {', '.join(map(str, sources))} from source, for which this machine needs "
-            f"Python {python.target}",
-            remedy=f"install it: `uv python install {python.target}`",
-        )
+    check_python(image, python)
     found = house.fill(sources, lock, python, image.index, say, tuple(builds))
     made = [
         _Build(cache, builds[pin.name], pin, file, python, (tuple(plain), tuple(files))).wheel(say)
@@ -66,6 +61,16 @@ def wheels_of(cache: Cache, image: Image, locked: tuple[Path, Section], python: 
         (*files, *(file for _, file, _ in made)),
         {f"built {pin.name}": fact for pin, _, fact in made},
     )
+
+
+def check_python(image: Image, python: Python) -> None:
+    """Skip an image that builds from source for a Python which is not on this machine."""
+    if image.builds and python.target:
+        raise SkipEnvironmentError(
+            f"image {image.name} builds {', '.join(build.name for build in image.builds)} from source, for which this "
+            f"machine needs Python {python.target}",
+            remedy=f"install it: `uv python install {python.target}`",
+        )
 
 
 def check_glibc(image: Image, suite: str) -> None:

@@ -164,5 +164,8 @@ def test_an_edit_that_does_not_fit_the_source_is_a_mistake_of_matrix_yaml(
 def test_a_python_that_is_not_here_cannot_build(places: Places, source: Path, said: Said) -> None:
     python = remembered_python(places.cache, None)
     locked = Locks(places.locks, places.cache).of_image(IMAGE, python, said)
+    absent = replace(python, target="3.13", tag="cp313-linux_x86_64")
     with pytest.raises(SkipEnvironmentError, match=r"for which this machine needs Python 3\.13"):
-        wheels_of(places.cache, IMAGE, locked, replace(python, target="3.13"), said)
+        wheels_of(places.cache, IMAGE, locked, absent, said)
+    with pytest.raises(SkipEnvironmentError, match=r"for which this machine needs Python 3\.13"):
+        Locks(places.locks, places.cache).of_image(IMAGE, absent, said)
