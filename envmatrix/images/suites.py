@@ -97,8 +97,9 @@ class Suite:
                     remedy="apt-get install mmdebstrap, or give the engine access to a registry",
                 )
             say(f"making a {self.name} base with mmdebstrap")
+            program, *arguments = bootstrap_argv(self.name, place / "base.tar", mirror)
             done = run(
-                bootstrap_argv(self.name, place / "base.tar", mirror), limit_s=_BOOTSTRAP_S,
+                [program, *options_of_hosts_apt(), *arguments], limit_s=_BOOTSTRAP_S,
                 env={**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "LC_ALL": "C.UTF-8"},
             )  # fmt: skip
             _check(done, f"mmdebstrap could not make a {self.name} base", place)
@@ -139,6 +140,20 @@ def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
     ]
 
 
+def options_of_hosts_apt() -> list[str]:
+    """Return mmdebstrap's options for a mirror whose lists are old, where this machine's apt takes such lists.
+
+    mmdebstrap writes them into the base, from where the hook removes them: the base is the same as without.
+    """
+    done = run(["apt-config", "dump", "--format=%v", "Acquire::Check-Valid-Until"], limit_s=60.0)
+    if done.stdout.strip().lower() not in {"false", "no", "0", "off", "without", "disable"}:
+        return []
+    return [
+        '--aptopt=Acquire::Check-Valid-Until "false"',
+        '--customize-hook=rm "$1/etc/apt/apt.conf.d/99mmdebstrap"',
+    ]
+
+
 def _pins(text: str) -> list[Pinned]:
     pins = []
     for match in URI.finditer(text):
@@ -155,7 +170,7 @@ def _check(done: Finished, what: str, place: Path) -> None:
     said = [line for line in done.stderr.splitlines() if line.startswith("E:")]
     raise EngineError(
         f"{what}: {'; '.join(said[:3]) or done.last_words(2)}",
-        remedy="check the names in matrix.yaml, the suite, and that Debian's mirror can be reached",
+        remedy="check the names in matrix.yaml, the suite, and that Debian's mirror can be reached and is up to date",
     )
 
 

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from envmatrix.images.suites import options_of_hosts_apt
+
+
+@pytest.mark.skipif(shutil.which("apt-config") is None, reason="no apt here")
+@pytest.mark.parametrize(("said", "count"), [("false", 2), ("0", 2), ("true", 0)])
+def test_a_base_may_come_from_old_lists_only_where_this_machines_apt_takes_them(
+    said: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "apt.conf"
+    config.write_text(
+        f'Dir::Etc::Parts "/dev/null";\nDir::Etc::Main "/dev/null";\nAcquire::Check-Valid-Until "{said}";\n'
+    )
+    monkeypatch.setenv("APT_CONFIG", str(config))
+    options = options_of_hosts_apt()
+    assert len(options) == count
+    assert all("Check-Valid-Until" in word or word.startswith("--customize-hook=rm ") for word in options)
