@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from envmatrix.errors import EnvmatrixError
 
 #: What a trial's process writes into its work folder (docs/record.md).
 RECORD = "record.json"
+#: Files up to this size (bytes) are copied into the work folder, larger ones linked (docs/workloads.md).
+COPIED_BYTES = 2**20
 _PYTHONS = {"python", "python3"}
 
 
@@ -32,21 +36,42 @@ def command_arguments(workload: Mapping[str, Any], record: str, python: str) -> 
 
 
 def metric_file(workload: Mapping[str, Any]) -> str:
-    """Return the name of the file that a workload's program writes its metric to, '' when there is none beside it."""
+    """Return the path, in the program's folder, of the file that it writes its metric to; '' when there is none."""
     file, _, _ = str((workload["metric"] or {}).get("json_file") or "").partition(":")
-    return "" if "/" in file or file in (".", "..") else file
+    path = PurePosixPath(file)
+    return "" if not path.parts or path.is_absolute() or ".." in path.parts else str(path)
 
 
 def link_files(work: Path, files: Path, inside: str, metric: str = "") -> None:
     """Make every entry of the program's folder appear in ``work``, where it may also write.
 
-    The folder itself is mounted read-only at ``inside``; new files that the program writes stay in the trial's own
-    work folder. Links are left as links: they point to paths inside the environment. An old ``metric`` file (or
-    record) is left out: it must be written anew, not read as this trial's, nor written through to the folder.
+    The folder itself is mounted read-only at ``inside``. Small files are copied, so that a program may write to them
+    and the user's own stay as they are; large ones and folders are linked, by their paths inside the environment. An
+    old ``metric`` file (or record) is left out: it must be written anew, not read as this trial's.
     """
     try:
-        for entry in files.iterdir():
-            if entry.name not in (metric, RECORD):
-                (work / entry.name).symlink_to(f"{inside}/{entry.name}")
+        _lay_out(work, files, inside, PurePosixPath(metric).parts)
+        (work / RECORD).unlink(missing_ok=True)
     except OSError as error:
         raise EnvmatrixError(f"the program's folder {files} cannot be read: {error.strerror}") from error
+
+
+def _lay_out(work: Path, files: Path, inside: str, left_out: tuple[str, ...]) -> None:
+    """Lay a folder's entries into ``work``; the folders on the way to what is ``left_out`` are made anew."""
+    for entry in files.iterdir():
+        target, on_the_way = work / entry.name, left_out[:1] == (entry.name,)
+        if on_the_way and entry.is_dir():
+            target.mkdir()
+            _lay_out(target, entry, f"{inside}/{entry.name}", left_out[1:])
+        elif on_the_way:
+            continue
+        elif _is_small(entry):
+            shutil.copy2(entry, target)
+        else:
+            target.symlink_to(f"{inside}/{entry.name}")
+
+
+def _is_small(entry: Path) -> bool:
+    if entry.is_symlink() or not entry.is_file() or not os.access(entry, os.R_OK):
+        return False
+    return entry.stat().st_size <= COPIED_BYTES

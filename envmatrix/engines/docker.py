@@ -136,7 +136,7 @@ class DockerEngine:
         """Run ``job`` in a container of its own; the container is gone afterwards, whatever happens."""
         with _open(f"running {job.label}") as client:
             user = _user(client)
-            _let_write(job.mounts.work, user)
+            let_write(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
             container = client.api.create_container_from_config(container_config(job, user), name=None)["Id"]
             try:
                 return _run_to_end(client, container, job)
@@ -230,10 +230,13 @@ def _user(client: DockerClient) -> str:
     return f"{USER}:{USER}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
 
 
-def _let_write(work: Path, user: str) -> None:
-    if os.getuid() == 0 and user != "0:0" and work.stat().st_uid == 0:
-        with disk_errors(work):
-            os.chown(work, *map(int, user.split(":")))
+def let_write(work: Path, user: str, *, made_here: bool) -> None:
+    """Let the container's user write into the work folder and, where a trial's was ``made_here``, to what is in it."""
+    if os.getuid() != 0 or user == "0:0" or work.stat().st_uid != 0:
+        return
+    with disk_errors(work):
+        for path in (work, *(work.rglob("*") if made_here else ())):
+            os.chown(path, *map(int, user.split(":")), follow_symlinks=False)
 
 
 def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:

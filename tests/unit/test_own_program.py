@@ -1,8 +1,11 @@
 """Where the user's own program finds its files, and where what it writes goes."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from envmatrix.own_program import link_files, metric_file
+from envmatrix.engines.docker import let_write
+from envmatrix.own_program import COPIED_BYTES, link_files, metric_file
 
 
 @pytest.mark.parametrize(
@@ -11,11 +14,13 @@ from envmatrix.own_program import link_files, metric_file
         (None, ""),
         ({"wall": True}, ""),
         ({"json_file": "out.json:speed"}, "out.json"),
-        ({"json_file": "runs/out.json:speed"}, ""),
+        ({"json_file": "./runs/out.json:speed"}, "runs/out.json"),
+        ({"json_file": "/tmp/out.json:speed"}, ""),
+        ({"json_file": "../out.json:speed"}, ""),
         ({"json_file": "..:speed"}, ""),
     ],
 )
-def test_the_metrics_file_is_named_where_it_lies_beside_the_program(metric, name):
+def test_the_metrics_file_is_named_where_it_lies_in_the_programs_folder(metric, name):
     assert metric_file({"metric": metric}) == name
 
 
@@ -29,3 +34,43 @@ def test_an_old_metric_or_record_is_neither_read_nor_overwritten(tmp_path):
     assert [path.name for path in work.iterdir()] == ["train.py"]
     (work / "out.json").write_text("new")
     assert (files / "out.json").read_text() == "old"
+
+
+def test_a_metric_file_in_a_folder_is_written_anew_beside_what_else_is_there(tmp_path):
+    files, work = tmp_path / "files", tmp_path / "work"
+    (files / "out" / "more").mkdir(parents=True)
+    work.mkdir()
+    for name in ("x.json", "other.txt", "more/deep.txt"):
+        (files / "out" / name).write_text("old")
+    link_files(work, files, "/room/files", "out/x.json")
+    assert sorted(path.name for path in (work / "out").iterdir()) == ["more", "other.txt"]
+    assert (work / "out" / "more").readlink().as_posix() == "/room/files/out/more"
+    (work / "out" / "x.json").write_text("new")
+    assert (files / "out" / "x.json").read_text() == "old"
+
+
+def test_small_files_are_copied_so_that_a_program_may_write_to_them_and_large_ones_linked(tmp_path):
+    files, work = tmp_path / "files", tmp_path / "work"
+    (files / "logs").mkdir(parents=True)
+    work.mkdir()
+    (files / "log.txt").write_bytes(b"x" * COPIED_BYTES)
+    (files / "weights.pt").write_bytes(b"x" * (COPIED_BYTES + 1))
+    (files / "last").symlink_to("log.txt")
+    link_files(work, files, str(files))
+    assert {path.name for path in work.iterdir() if path.is_symlink()} == {"weights.pt", "last", "logs"}
+    (work / "log.txt").write_text("new")
+    assert (files / "log.txt").read_bytes() == b"x" * COPIED_BYTES
+
+
+def test_in_docker_the_containers_user_may_write_to_the_copies_but_is_given_nothing_else(tmp_path, monkeypatch):
+    (tmp_path / "work" / "out").mkdir(parents=True)
+    (tmp_path / "work" / "out" / "log.txt").touch()
+    (tmp_path / "work" / "data").symlink_to(tmp_path)
+    given = []
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    monkeypatch.setattr("pathlib.Path.stat", lambda path, **more: SimpleNamespace(st_uid=0, st_mode=0o40755))
+    monkeypatch.setattr("os.chown", lambda path, *ids, follow_symlinks: given.append((path.name, ids, follow_symlinks)))
+    let_write(tmp_path / "work", "9:9", made_here=False)
+    assert given == [("work", (9, 9), False)]
+    let_write(tmp_path / "work", "9:9", made_here=True)
+    assert sorted(name for name, *_ in given[1:]) == ["data", "log.txt", "out", "work"]

@@ -17,6 +17,7 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.files import BlockFolder
 from envmatrix.launchers.slurm.script import BlockJob, Step, block_script, slurm_time
 from envmatrix.matrix import Slurm
+from envmatrix.own_program import COPIED_BYTES
 
 HOSTILE = "a b'c\"d$HOME`id`;|&\\*é%j"
 
@@ -155,6 +156,26 @@ def test_a_program_finds_its_files_beside_it_and_the_next_trial_does_not(shell, 
         ".hidden", "a b", "data", "out.json", "record.json", "train.py",
     ]  # fmt: skip
     assert (files / "out.json").read_text() == "out.json", "the folder stays as it was"
+
+
+@pytest.mark.parametrize("metric", ["out/x.json", "x.json"])
+def test_a_program_writes_to_copies_and_its_metric_anew(shell, tmp_path, metric):
+    files = tmp_path / "files"
+    (files / "out" / "more").mkdir(parents=True)
+    (files / "weights.pt").write_bytes(b"x" * (COPIED_BYTES + 1))
+    for name in ("log.txt", "x.json", "out/x.json", "out/log.txt"):
+        (files / name).write_text("old")
+    folder = Path(metric).parent
+    names = ["log.txt", metric, str(folder / "log.txt")]
+    code = (
+        f"import os; print(sorted(os.listdir({str(folder)!r})), os.path.exists({metric!r}), "
+        f"os.path.islink('weights.pt')); [open(name, 'w').write('new') for name in {names!r}]"
+    )
+    made = dataclasses.replace(shell.step("t1", code), program=(files, str(files), metric))
+    assert shell.run(shell.write([made])) == 0
+    inside = ["log.txt", "more"] if "/" in metric else ["log.txt", "out", "weights.pt"]
+    assert (shell.files.end("t1").folder / "log").read_text() == f"{inside} False True\n"
+    assert {(files / name).read_text() for name in ("log.txt", "x.json", "out/x.json", "out/log.txt")} == {"old"}
 
 
 def test_every_way_to_end_is_told_apart(shell):

@@ -210,12 +210,26 @@ need() {
 program() {  # FOLDER INSIDE METRIC: the next trial runs what is in that folder, which its process sees at INSIDE
   program=$1 inside=$2 metric=$3
 }
-link_program() {  # every entry of the program's folder appears in the work folder, where the program may also write
-  for entry in "$program"/* "$program"/.[!.]*; do
-    [ ! -e "$entry" ] || ln -s "$inside/${entry##*/}" "$work/${entry##*/}" || exit 66
+lay_out() {  # FOLDER INSIDE WORK METRIC: its entries appear in WORK, where the program may also write
+  for entry in "$1"/* "$1"/.[!.]*; do
+    [ -e "$entry" ] || continue
+    if [ "${4%%/*}" = "${entry##*/}" ]; then  # what an earlier start wrote there must not be taken for this trial's
+      [ -d "$entry" ] || continue
+      mkdir "$3/${entry##*/}" || exit 66
+      case $4 in
+        */*) lay_out "$entry" "$2/${4%%/*}" "$3/${4%%/*}" "${4#*/}" ;;
+        *) lay_out "$entry" "$2/$4" "$3/$4" '' ;;
+      esac
+    elif [ -f "$entry" ] && [ ! -L "$entry" ] && [ -r "$entry" ] && [ "$(wc -c <"$entry")" -le 1048576 ]; then
+      cp -p "$entry" "$3/" || exit 66
+    else
+      ln -s "$2/${entry##*/}" "$3/${entry##*/}" || exit 66
+    fi
   done
-  # what an earlier start of the program wrote there must not be taken for this trial's
-  rm -f "$work/record.json" ${metric:+"$work/$metric"} || exit 66
+}
+link_program() {
+  lay_out "$program" "$inside" "$work" "$metric"
+  rm -f "$work/record.json" || exit 66
   program=
 }
 launch() {  # COMMAND...: in its work folder, on this node or on the first $over ones
