@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -18,6 +19,7 @@ from envmatrix.errors import EnvmatrixError
 #: Seconds between interrupt, terminate and kill.
 GRACE_S = 2.0
 _PR_SET_PDEATHSIG = 1
+_OWN_STREAMS = ContextVar("own_streams", default=False)
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+@contextlib.contextmanager
+def own_streams() -> Iterator[None]:
+    """Let what ``run_logged`` starts meanwhile have our own stdin, stdout and stderr, and no log."""
+    token = _OWN_STREAMS.set(True)
+    try:
+        yield
+    finally:
+        _OWN_STREAMS.reset(token)
+
+
+def has_own_streams() -> bool:
+    """Say whether a process that is started now is to have our own streams."""
+    return _OWN_STREAMS.get()
+
+
 def run_logged(
     argv: Sequence[str],
     *,
@@ -117,9 +134,10 @@ def run_logged(
     own; the whole group is ended at the time limit, and when this call is interrupted.
     """
     started = time.monotonic()
+    stdin, out = (None, None) if has_own_streams() else (subprocess.DEVNULL, log)
     try:
         process = subprocess.Popen(
-            list(argv), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            list(argv), env=dict(env), cwd=cwd, stdin=stdin, stdout=out, stderr=out,
             start_new_session=True, preexec_fn=_die_with_parent(cpus, confine),  # noqa: PLW1509 - only system calls in it
         )  # fmt: skip
     except OSError as error:

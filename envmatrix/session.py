@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from envmatrix.errors import EnvmatrixError
 from envmatrix.experiment import open_engines, places_of, snapshot_bench
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
+from envmatrix.process import own_streams
 from envmatrix.trial import base_variables, environment_variables, make_limits, preload_paths
 
 _EVIDENCE_LIMIT_S = 300.0
@@ -76,10 +78,11 @@ class Session:
     def execute(self, command: tuple[str, ...], limit_s: float) -> int:
         """Run ``command`` in the current folder and return its exit status (124: past its limit).
 
-        Its output goes where ours goes; ``python`` means the environment's own.
+        It has our stdin, stdout and stderr (in Docker no stdin); ``python`` means the environment's own.
         """
         argv = (self.prepared.python, *command[1:]) if command[0] in ("python", "python3") else command
-        ended = self.engine.run(self._job(Path.cwd(), argv, limit_s, Path("/dev/stdout")))
+        with own_streams():
+            ended = self.engine.run(self._job(Path.cwd(), argv, limit_s, Path(os.devnull)))
         if ended.timed_out:
             print(f"envmatrix: {ended}", file=sys.stderr)  # noqa: T201 - the command's own voice
             return 124

@@ -14,7 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_matrix(parser)
     common.add_engine(parser, "local")
     parser.add_argument("--limit", type=float, default=86400.0, metavar="SECONDS", help="end it after this time")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="what to run; it has this command's input and output, in Docker (and Podman) no input",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

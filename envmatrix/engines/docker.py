@@ -6,8 +6,9 @@ import contextlib
 import json
 import math
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,14 @@ from envmatrix.images.cache import disk_errors
 from envmatrix.images.context import Base, bench_digest, context_facts
 from envmatrix.images.definitions import ROOM, USER
 from envmatrix.images.rootfs import PROGRAM
-from envmatrix.process import Exit
+from envmatrix.process import Exit, has_own_streams
 
 RUN_LABEL = "org.envmatrix.run"
 _WORK = "/work"
 _TMP_BYTES = 2**30
 _KILLED = 137
+#: How long (seconds) the last of a container's output may take to arrive after its end.
+_LAST_WORDS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -240,20 +243,43 @@ def let_write(work: Path, user: str, *, made_here: bool) -> None:
 
 
 def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
-    started = time.monotonic()
-    client.api.start(container)
-    timed_out = False
-    try:
-        code = int(client.api.wait(container, timeout=math.ceil(job.limits.seconds))["StatusCode"])
-    except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError):
-        with contextlib.suppress(APIError):
-            client.api.kill(container)
-        code, timed_out = int(client.api.wait(container, timeout=60)["StatusCode"]), True
-    wall = time.monotonic() - started
-    with disk_errors(job.log), job.log.open("ab") as log:
-        log.write(client.api.logs(container, stdout=True, stderr=True))
+    with _output_of(client, container, job):
+        started = time.monotonic()
+        client.api.start(container)
+        timed_out = False
+        try:
+            code = int(client.api.wait(container, timeout=math.ceil(job.limits.seconds))["StatusCode"])
+        except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError):
+            with contextlib.suppress(APIError):
+                client.api.kill(container)
+            code, timed_out = int(client.api.wait(container, timeout=60)["StatusCode"]), True
+        wall = time.monotonic() - started
     state = client.api.inspect_container(container)["State"]
     return ended(code, wall, state, job, timed_out=timed_out)
+
+
+@contextlib.contextmanager
+def _output_of(client: DockerClient, container: str, job: Job) -> Iterator[None]:
+    """Bring a container's output to the job's log when it has ended, or to our own streams while it runs."""
+    if has_own_streams():
+        frames = client.api.attach(container, stream=True, demux=True)
+        copying = threading.Thread(target=copy_frames, args=(frames,), daemon=True)
+        copying.start()
+        yield
+        copying.join(_LAST_WORDS_S)
+        return
+    yield
+    with disk_errors(job.log), job.log.open("ab") as log:
+        log.write(client.api.logs(container, stdout=True, stderr=True))
+
+
+def copy_frames(frames: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+    """Write pairs of output and error output to our own, until there are no more or nobody reads ours."""
+    with contextlib.suppress(OSError):
+        for pair in frames:
+            for number, text in enumerate(pair, 1):
+                with open(number, "wb", closefd=False) as ours:
+                    ours.write(text or b"")
 
 
 def ended(code: int, wall: float, state: Mapping[str, Any], job: Job, *, timed_out: bool) -> Exit:

@@ -1,5 +1,8 @@
 """One environment, open for single processes: placed and limited as in a trial."""
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,7 +10,11 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.engines.base import Prepared
+from envmatrix.engines.docker import copy_frames
+from envmatrix.engines.local import LocalEngine
+from envmatrix.engines.places import Places
 from envmatrix.environment import build
+from envmatrix.images.cache import Cache
 from envmatrix.matrix.parse import parse
 from envmatrix.process import Exit
 from envmatrix.session import Session
@@ -31,6 +38,36 @@ def test_a_process_is_placed_where_a_trial_would_be():
     assert session.execute(("python", "train.py"), 9.0) == 7
     assert jobs[0].argv == ("/venv/bin/python", "train.py")
     assert (jobs[0].limits.cpus, jobs[0].limits.memory_nodes, jobs[0].limits.seconds) == ((0, 1), (1,), 9.0)
+
+
+PROGRAM = """
+from pathlib import Path
+from tests.unit.test_session import local_session
+code = "import sys; print(input()); print('wrong', file=sys.stderr)"
+raise SystemExit(local_session().execute(("python", "-c", code), 9))
+"""
+
+
+def local_session():
+    environment = build(parse(MATRIX, Path("m.yaml")), "baseline", {}, {})
+    prepared = Prepared("i", "local", sys.executable, sys.executable, {})
+    return Session(environment, LocalEngine(Places(Cache(Path()), Path(), Path())), prepared, Path("/bench"))
+
+
+def test_a_command_has_our_input_and_our_output_even_if_that_is_a_socket():
+    ours, its = socket.socketpair()
+    with ours, its:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM], input=b"hello\n", stdout=its, stderr=subprocess.PIPE, check=False,
+            cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, b"wrong\n")
+        assert ours.recv(100) == b"hello\n"
+
+
+def test_what_a_container_says_goes_to_our_output_and_error_output_apart(capfd):
+    copy_frames([(b"one\n", None), (None, b"wrong\n"), (b"two\n", b"")])
+    assert capfd.readouterr() == ("one\ntwo\n", "wrong\n")
 
 
 @pytest.mark.parametrize("argv", [["evidence", "second"], ["export", "second"], ["exec", "second", "--", "true"],
