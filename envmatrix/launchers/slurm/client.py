@@ -15,6 +15,8 @@ from envmatrix.matrix import Slurm
 from envmatrix.process import Finished, run
 
 _LIMIT_S = 60.0
+#: What commands say when slurmctld does not answer (src/common/slurm_errno.c).
+_SILENT = re.compile(r"[Uu]nable to contact slurm controller|Socket timed out|Connection refused")
 _OVERRIDES = re.compile(r"(SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SACCT_|SLURM_(?!CONF))")
 #: States in which a job may still run (or run again).
 ALIVE = frozenset({
@@ -25,6 +27,10 @@ _USABLE = frozenset({
     "idle", "alloc", "allocated", "mix", "mixed", "comp", "completing", "plnd", "planned", "resv", "reserved",
     "reboot", "powering_up", "pow_up", "powered_down", "pow_dn",
 })  # fmt: skip
+
+
+class SilentError(EngineError):
+    """Slurm does not answer; it may do so later."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +140,10 @@ class SlurmClient:
         return run(argv, limit_s=_LIMIT_S, env=command_variables(os.environ), cwd=cwd)
 
     def nodes(self, options: Slurm) -> list[Node]:
-        """Return the nodes that the options allow; an InputError names what they have wrong."""
+        """Return the nodes that the options allow; an InputError names what they have wrong, SilentError: no answer."""
         done = self._run("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%c|%X|%Y|%Z|%m|%f|%E")
         if not done.exit.ok:
-            raise EngineError(
+            raise SilentError(
                 f"Slurm does not answer: {done.last_words(2)}",
                 remedy="`sinfo` must work in this shell; is this a login node of the cluster?",
             )
@@ -155,11 +161,13 @@ class SlurmClient:
         return list(found.values())
 
     def submit(self, script: Path) -> str:
-        """Submit a script and return the job's id; Slurm's own words say why it refuses one."""
+        """Submit a script and return the job's id; Slurm's own words say why it refuses one, SilentError: no answer."""
         done = self._run("sbatch", "--parsable", str(script), cwd=Path("/"))
         job = done.stdout.strip().split(";")[0]
         if not done.exit.ok or not job:
             said = re.sub(r"sbatch: (error: )?", "", done.last_words(3))
+            if done.exit.timed_out or _SILENT.search(said):
+                raise SilentError(f"Slurm does not answer: {said}", remedy="when it does: `envmatrix resume`")
             raise EngineError(
                 f"Slurm refused the job: {said}",
                 remedy="check partition, account, constraint, time and your quota; nothing is lost, "

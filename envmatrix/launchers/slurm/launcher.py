@@ -10,7 +10,7 @@ from envmatrix.errors import EngineError
 from envmatrix.experiment import Experiment
 from envmatrix.launchers.base import Work
 from envmatrix.launchers.slurm import jobs
-from envmatrix.launchers.slurm.client import JobState, SlurmClient
+from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
 from envmatrix.launchers.slurm.flight import EXCUSED, Flight, Loss, clock_offset, clock_words, explain_loss
 from envmatrix.launchers.slurm.placing import Placing
 from envmatrix.launchers.slurm.script import CANNOT_WRITE, block_script
@@ -179,11 +179,17 @@ class SlurmLauncher:
         """Look at the queue: submit what waits, follow what runs, deal with what has ended too early."""
         self._wait = min(_QUEUE_S[1], self._wait * 1.5)
         self._next_look = time.monotonic() + self._wait
-        queue = self._client.queue(self._prefix)
-        self._note(silent=queue is None)
-        if queue is None:
+        try:
+            queue = self._client.queue(self._prefix)
+            if queue is not None:
+                yield from self._steer(queue, work)
+            self._note(silent=queue is None)
+        except SilentError:  # any of its commands may be the one that finds slurmctld gone
+            self._note(silent=True)
+        if self._silent:
             self._look_soon()
-            return
+
+    def _steer(self, queue: list[JobState], work: Work) -> Trials:
         yield from self._submit_backlog(queue)
         by_job = {state.job: state for state in queue}
         for flight in list(self._flights.values()):
@@ -211,6 +217,8 @@ class SlurmLauncher:
                 continue
             try:
                 yield from self._submit(flight, node)
+            except SilentError:
+                raise
             except EngineError as error:
                 if not self._flights:
                     raise

@@ -1,0 +1,77 @@
+"""What becomes of a run while Slurm does not answer: its commands are scripts here that fail as the real ones do."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from envmatrix.errors import EngineError
+from envmatrix.launchers.slurm.client import SilentError, SlurmClient
+from envmatrix.launchers.slurm.files import BlockFolder
+from envmatrix.launchers.slurm.flight import Flight
+from envmatrix.launchers.slurm.launcher import SlurmLauncher
+from envmatrix.plan import Arm, Slot
+from envmatrix.store import RunFolder
+
+SILENT = "echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+NODES = "echo 'n1|debug*|idle|8|1|4|2|16000|(null)|none'"
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+
+    def write(**commands):
+        for name, text in commands.items():
+            (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / "bin" / name).chmod(0o755)
+
+    return write
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    said = []
+    run = SimpleNamespace(design={}, created="2026", skipped={}, workloads={})
+    experiment = SimpleNamespace(run=run, folder=RunFolder(tmp_path))
+    made = SlurmLauncher(experiment, SlurmClient(), said.append, None)
+    slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
+    files = BlockFolder(tmp_path / "b0000")
+    made._backlog.append(Flight(0, {slot.trial: slot}, files))
+    return made, said
+
+
+def test_submitting_waits_while_sinfo_alone_does_not_answer(slurm, launcher, monkeypatch):
+    made, said = launcher
+    slurm(squeue="exit 0", sinfo=SILENT)
+    submitted = []
+    monkeypatch.setattr(made, "_submit", lambda flight, node: submitted.append(node) or iter(()))
+    for _ in range(2):
+        assert list(made._look(None)) == []
+    assert (submitted, len(made._backlog)) == ([], 1)
+    assert said == ["Slurm does not answer; running jobs go on, waiting"]
+    slurm(sinfo=NODES)
+    assert list(made._look(None)) == []
+    assert (submitted, made._backlog) == ([""], [])
+    assert said[1:] == ["Slurm answers again"]
+
+
+def test_a_block_that_is_out_is_followed_later_when_sinfo_does_not_answer(slurm, launcher):
+    made, said = launcher
+    flight = made._backlog.pop()
+    flight.job, flight.node = "7", "n1"
+    made._flights[0] = flight
+    slurm(squeue=f"echo '7|{made._prefix}b0000|PENDING||Resources'", sinfo=SILENT, scancel="exit 9")
+    assert list(made._look(None)) == []
+    assert made._flights == {0: flight}
+    assert said == ["Slurm does not answer; running jobs go on, waiting"]
+
+
+def test_a_job_that_nobody_took_is_told_apart_from_one_that_was_refused(slurm, tmp_path):
+    slurm(sbatch=SILENT)
+    with pytest.raises(SilentError, match="Unable to contact slurm controller"):
+        SlurmClient().submit(tmp_path / "x.sh")
+    slurm(sbatch="echo 'sbatch: error: invalid partition' >&2; exit 1")
+    with pytest.raises(EngineError, match="Slurm refused the job: invalid partition") as caught:
+        SlurmClient().submit(tmp_path / "x.sh")
+    assert not isinstance(caught.value, SilentError)
