@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from envmatrix import claims, own_program, project
+from envmatrix import claims, own_program, project, shape
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared, library_path
 from envmatrix.environment import Environment
 from envmatrix.errors import EnvmatrixError, StoreError
@@ -202,7 +202,7 @@ def contradicting_ranks(promised: Mapping[str, tuple[str, ...]], evidence: Mappi
         differs = part.get("evidence_differs") or {}
         seen = {path: allowed for path, allowed in promised.items() if claims.lookup(differs, path) is not None}
         where = f" (node {part['node']})" if part.get("node") else ""
-        wrong += [f"rank {part['rank']}{where} {text}" for text in claims.contradictions(seen, differs)]
+        wrong += [f"rank {part.get('rank')}{where} {text}" for text in claims.contradictions(seen, differs)]
     return wrong
 
 
@@ -210,7 +210,8 @@ def read_record(path: Path) -> Mapping[str, Any] | None:
     """Read a trial's record, or None when there is none that can be read."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        shape.RECORD(body, "")
+    except (OSError, ValueError, RecursionError, TypeError):
         return None
     return body if isinstance(body, dict) and isinstance(body.get("schema"), int) else None
 

@@ -1,9 +1,13 @@
 """What a trial's record must show before the trial counts."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
 from bench.evidence import before_torch
-from envmatrix.trial import contradicting_variables
+from envmatrix.process import Exit
+from envmatrix.trial import contradicting_ranks, contradicting_variables, judge
 
 
 def test_a_variable_must_be_in_the_process_as_the_environment_sets_it():
@@ -28,3 +32,22 @@ def test_a_variable_that_the_record_hides_is_no_contradiction(monkeypatch):
 @pytest.mark.parametrize(("source", "wrong"), [("outside", 0), ("probe", 1)])
 def test_a_program_that_nobody_could_look_at_contradicts_nothing(source, wrong):
     assert len(contradicting_variables({"A": "1"}, {"source": source, "variables": None})) == wrong
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"evidence": ["x"]}, {"bench": ["x"]}, {"evidence": {"variables": ["x"]}}, {"evidence": {"parallel": ["x"]}},
+     {"evidence": {"parallel": {"ranks": {"a": 1}}}}, {"evidence": {"parallel": {"ranks": ["x"]}}},
+     {"evidence": {"parallel": {"ranks": [{"rank": 1, "evidence_differs": ["x"]}]}}}],
+)  # fmt: skip
+def test_a_record_of_another_shape_makes_the_trial_failed_not_the_run(tmp_path, odd):
+    (tmp_path / "record.json").write_text(json.dumps({"schema": 1, **odd}))
+    job = SimpleNamespace(mounts=SimpleNamespace(work=tmp_path), log=tmp_path / "log")
+    outcome, reason, record = judge(None, None, Exit(0, 1.0), job)
+    assert (outcome, record) == ("failed", None)
+    assert "no readable record" in reason
+
+
+def test_a_rank_without_a_number_contradicts_as_others_do():
+    evidence = {"parallel": {"ranks": [{"evidence_differs": {"malloc": {"library": "libc"}}}]}}
+    assert len(contradicting_ranks({"malloc": ("libjemalloc",)}, evidence)) == 1
