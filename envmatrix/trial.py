@@ -128,7 +128,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     work = project.cache_folder() / "work" / experiment.run.name / slot.trial
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    started = time.time()
+    started, clock = time.time(), time.monotonic()
     try:
         job = make_job(experiment, slot, work)
         program = program_folder(experiment, slot, job)
@@ -139,7 +139,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     except StoreError:
         raise
     except EnvmatrixError as error:
-        return trial_of(slot, "failed", str(error), started=started)
+        return trial_of(slot, "failed", str(error), wall_s=time.monotonic() - clock, started=started)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

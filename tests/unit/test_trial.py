@@ -1,13 +1,16 @@
 """What a trial's record must show before the trial counts."""
 
 import json
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from bench.evidence import before_torch
+from envmatrix.errors import EngineError
+from envmatrix.plan import Arm, Slot
 from envmatrix.process import Exit
-from envmatrix.trial import contradicting_ranks, contradicting_variables, judge
+from envmatrix.trial import contradicting_ranks, contradicting_variables, judge, run_trial
 
 
 def test_a_variable_must_be_in_the_process_as_the_environment_sets_it():
@@ -51,3 +54,17 @@ def test_a_record_of_another_shape_makes_the_trial_failed_not_the_run(tmp_path, 
 def test_a_rank_without_a_number_contradicts_as_others_do():
     evidence = {"parallel": {"ranks": [{"evidence_differs": {"malloc": {"library": "libc"}}}]}}
     assert len(contradicting_ranks({"malloc": ("libjemalloc",)}, evidence)) == 1
+
+
+def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took(tmp_path, monkeypatch):
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path))
+
+    def fail(*_):
+        time.sleep(0.05)
+        raise EngineError("the daemon is gone")
+
+    monkeypatch.setattr("envmatrix.trial.make_job", fail)
+    slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
+    trial = run_trial(SimpleNamespace(run=SimpleNamespace(skipped={}, name="r")), slot)
+    assert (trial.outcome, trial.reason) == ("failed", "the daemon is gone")
+    assert 0.05 <= trial.wall_s < 5
