@@ -12,6 +12,7 @@ from envmatrix.engines.catalog import ENGINES, choose_engine
 from envmatrix.errors import InputError, suggestion
 from envmatrix.experiment import find_design
 from envmatrix.matrix import Design, Matrix
+from envmatrix.matrix.model import too_many_blocks
 
 _OVERRIDES = ("seed", "budget", "target", "min_blocks", "max_blocks", "workloads", "environments")
 
@@ -28,11 +29,14 @@ def requested_design(matrix: Matrix, arguments: argparse.Namespace) -> Design:
     if "workloads" in given:
         _known("workload", given["workloads"], matrix.workloads)
     try:
-        return Design.model_validate({**design.model_dump(), **given})
+        asked = Design.model_validate({**design.model_dump(), **given})
     except ValidationError as error:
         problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")
         raise InputError(f"--{option}: {problem['msg'].removeprefix('Value error, ')}") from error
+    if "min_blocks" in given and (said := too_many_blocks(asked)):  # --max-blocks alone: a short look
+        raise InputError(f"--min-blocks: {said}", remedy="lower --min-blocks, or raise --max-blocks")
+    return asked
 
 
 def _known(kind: str, words: list[str], known: Any) -> None:

@@ -317,6 +317,13 @@ class Design(_Frozen):
     slurm: Slurm = Field(default_factory=lambda: Slurm.model_validate({}), description="what launcher slurm asks for")
 
 
+def too_many_blocks(design: Design) -> str:
+    """Say why a run of this design could never make a claim, '' when it could."""
+    if design.min_blocks <= design.max_blocks:
+        return ""
+    return f"no claim is made below {design.min_blocks} blocks, but only {design.max_blocks} are run (max_blocks)"
+
+
 class Matrix(_Frozen):
     """The whole of matrix.yaml. ``digest`` is the sha256 of the file as read."""
 

@@ -22,6 +22,7 @@ from envmatrix.matrix.model import (
     Slurm,
     SourceBuild,
     Workload,
+    too_many_blocks,
 )
 from envmatrix.matrix.source import Key, Source, parse_yaml, read_text
 
@@ -220,7 +221,10 @@ class _Parser:
         data = dict(data)
         asked = self.mapping(data.pop("slurm", None), (*path, "slurm"))
         slurm = self.validate(Slurm, asked, (*path, "slurm"))
-        return self.validate(Design, data, path, name=name, slurm=slurm or Slurm.model_validate({}))
+        design = self.validate(Design, data, path, name=name, slurm=slurm or Slurm.model_validate({}))
+        if design and "min_blocks" in data and (said := too_many_blocks(design)):  # max_blocks alone: a short look
+            self.wrong((*path, "min_blocks"), f"min_blocks: {said}", "lower min_blocks, or raise max_blocks")
+        return design
 
 
 def _check_names(parser: _Parser, matrix: Matrix) -> None:

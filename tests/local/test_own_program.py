@@ -24,7 +24,7 @@ workloads:
   silent: {{command: [python, -c, "print(1)"], metric: {{regex: 'speed ([0-9.]+)'}}}}
   endless: {{command: [python, -c, "import time; print('x' * 9999999); time.sleep(600)"], metric: {{wall: true}}}}
 designs:
-  one: {{environments: [jemalloc], workloads: {workload}, min_blocks: 2, max_blocks: 1, trial_limit: 8s}}
+  one: {{environments: [jemalloc], workloads: {workload}, max_blocks: 1, trial_limit: 8s}}
 """
 PROGRAM = """
 import json, sys, torch

@@ -40,6 +40,8 @@ def here(tmp_path, monkeypatch):
         (["bench", "--budget", "soon"], "--budget: 'soon' is no duration"),
         (["bench", "--target", "7"], "--target"),
         (["bench", "--seed", "-1"], "--seed"),
+        (["bench", "--min-blocks", "50", "--max-blocks", "5"], "--min-blocks: no claim is made below 50 blocks"),
+        (["plan", "--min-blocks", "50"], "but only 40 are run"),
         (["plan", "--matrix", "nosuch.yaml"], "there is no such file"),
         (["plan", "--matrix", "."], "cannot be read"),
         (["report"], "there is no run in results"),

@@ -88,6 +88,8 @@ def test_what_is_no_duration_is_refused(text):
         ("bias: no", "workers: 2", "m.yaml:14:3", "workers belong to"),
         ("target: 2%", "target: 200%", "m.yaml:17:57", "between 0% and 100%"),
         ("budget: 5m", "budget: soon", "m.yaml:17:69", "is no duration"),
+        ("budget: 5m", "min_blocks: 41", "m.yaml:17:73", "below 41 blocks, but only 40 are run"),
+        ("budget: 5m", "max_blocks: 4, min_blocks: 5", "m.yaml:17:88", "below 5 blocks, but only 4 are run"),
         ("FLAG: no", "LD_PRELOAD: x.so", "m.yaml:9:37", "use `preload:`"),
         ("FLAG: no", "'A B': x", "m.yaml:9:37", "is no variable name"),
         ("FLAG: no", "FLAG: '{pysical_cores}'", "m.yaml:9:43", "did you mean 'physical_cores'?"),
