@@ -235,6 +235,29 @@ def _check_names(parser: _Parser, matrix: Matrix) -> None:
             _check_level_word(parser, matrix, ("environments", name), factor, level)
     for design in matrix.designs.values():
         _check_design(parser, matrix, design)
+    _check_baselines(parser, matrix)
+
+
+def _check_baselines(parser: _Parser, matrix: Matrix) -> None:
+    """Refuse a factorial design whose first cell has the name of something else: a name means one environment."""
+    named = {name: _all_levels(matrix, entry.levels) for name, entry in matrix.environments.items()}
+    for design in matrix.designs.values():
+        if not design.factors or not all(design.factors.values()):
+            continue
+        first = {factor: levels[0] for factor, levels in design.factors.items()}
+        levels = _all_levels(matrix, first)
+        if named.setdefault(design.baseline, levels) != levels:
+            said = ", ".join(f"{factor}={level}" for factor, level in first.items())
+            parser.wrong(
+                ("designs", design.name, "baseline"),
+                f"the first cell of this design ({said}) would be called {design.baseline!r}, which is another "
+                "environment",
+                "give it a name of its own with `baseline: NAME`, or begin each factor with that environment's level",
+            )
+
+
+def _all_levels(matrix: Matrix, chosen: Mapping[str, str]) -> dict[str, str]:
+    return {factor.name: chosen.get(factor.name, factor.reference) for factor in matrix.factors.values()}
 
 
 def _check_design(parser: _Parser, matrix: Matrix, design: Design) -> None:

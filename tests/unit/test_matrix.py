@@ -118,6 +118,29 @@ def test_a_mistake_is_named_with_its_place_and_the_nearest_word(old, new, place,
     assert words in str(caught.value)
 
 
+CELLS = "  cells: {factors: {threads: [one, default]}, workloads: cnn"
+
+
+@pytest.mark.parametrize(
+    ("design", "place"),
+    [
+        (CELLS + "}", "m.yaml:18:10"),
+        (CELLS + ", baseline: fast}", "m.yaml:18:73"),
+        (CELLS + ", baseline: b}\n" + CELLS.replace("cells", "more").replace("one, default", "default, one")
+         + ", baseline: b}", "m.yaml:19:72"),
+    ],
+)  # fmt: skip
+def test_the_first_cell_of_a_factorial_design_has_no_name_of_something_else(design, place):
+    (mistake,) = mistakes(GOOD + design)
+    assert place in mistake
+    assert "which is another environment" in mistake
+
+
+def test_the_first_cell_may_have_the_name_of_the_environment_that_it_is():
+    for good in (CELLS.replace("one, default", "default, one") + "}", CELLS + ", baseline: first}"):
+        assert len(parse(GOOD + good, Path("m.yaml")).designs) == 2
+
+
 def test_all_mistakes_are_told_at_once():
     text = GOOD.replace("batch_size: 64", "batch_siz: 64").replace("[fast]", "[fsat]").replace("prel", "prle")
     assert len(mistakes(text)) == 2  # names across sections are only checked once each section is right
