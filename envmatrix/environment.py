@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 from envmatrix.errors import InputError, suggestion
 from envmatrix.host import parse_cpus
 from envmatrix.matrix import model
-from envmatrix.matrix.model import Design, Factor, Level, Matrix
+from envmatrix.matrix.model import Factor, Level, Matrix, cells
 from envmatrix.matrix.templates import fill
 
 #: Variables that are lists: two levels may each contribute, joined by this separator.
@@ -182,16 +181,6 @@ def complete_levels(matrix: Matrix, chosen: Mapping[str, str], name: str) -> dic
             known = matrix.factors[factor].levels
             raise InputError(f"environment {name!r}: {factor} has no level {level!r}", remedy=suggestion(level, known))
     return {factor.name: chosen.get(factor.name, factor.reference) for factor in matrix.factors.values()}
-
-
-def cells(design: Design) -> dict[str, dict[str, str]]:
-    """Return name -> chosen levels of every cell of a factorial design; the first one is its baseline."""
-    found: dict[str, dict[str, str]] = {}
-    for cell in itertools.product(*design.factors.values()) if design.factors else ():
-        chosen = dict(zip(design.factors, cell, strict=True))
-        name = "+".join(f"{factor}-{level}" for factor, level in chosen.items()) if found else design.baseline
-        found[name] = chosen
-    return found
 
 
 def resolve(matrix: Matrix, name: str, facts: Mapping[str, str]) -> Environment:

@@ -23,6 +23,7 @@ from envmatrix.errors import EngineError, InputError, NothingRanError, SkipEnvir
 from envmatrix.host import Host, parse_cpus, this_host
 from envmatrix.images.cache import Cache
 from envmatrix.matrix import Design, Matrix
+from envmatrix.matrix.model import cells
 from envmatrix.plan import Plan, make_arms
 from envmatrix.store import Run, RunFolder, read_json, write_whole
 
@@ -58,7 +59,7 @@ def find_design(matrix: Matrix, name: str) -> Design:
 def design_environments(matrix: Matrix, design: Design, facts: Mapping[str, str]) -> dict[str, Environment]:
     """Resolve every environment of a design, the baseline first."""
     if design.factors:
-        found = environments.cells(design)
+        found = cells(design)
         return {name: environments.build(matrix, name, chosen, facts) for name, chosen in found.items()}
     names = dict.fromkeys((design.baseline, *design.environments, *design.ladder))
     return {name: environments.resolve(matrix, name, facts) for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -315,6 +316,16 @@ class Design(_Frozen):
     shm: Bytes | None = Field(None, description="size of /dev/shm in Docker (default: half the memory)")
     gpus: Words = Field((), description="GPUs of a trial: all, or numbers or UUIDs; none: none in containers")
     slurm: Slurm = Field(default_factory=lambda: Slurm.model_validate({}), description="what launcher slurm asks for")
+
+
+def cells(design: Design) -> dict[str, dict[str, str]]:
+    """Return name -> chosen levels of every cell of a factorial design; the first one is its baseline."""
+    found: dict[str, dict[str, str]] = {}
+    for cell in itertools.product(*design.factors.values()) if design.factors else ():
+        chosen = dict(zip(design.factors, cell, strict=True))
+        name = "+".join(f"{factor}-{level}" for factor, level in chosen.items()) if found else design.baseline
+        found[name] = chosen
+    return found
 
 
 def too_many_blocks(design: Design) -> str:

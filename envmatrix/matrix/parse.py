@@ -22,6 +22,7 @@ from envmatrix.matrix.model import (
     Slurm,
     SourceBuild,
     Workload,
+    cells,
     too_many_blocks,
 )
 from envmatrix.matrix.source import Key, Source, parse_yaml, read_text
@@ -190,6 +191,8 @@ class _Parser:
             metric = self.validate(Metric, self.mapping(data["metric"], (*path, "metric")), (*path, "metric"))
             if "command" not in own:
                 self.wrong((*path, "metric"), "a metric belongs to a workload with a `command`", key=True)
+        if "files" in own and "command" not in own:
+            self.wrong((*path, "files"), "`files` belongs to a workload with a `command`", key=True)
         checked = self._options(rest, path)
         return self.validate(Workload, own, path, name=name, options=checked, metric=metric)
 
@@ -271,12 +274,23 @@ def _check_design(parser: _Parser, matrix: Matrix, design: Design) -> None:
         if word in design.workloads or word in matrix.environments:
             remedy = "give the workload another name"
             parser.wrong((*path, "application", index), f"{word!r} already names a row of the table", remedy)
+    _check_published(parser, matrix, design)
     if not design.factors and design.baseline not in matrix.environments:
         remedy = "add `baseline: {}` under environments"
         parser.wrong((*path, "baseline"), f"no environment {design.baseline!r} to compare with", remedy)
     for factor, levels in design.factors.items():
         for index, level in enumerate(levels):
             _check_level_word(parser, matrix, (*path, "factors"), factor, level, index)
+
+
+def _check_published(parser: _Parser, matrix: Matrix, design: Design) -> None:
+    known = {*matrix.environments, *matrix.workloads, *_RESERVED}
+    unknown = [name for name in design.published if name not in known]
+    of_cells = cells(design) if unknown else {}
+    for name in unknown:
+        if name not in of_cells:
+            path = ("designs", design.name, "published", name)
+            parser.wrong(path, f"no environment or workload {name!r}", suggestion(name, {*known, *of_cells}), key=True)
 
 
 def _check_levels(parser: _Parser, matrix: Matrix) -> None:

@@ -106,6 +106,8 @@ def test_what_is_no_duration_is_refused(text):
         ("bias: no", 'description: "a\\nRUN b"', "m.yaml:14:", "control characters"),
         ("description: both", 'description: "a\\nRUN b"', "m.yaml:12:", "control characters"),
         ("[python, train.py, --lr, 0.1]", "[]", "m.yaml:15:19", "at least 1 item"),
+        ("budget: 5m", "published: {fast: 2x, fsat: 1x}", "m.yaml:17:83", "no environment or workload 'fsat'"),
+        ("bias: no", "files: programs", "m.yaml:14:45", "`files` belongs to a workload with a `command`"),
         ("budget: 5m", "memory: 0", "m.yaml:17:69", "is no size"),
         ("budget: 5m", f"memory: {'9' * 400}", "m.yaml:17:69", "is no size"),
     ],
@@ -139,6 +141,12 @@ def test_the_first_cell_of_a_factorial_design_has_no_name_of_something_else(desi
 def test_the_first_cell_may_have_the_name_of_the_environment_that_it_is():
     for good in (CELLS.replace("one, default", "default, one") + "}", CELLS + ", baseline: first}"):
         assert len(parse(GOOD + good, Path("m.yaml")).designs) == 2
+
+
+def test_published_figures_may_be_of_any_row_of_a_table():
+    rows = "baseline: 1, control: 1, cnn: 1, threads-one: 2"
+    text = f"  cells: {{factors: {{threads: [default, one]}}, workloads: cnn, published: {{{rows}}}}}"
+    assert len(parse(GOOD + text, Path("m.yaml")).designs["cells"].published) == 4
 
 
 def test_all_mistakes_are_told_at_once():
