@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import http.client
 import io
 import tarfile
 import urllib.request
@@ -43,7 +44,7 @@ _CIFAR_ROW_BYTES = 1 + 3 * 32 * 32
 def fetch(name, sizes):
     """Return [train images, train labels, test images, test labels] as raw bytes of the given ``sizes``.
 
-    Raises OSError when nothing can be downloaded, RunError when what came is not what was published.
+    Raises OSError or RunError when nothing can be downloaded, RunError when what came is not what was published.
     """
     parts = {"fashion-mnist": _fashion_mnist, "cifar10": _cifar10}[name]()
     for part, size in zip(parts, sizes):
@@ -84,6 +85,9 @@ def _fetch(bases, name, sha256):
                 content = answer.read(1 << 28)
         except OSError as error:
             problem = error
+            continue
+        except http.client.HTTPException as error:  # a broken proxy, or an answer that was cut off
+            problem = RunError(f"{base}{name}: {error!r}")
             continue
         if hashlib.sha256(content).hexdigest() == sha256:
             return content
