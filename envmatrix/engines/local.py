@@ -17,7 +17,7 @@ from envmatrix.engines.stamps import inputs_digest, prepared_from
 from envmatrix.environment import Image, Library
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.host import format_cpus
-from envmatrix.images.cache import disk_errors
+from envmatrix.images.cache import digest_of, disk_errors
 from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
 from envmatrix.images.locks import Locks
 from envmatrix.images.pythons import Python, ask, remembered_python
@@ -124,8 +124,9 @@ def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:
 
 
 def plain_name(text: str) -> str:
-    """Return a text as it can stand in a file's name."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", text)[:100]
+    """Return a text as it can stand in a file's name; one that has to change gets a hash, to stay distinct."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "-", text)[:100]
+    return plain if plain == text else f"{plain[:91]}-{digest_of(text)[:8]}"
 
 
 def sweep_groups(run: str) -> int:

@@ -12,6 +12,7 @@ from envmatrix.engines.apptainer import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import container_config, ended
 from envmatrix.engines.docker_images import pullable, tag_part
+from envmatrix.engines.local import plain_name
 from envmatrix.errors import EngineError
 from envmatrix.images.rootfs import PROGRAM
 
@@ -132,3 +133,11 @@ def test_a_tag_beside_a_digest_is_left_out_of_a_pull() -> None:
 
 def test_the_program_that_digests_a_root_file_system_is_valid_python() -> None:
     compile(PROGRAM, "rootfs", "exec")
+
+
+def test_long_names_that_differ_at_their_end_stay_distinct_and_short():
+    first, second = plain_name("x" * 120 + "1"), plain_name("x" * 120 + "2")
+    assert first != second
+    assert max(len(first), len(second)) <= 100
+    assert plain_name("a.b") != plain_name("a+b")
+    assert plain_name("b0001-p002") == "b0001-p002"
