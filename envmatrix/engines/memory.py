@@ -66,6 +66,7 @@ def _limited_group(name: str, limit: int) -> Iterator[Confinement]:
     try:
         group.mkdir(exist_ok=True)
         (group / file).write_text(str(limit), encoding="ascii")
+        _forbid_swap(group)
     except OSError:
         yield Confinement("RLIMIT_DATA", lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
         return
@@ -80,6 +81,13 @@ def _limited_group(name: str, limit: int) -> Iterator[Confinement]:
         yield Confinement(kind, enter, lambda: _killed(group))
     finally:
         remove_group(group)
+
+
+def _forbid_swap(group: Path) -> None:
+    """Let the limit be one on memory, as in Docker: what is swapped out would not count (cgroup v2)."""
+    file = group / "memory.swap.max"
+    if file.exists():
+        file.write_text("0", encoding="ascii")
 
 
 def remove_group(group: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.engines import memory
 from envmatrix.engines.apptainer import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import container_config, ended
@@ -141,3 +142,16 @@ def test_long_names_that_differ_at_their_end_stay_distinct_and_short():
     assert max(len(first), len(second)) <= 100
     assert plain_name("a.b") != plain_name("a+b")
     assert plain_name("b0001-p002") == "b0001-p002"
+
+
+@pytest.mark.parametrize("swap", [True, False])
+def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
+    monkeypatch.setattr(memory, "_group", lambda: (tmp_path, "memory.max", "cgroup v2"))
+    monkeypatch.setattr(memory, "remove_group", lambda group: True)
+    (tmp_path / "g").mkdir()
+    if swap:
+        (tmp_path / "g" / "memory.swap.max").write_text("max")
+    with memory.confined("g", 2**30, ()) as confinement:
+        assert confinement.kind == "cgroup v2"
+    found = {file.name: file.read_text() for file in (tmp_path / "g").iterdir()}
+    assert found == {"memory.max": str(2**30), **({"memory.swap.max": "0"} if swap else {})}
