@@ -26,7 +26,7 @@ from envmatrix.engines.docker_client import (
     docker_errors,
     why_not,
 )
-from envmatrix.engines.docker_images import DockerImages, container_facts
+from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts
 from envmatrix.engines.local import preload_variable
 from envmatrix.engines.places import Places
 from envmatrix.engines.stamps import inputs_digest, prepared_from
@@ -38,7 +38,6 @@ from envmatrix.images.definitions import ROOM, USER
 from envmatrix.images.rootfs import PROGRAM
 from envmatrix.process import Exit, has_own_streams
 
-RUN_LABEL = "org.envmatrix.run"
 _WORK = "/work"
 _TMP_BYTES = 2**30
 _KILLED = 137

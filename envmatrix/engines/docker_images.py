@@ -25,6 +25,8 @@ from envmatrix.images.suites import BASES
 
 #: https://github.com/distribution/reference: path-component.
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*\Z")
+#: The label by which a run's containers are found again.
+RUN_LABEL = "org.envmatrix.run"
 _STAGE = "org.envmatrix.stage=build"
 
 
@@ -72,7 +74,7 @@ class DockerImages:
             return Base(suite, reference, str(found.id), self._status(reference), reference)
 
     def _status(self, reference: str) -> str:
-        container = self.client.containers.create(reference, command=["true"], labels={"envmatrix.run": "build"})
+        container = self.client.containers.create(reference, command=["true"], labels={RUN_LABEL: "build"})
         try:
             stream, _ = container.get_archive("/var/lib/dpkg/status")
             with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:

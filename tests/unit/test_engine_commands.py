@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,8 @@ from envmatrix.engines import memory
 from envmatrix.engines.apptainer import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import container_config, ended
-from envmatrix.engines.docker_images import pullable, tag_part
+from envmatrix.engines.docker_client import NotFound
+from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pullable, tag_part
 from envmatrix.engines.local import plain_name
 from envmatrix.errors import EngineError
 from envmatrix.images.rootfs import PROGRAM
@@ -155,3 +157,16 @@ def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
         assert confinement.kind == "cgroup v2"
     found = {file.name: file.read_text() for file in (tmp_path / "g").iterdir()}
     assert found == {"memory.max": str(2**30), **({"memory.swap.max": "0"} if swap else {})}
+
+
+def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label():
+    made = []
+
+    def create(reference, **more):
+        made.append(more["labels"])
+        raise NotFound("stop here")
+
+    client = SimpleNamespace(containers=SimpleNamespace(create=create))
+    with pytest.raises(NotFound):
+        DockerImages(client, None)._status("base")
+    assert made == [{RUN_LABEL: "build"}]
