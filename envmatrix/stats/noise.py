@@ -69,4 +69,5 @@ def in_blocks(noise: Floats, blocks: int, arms: int, chance: np.random.Generator
     """Deal (runs, blocks * arms) noise out to arms in a fresh random order a block: (runs, arms, blocks)."""
     dealt = noise.reshape(len(noise), blocks, arms)
     order = np.argsort(chance.random(dealt.shape), axis=2)
-    return np.take_along_axis(dealt, order, axis=2).swapaxes(1, 2)
+    shuffled: Floats = np.take_along_axis(dealt, order, axis=2).swapaxes(1, 2)
+    return shuffled
