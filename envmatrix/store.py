@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from envmatrix import shape
 from envmatrix.errors import StoreError, Where
-from envmatrix.plan import Arm, Plan, Slot
+from envmatrix.plan import Arm, Plan, Slot, arm_name
 
 SCHEMA = 1
 Outcome = Literal["ok", "failed", "invalid", "timed_out", "skipped"]
@@ -90,6 +91,10 @@ def run_to_json(run: Run) -> dict[str, Any]:
 
 def _plan_from_json(body: Mapping[str, Any]) -> Plan:
     arms = tuple(Arm(**arm) for arm in body["arms"])
+    names = Counter(arm_name(arm.environment, arm.workload, arm.engine) for arm in arms)  # as trials name them
+    twice = sorted(name for name, times in names.items() if times > 1)
+    if twice:
+        raise TypeError(f"plan.arms holds {', '.join(twice)} more than once")
     return Plan(**{**body, "arms": arms})
 
 

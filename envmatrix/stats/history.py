@@ -70,6 +70,8 @@ class History:
 
 
 Key = tuple[str, str, str, str, str]
+#: What tells the series of one machine apart.
+_ARM = ("workload", "engine", "environment", "metric")
 
 
 def _finite(value: Any) -> float | None:
@@ -83,9 +85,9 @@ def _points(body: Mapping[str, Any], run: str) -> Iterator[tuple[Key, Point]]:
         median = _finite(arm.get("median"))
         if median is None or median <= 0:
             continue
-        where = (str(arm.get("workload")), str(arm.get("engine")), str(arm.get("environment")))
+        workload, engine, environment, metric = (str(arm.get(name)) for name in _ARM)
         values = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
-        yield (host, *where, str(arm.get("metric"))), Point(run, created, median, *values)
+        yield (host, workload, engine, environment, metric), Point(run, created, median, *values)
 
 
 def _head(document: bytes) -> bytes:
@@ -106,7 +108,10 @@ def _read(file: Path) -> Mapping[str, Any] | None:
     if not isinstance(body, dict) or not isinstance(body.get("schema"), int) or body["schema"] > _SCHEMA:
         return None
     arms = body.get("arms")
-    return body if isinstance(arms, list) and all(isinstance(arm, dict) for arm in arms) else None
+    if not isinstance(arms, list) or not all(isinstance(arm, dict) for arm in arms):
+        return None
+    keys = [tuple(str(arm.get(name)) for name in _ARM) for arm in arms]
+    return body if len(set(keys)) == len(keys) else None
 
 
 def _series(key: Key, points: list[Point]) -> Series:

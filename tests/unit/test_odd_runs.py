@@ -132,3 +132,14 @@ def test_a_summary_of_another_program_is_passed_over(tmp_path, capsys):
     (tmp_path / "other" / "summary.json").write_text('{"schema": 1, "arms": [3, null, {"median": 1e400}]}')
     body = json.loads(call(capsys, tmp_path, ["history", "--json"])[1])
     assert (body["runs"], body["unreadable"]) == (1, ["other"])
+
+
+def test_arms_that_stand_twice_in_a_run_are_named(tmp_path, capsys):
+    folder = write(tmp_path)
+    body = json.loads(folder.run_file.read_text())
+    body["plan"]["arms"].append({**body["plan"]["arms"][2], "name": "another"})
+    folder.run_file.write_text(json.dumps(body))
+    for arguments in CALLS[:-1]:
+        code, said = call(capsys, tmp_path, arguments)
+        assert code == 2
+        assert "plan.arms holds t:cnn@local more than once" in said

@@ -103,8 +103,10 @@ def test_a_sparkline_shows_the_course():
 
 
 @pytest.mark.parametrize(
-    "text", ['{"schema": 1, "arms": [1]}', '{"schema": 1, "arms": [{}, null]}', '{"schema": 1}', "[]"]
-)
+    "text",
+    ['{"schema": 1, "arms": [1]}', '{"schema": 1, "arms": [{}, null]}', '{"schema": 1}', "[]",
+     '{"schema": 1, "arms": [{"environment": "a", "median": 1}, {"environment": "a", "median": 2}]}'],
+)  # fmt: skip
 def test_a_summary_that_envmatrix_did_not_write_is_named_and_passed_over(tmp_path, text):
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "summary.json").write_text(text)
