@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from envmatrix.pack.comparison import Reproduction
     from envmatrix.pack.rerun import Opened
 
+_UNVOUCHED = (
+    "what runs now is the archive's own bench/, on this host and in its environments, "
+    "and neither --signers nor --sha256 vouches for it"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -76,6 +81,8 @@ def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int
             raise InputError(f"run {arguments.run_name} was not begun from this archive")
         experiment = reopen(folder, pack.folder / "matrix.yaml", common.say_to_stderr)
     else:
+        if not (arguments.signers or arguments.sha256):
+            common.say_to_stderr(_UNVOUCHED)
         experiment = begin_again(
             pack, arguments.results, common.say_to_stderr,
             lambda matrix, design, engines: bench.place(matrix, design, engines, arguments),

@@ -6,7 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from envmatrix.__main__ import main
 from envmatrix.commands.reproduce import describe
+from envmatrix.errors import InputError
+from envmatrix.images.cache import file_digest
 from envmatrix.pack.comparison import Difference, Reproduction, image_differences, run_differences
 from envmatrix.plan import Plan, make_arms
 from envmatrix.stats.effects import Analysis, Effect
@@ -118,3 +121,20 @@ def test_images_are_compared_by_what_they_are_made_of_and_by_their_bits():
     newer = Fact(images={"default@local": {"lock_digest": "sha256:8", "package torch": "2.14.1"}})
     told = image_differences(Fact(), newer, {"default@apptainer": {"sha256": "1"}}, {"default@apptainer": "2"})
     assert [item.what for item in told] == ["lock_digest", "package torch", "sha256 of its file"]
+
+
+@pytest.mark.parametrize("vouched", [True, False])
+def test_before_an_archive_runs_that_nobody_vouches_for_this_is_said(tmp_path, monkeypatch, capsys, vouched):
+    def begin_again(*_, **__):
+        raise InputError("it would run now")
+
+    pack = SimpleNamespace(manifest=SimpleNamespace(files={}), signed="not signed")
+    monkeypatch.setattr("envmatrix.pack.rerun.open_pack", lambda *_: pack)
+    monkeypatch.setattr("envmatrix.pack.rerun.begin_again", begin_again)
+    archive = tmp_path / "run.tar.gz"
+    archive.touch()
+    given = ["--sha256", file_digest(archive)] if vouched else []
+    assert main(["reproduce", str(archive), "--results", str(tmp_path), *given]) == 2
+    said = capsys.readouterr().err
+    assert ("the archive's own bench/" in said) is not vouched
+    assert "it would run now" in said
