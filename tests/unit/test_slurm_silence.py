@@ -56,6 +56,20 @@ def test_submitting_waits_while_sinfo_alone_does_not_answer(slurm, launcher, mon
     assert said[1:] == ["Slurm answers again"]
 
 
+@pytest.mark.parametrize("home", ["", "n1"])
+def test_submitting_waits_while_a_slurmctld_that_has_just_started_does_not_know_its_nodes(slurm, launcher, home):
+    made, said = launcher
+    slurm(squeue="exit 0", sinfo=NODES.replace("idle", "unknown*"))
+    if home:
+        made._backlog[0].files.path.mkdir(parents=True)
+        (made._backlog[0].files.path / "node").write_text(f"{home}\n")
+        slurm(sinfo=f"{NODES.replace('idle', 'unknown*')}; {NODES.replace('n1', 'n2')}")
+    assert list(made._look(None)) == []
+    assert len(made._backlog) == 1
+    assert said == ["Slurm does not answer; running jobs go on, waiting"]
+    assert made._placing.unusable() == {}
+
+
 def test_a_block_that_is_out_is_followed_later_when_sinfo_does_not_answer(slurm, launcher):
     made, said = launcher
     flight = made._backlog.pop()

@@ -71,6 +71,11 @@ class Node:
         return not self.state.endswith("*") and self.state.rstrip("~#!%$@^-+") in _USABLE
 
     @property
+    def undetermined(self) -> bool:
+        """Whether slurmctld has just started and does not know yet how the node is (sinfo(1), UNKNOWN)."""
+        return self.state.rstrip("*").startswith("unk")
+
+    @property
     def shape(self) -> tuple[int, int, int, int]:
         """What templates such as {physical_cores} depend on."""
         return self.cpus, self.sockets, self.cores, self.threads

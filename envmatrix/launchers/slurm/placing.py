@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from envmatrix.engines.base import Say
 from envmatrix.errors import EngineError
-from envmatrix.launchers.slurm.client import SlurmClient
+from envmatrix.launchers.slurm.client import SilentError, SlurmClient
 from envmatrix.matrix import Slurm
 
 
@@ -31,16 +31,20 @@ class Placing:
         return {
             node.name: f"{node.state} ({node.reason})" if node.reason else node.state
             for node in self._client.nodes(self._options)
-            if not node.usable
+            if not node.usable and not node.undetermined
         }
 
     def node_for(self, block: int, home: str) -> str | None:
         """Return the node a block must run on ('': any), or None when the one that began it cannot be had.
 
-        A block over several nodes gets their names with commas. Raises EngineError when too few nodes are left.
+        A block over several nodes gets their names with commas. Raises EngineError when too few nodes are left,
+        SilentError while Slurm does not know yet.
         """
         nodes = self._client.nodes(self._options)
         good = [node.name for node in nodes if node.usable and node.name not in self.left_out]
+        missing = set(home.split(",")) - set(good) if home else set()
+        if any(node.undetermined and (len(set(good)) < self._span or node.name in missing) for node in nodes):
+            raise SilentError("Slurm does not know yet how its nodes are", remedy="when it does: `envmatrix resume`")
         if len(set(good)) < self._span:
             said = "; ".join(f"{node.name}: {self.left_out.get(node.name) or node.state}" for node in nodes)
             raise EngineError(
@@ -48,7 +52,7 @@ class Placing:
                 remedy="repair them or choose others, then `envmatrix resume`; nothing is lost",
             )
         if home:
-            return home if set(home.split(",")) <= set(good) else None
+            return None if missing else home
         return nodes_of_block(block, [name for name in self._options.nodelist if name in good], self._span)
 
 
