@@ -24,6 +24,7 @@ from envmatrix.host import Host, parse_cpus, this_host
 from envmatrix.images.cache import Cache
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import cells
+from envmatrix.matrix.parse import parse
 from envmatrix.plan import Plan, make_arms
 from envmatrix.store import Run, RunFolder, read_json, write_whole
 
@@ -273,11 +274,29 @@ def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:
     bench = kept_bench(run.bench_digest)
     chosen = {name: environments.from_json(body) for name, body in run.environments.items()}
     engines = open_engines(dict.fromkeys(arm.engine for arm in run.plan.arms), places_of(matrix_path, bench))
-    libraries = {library.key: library for env in chosen.values() for library in env.libraries}
-    ready, _ = prepare_images(chosen, engines, tuple(libraries.values()), say, kept_given(folder))
+    ready, _ = prepare_images(chosen, engines, libraries_of(run, matrix_path), say, kept_given(folder))
+    check_same_bits(run, ready)
     options = [body["options"] for body in run.workloads.values() if not body["command"]]
     prepare_data(bench, _data_folder(), [body.get("data") for body in options], say)
     return Experiment(run, folder, engines, chosen, ready, bench, _data_folder())
+
+
+def libraries_of(run: Run, matrix_path: Path) -> tuple[Library, ...]:
+    """Return the libraries that a run's images hold: those of its whole matrix, also of levels that it left out."""
+    return environments.all_libraries(parse(run.matrix_text, matrix_path))
+
+
+def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None:
+    """Raise InputError for an image that holds other versions than when the run began: one run, one set of bits."""
+    for (image, engine), prepared in ready.items():
+        for name, before in run.images.get(f"{image}@{engine}", {}).items():
+            now = prepared.facts.get(name)
+            if name.startswith(("package ", "system ", "base_digest")) and now != before:
+                raise InputError(
+                    f"image {image} on {engine} is not what this run began with: {name} is {now or 'gone'}, "
+                    f"and was {before}",
+                    remedy="check out the locks (containers/locks) that began it, or begin a new run",
+                )
 
 
 def keep_given(folder: RunFolder, given: Mapping[tuple[str, str], Prepared]) -> None:

@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,7 +18,6 @@ from envmatrix.errors import EnvmatrixError
 #: Seconds between interrupt, terminate and kill.
 GRACE_S = 2.0
 _PR_SET_PDEATHSIG = 1
-_OWN_STREAMS = ContextVar("own_streams", default=False)
 
 
 @dataclass(frozen=True)
@@ -102,39 +100,24 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-@contextlib.contextmanager
-def own_streams() -> Iterator[None]:
-    """Let what ``run_logged`` starts meanwhile have our own stdin, stdout and stderr, and no log."""
-    token = _OWN_STREAMS.set(True)
-    try:
-        yield
-    finally:
-        _OWN_STREAMS.reset(token)
-
-
-def has_own_streams() -> bool:
-    """Say whether a process that is started now is to have our own streams."""
-    return _OWN_STREAMS.get()
-
-
 def run_logged(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
     cwd: Path,
-    log: IO[bytes],
+    log: IO[bytes] | None,
     limit_s: float,
     cpus: Sequence[int] = (),
     confine: Callable[[], None] | None = None,
 ) -> Exit:
     """Run ``argv`` with exactly ``env``, its output into ``log``, for at most ``limit_s`` seconds.
 
-    ``cpus`` is the CPU set the program starts with (empty: as this process); ``confine`` is called in the child
-    just before the program starts (for memory limits and nodes). The process leads a group of its
-    own; the whole group is ended at the time limit, and when this call is interrupted.
+    Without a ``log`` it has our own stdin, stdout and stderr. ``cpus`` is the CPU set the program starts with (empty:
+    as this process); ``confine`` is called in the child just before the program starts (for memory limits and nodes).
+    The process leads a group of its own; the whole group is ended at the time limit, and when this call is interrupted.
     """
     started = time.monotonic()
-    stdin, out = (None, None) if has_own_streams() else (subprocess.DEVNULL, log)
+    stdin, out = (subprocess.DEVNULL, log) if log else (None, None)
     try:
         process = subprocess.Popen(
             list(argv), env=dict(env), cwd=cwd, stdin=stdin, stdout=out, stderr=out,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -21,7 +20,6 @@ from envmatrix.errors import EnvmatrixError
 from envmatrix.experiment import open_engines, places_of, snapshot_bench
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
-from envmatrix.process import own_streams
 from envmatrix.trial import base_variables, environment_variables, make_limits, preload_paths
 
 _EVIDENCE_LIMIT_S = 300.0
@@ -41,7 +39,7 @@ class Session:
         """What LD_PRELOAD lists: absolute paths inside the environment."""
         return preload_paths(self.prepared, self.environment)
 
-    def _job(self, work: Path, argv: tuple[str, ...], limit_s: float, log: Path) -> Job:
+    def _job(self, work: Path, argv: tuple[str, ...], limit_s: float, log: Path | None) -> Job:
         mounts = Mounts(work, {"bench": self.bench})
         inside = self.engine.inside(mounts)
         return Job(
@@ -81,8 +79,7 @@ class Session:
         It has our stdin, stdout and stderr (in Docker no stdin); ``python`` means the environment's own.
         """
         argv = (self.prepared.python, *command[1:]) if command[0] in ("python", "python3") else command
-        with own_streams():
-            ended = self.engine.run(self._job(Path.cwd(), argv, limit_s, Path(os.devnull)))
+        ended = self.engine.run(self._job(Path.cwd(), argv, limit_s, None))
         if ended.timed_out:
             print(f"envmatrix: {ended}", file=sys.stderr)  # noqa: T201 - the command's own voice
             return 124

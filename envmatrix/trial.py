@@ -216,7 +216,9 @@ def read_record(path: Path) -> Mapping[str, Any] | None:
     return body if isinstance(body, dict) and isinstance(body.get("schema"), int) else None
 
 
-def _last_line(log: Path) -> str:
+def _last_line(log: Path | None) -> str:
+    if log is None:
+        return ""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 4096))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.engines import bills
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say, log_of
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import why_not
@@ -310,7 +310,7 @@ class ApptainerEngine:
     def _run(self, job: Job, argv: list[str]) -> Exit:
         limits = job.limits
         limited = confined(group_name(job), limits.memory_bytes, limits.memory_nodes)
-        with disk_errors(job.log), job.log.open("ab") as log, limited as confinement:
+        with log_of(job) as log, limited as confinement:
             ended = run_logged(
                 argv, env=host_variables(), cwd=job.mounts.work, log=log, limit_s=limits.seconds, cpus=limits.cpus,
                 confine=confinement.enter,

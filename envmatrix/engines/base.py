@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from envmatrix.environment import Image, Library
 from envmatrix.errors import SkipEnvironmentError
+from envmatrix.images.cache import disk_errors
 from envmatrix.process import Exit
 
 #: Where one line of progress goes ("building torch-2.13.0 ...").
@@ -84,7 +86,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Job:
-    """One process in one environment. ``argv``, ``env`` and ``preload`` hold paths INSIDE the environment."""
+    """One process in one environment. ``argv``, ``env`` and ``preload`` hold paths INSIDE the environment.
+
+    Without a ``log`` the process has our own stdin, stdout and stderr.
+    """
 
     run: str
     label: str
@@ -94,7 +99,17 @@ class Job:
     preload: tuple[str, ...]
     mounts: Mounts
     limits: Limits
-    log: Path
+    log: Path | None
+
+
+@contextlib.contextmanager
+def log_of(job: Job) -> Iterator[IO[bytes] | None]:
+    """Open a job's log to append to; None where it has none."""
+    if job.log is None:
+        yield None
+        return
+    with disk_errors(job.log), job.log.open("ab") as log:
+        yield log
 
 
 @dataclass(frozen=True)
@@ -131,7 +146,7 @@ class Engine(Protocol):
         """Return the paths, inside the environment, of 'work' and of each of ``mounts.read``."""
 
     def run(self, job: Job) -> Exit:
-        """Run ``job`` to its end or limit; its output goes to ``job.log``. Leaves nothing behind."""
+        """Run ``job`` to its end or limit; its output goes to its log. Leaves nothing behind."""
 
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as one command (pure), or raise EngineError where the engine is no command."""

@@ -36,7 +36,7 @@ from envmatrix.images.cache import disk_errors
 from envmatrix.images.context import Base, bench_digest, context_facts
 from envmatrix.images.definitions import ROOM, USER
 from envmatrix.images.rootfs import PROGRAM
-from envmatrix.process import Exit, has_own_streams
+from envmatrix.process import Exit
 
 _WORK = "/work"
 _TMP_BYTES = 2**30
@@ -260,7 +260,7 @@ def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
 @contextlib.contextmanager
 def _output_of(client: DockerClient, container: str, job: Job) -> Iterator[None]:
     """Bring a container's output to the job's log when it has ended, or to our own streams while it runs."""
-    if has_own_streams():
+    if job.log is None:
         frames = client.api.attach(container, stream=True, demux=True)
         copying = threading.Thread(target=copy_frames, args=(frames,), daemon=True)
         copying.start()

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.engines.apptainer import ApptainerEngine, find_program
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say, log_of
 from envmatrix.engines.local import group_name, preload_variable, sweep_groups
 from envmatrix.engines.memory import confined
 from envmatrix.engines.places import Places
 from envmatrix.environment import Image, Library
 from envmatrix.errors import EngineError
 from envmatrix.host import format_cpus
-from envmatrix.images.cache import digest_of, disk_errors
+from envmatrix.images.cache import digest_of
 from envmatrix.images.definitions import ROOM
 from envmatrix.process import Exit, run, run_logged
 
@@ -114,7 +114,7 @@ class EnrootEngine:
         limits = job.limits
         variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
         limited = confined(group_name(job), limits.memory_bytes, limits.memory_nodes)
-        with disk_errors(job.log), job.log.open("ab") as log, limited as confinement:
+        with log_of(job) as log, limited as confinement:
             ended = run_logged(
                 argv, env=variables, cwd=job.mounts.work, log=log, limit_s=limits.seconds, cpus=limits.cpus,
                 confine=confinement.enter,

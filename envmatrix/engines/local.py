@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say, log_of
 from envmatrix.engines.memory import confined, leftover_groups, remove_group
 from envmatrix.engines.places import Places
 from envmatrix.engines.stamps import inputs_digest, prepared_from
 from envmatrix.environment import Image, Library
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.host import format_cpus
-from envmatrix.images.cache import digest_of, disk_errors
+from envmatrix.images.cache import digest_of
 from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
 from envmatrix.images.locks import Locks
 from envmatrix.images.pythons import Python, ask, remembered_python
@@ -90,7 +90,7 @@ class LocalEngine:
         variables = {**job.env, **preload_variable(job.preload)}
         limits = job.limits
         limited = confined(group_name(job), limits.memory_bytes, limits.memory_nodes)
-        with disk_errors(job.log), job.log.open("ab") as log, limited as confinement:
+        with log_of(job) as log, limited as confinement:
             ended = run_logged(
                 job.argv, env=variables, cwd=job.mounts.work, log=log, limit_s=limits.seconds, cpus=limits.cpus,
                 confine=confinement.enter,

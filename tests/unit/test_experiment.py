@@ -1,12 +1,17 @@
 """What a run begins with."""
 
 import shutil
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from envmatrix import project
+from envmatrix.engines.base import Prepared
+from envmatrix.environment import all_libraries
 from envmatrix.errors import InputError
-from envmatrix.experiment import snapshot_bench
+from envmatrix.experiment import check_same_bits, libraries_of, snapshot_bench
+from envmatrix.matrix.parse import parse
 
 
 @pytest.fixture
@@ -34,3 +39,29 @@ def test_a_copy_is_whole_and_of_that_digest_or_absent(source, monkeypatch):
     with pytest.raises(InputError, match="was changed while it was copied"):
         snapshot_bench(source)
     assert list((project.cache_folder() / "bench").iterdir()) == []
+
+
+MATRIX = """
+version: 1
+factors:
+  malloc: {glibc: {}, jemalloc: {apt: libjemalloc2, preload: libjemalloc.so.2}}
+environments: {baseline: {}}
+workloads: {mine: {command: [python, x.py], metric: {wall: true}}}
+designs: {default: {environments: [baseline], workloads: mine}}
+"""
+
+
+def test_a_resumed_run_has_the_libraries_of_its_whole_matrix_as_when_it_began(tmp_path):
+    matrix = parse(MATRIX, tmp_path / "matrix.yaml")
+    run = SimpleNamespace(matrix_text=MATRIX)
+    assert [library.key for library in libraries_of(run, tmp_path / "other.yaml")] == ["malloc-jemalloc"]
+    assert libraries_of(run, tmp_path / "other.yaml") == all_libraries(matrix)
+
+
+@pytest.mark.parametrize("facts", [{"package torch": "2.13.0"}, {}])
+def test_a_run_is_not_resumed_on_other_bits(facts):
+    run = SimpleNamespace(images={"image@docker": {"package torch": "2.6.0", "image_id": "1"}})
+    began = Prepared("image", "docker", "ref", "python", {}, {"package torch": "2.6.0", "image_id": "2"})
+    check_same_bits(run, {("image", "docker"): began})
+    with pytest.raises(InputError, match=r"package torch is (2\.13\.0|gone), and was 2\.6\.0"):
+        check_same_bits(run, {("image", "docker"): replace(began, facts=facts)})

@@ -97,7 +97,7 @@ def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial
     """Judge what a trial left on the shared file system, exactly as one that ran here."""
     job: Job = make_job(experiment, slot, end.folder / "work")
     log = end.folder / "log"
-    if log.exists():
+    if job.log and log.exists():
         shutil.copyfile(log, job.log)
     return judged(experiment, slot, end.exit, job, started=end.started, node=end.node)
 
