@@ -111,7 +111,8 @@ GOOD = {"job": "7", "node": "n1", "status": 0, "ooms": 0, "epoch": 5, "uptime": 
         ({"status": 124, "uptime": [10.0, 71.0]}, Exit(124, 61.0, timed_out=True)),
         ({"status": 137, "uptime": [10.0, 76.0]}, Exit(-9, 66.0, timed_out=True)),
         ({"status": 137, "ooms": 1}, Exit(-9, 2.5, out_of_memory=True)),
-        ({"status": 1, "ooms": 1}, Exit(1, 2.5)),
+        ({"status": 1, "ooms": 1}, Exit(1, 2.5, out_of_memory=True)),  # a child of the process, or a rank, was killed
+        ({"status": 0, "ooms": 1}, Exit(0, 2.5)),
     ],
 )
 def test_an_end_is_read_as_a_process_that_ended_here_would_be(tmp_path, change, expected):

@@ -138,7 +138,7 @@ def trial_end(folder: Path, body: dict[str, Any]) -> TrialEnd | None:
         # timeout(1): 124 when its signal was enough, 137 when the program had to be killed
         timed_out = status in (124, 137) and wall >= limit
         code = -(status - 128) if status > 128 else status
-        ended = Exit(code, wall, timed_out, out_of_memory=int(body["ooms"]) > 0 and status == 137)
+        ended = Exit(code, wall, timed_out, out_of_memory=int(body["ooms"]) > 0 and status != 0 and not timed_out)
         return TrialEnd(folder, ended, str(body["node"]), str(body["job"]), float(body["epoch"]))
     except (KeyError, TypeError, ValueError, IndexError):
         return None
