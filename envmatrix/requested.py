@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from envmatrix.engines.base import Say
 from envmatrix.engines.catalog import ENGINES, choose_engine
 from envmatrix.errors import InputError, suggestion
-from envmatrix.experiment import find_design
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import too_many_blocks
+from envmatrix.say import Say
+from envmatrix.trials.experiment import find_design
 
 _OVERRIDES = ("seed", "budget", "target", "min_blocks", "max_blocks", "workloads", "environments")
 

@@ -18,10 +18,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from envmatrix.engines.catalog import find_engine
-from envmatrix.experiment import begin, find_design
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import Plan, make_arms
-from envmatrix.trial import make_job, run_trial
+from envmatrix.trials.experiment import begin, find_design
+from envmatrix.trials.trial import make_job, run_trial
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 
 Line = tuple[str, float, float, str]

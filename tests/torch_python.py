@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from envmatrix.engines.catalog import find_engine
-from envmatrix.environment import all_libraries, resolve
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import load
+from envmatrix.plan.environment import all_libraries, resolve
 from envmatrix.project import default_matrix
 
 

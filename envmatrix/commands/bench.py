@@ -11,12 +11,12 @@ from envmatrix.commands.plan import add_design
 from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
-    from envmatrix.experiment import Experiment
     from envmatrix.host import Host
     from envmatrix.matrix import Design, Matrix
     from envmatrix.report import Summary
-    from envmatrix.runner import Ended
+    from envmatrix.runner.loop import Ended
     from envmatrix.store import RunFolder
+    from envmatrix.trials.experiment import Experiment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +59,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prepare, run and report one design."""
-    from envmatrix.experiment import begin
     from envmatrix.requested import requested_design, requested_engines
+    from envmatrix.trials.experiment import begin
 
     arguments.design = arguments.design_name or arguments.design
     matrix = common.load_matrix(arguments)
@@ -131,8 +131,8 @@ def show_scripts(experiment: Experiment) -> int:
 def measure(experiment: Experiment, *, quiet: bool) -> Ended:
     """Run what is left of an experiment, with progress on stderr."""
     from envmatrix.launchers.catalog import open_launcher
-    from envmatrix.progress import watch
-    from envmatrix.runner import run as run_experiment
+    from envmatrix.runner.loop import run as run_experiment
+    from envmatrix.runner.progress import watch
 
     for name, reason in experiment.run.skipped.items():
         common.say_to_stderr(f"skipped {name}: {reason}")
@@ -180,8 +180,8 @@ def show(folder: RunFolder, *, as_json: bool) -> Summary:
 
 def tell_how_to_use(experiment: Experiment, summary: Summary) -> None:
     """Print the exact lines that set up the best environment, and where the report is."""
-    from envmatrix.export import export_lines
-    from envmatrix.trial import preload_paths
+    from envmatrix.plan.export import export_lines
+    from envmatrix.trials.trial import preload_paths
 
     for group in summary.groups:
         if group.best is None:

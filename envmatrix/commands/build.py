@@ -10,8 +10,8 @@ from envmatrix.errors import ExitCode
 
 if TYPE_CHECKING:
     from envmatrix.engines.base import Engine
-    from envmatrix.environment import Environment
     from envmatrix.matrix import Matrix
+    from envmatrix.plan.environment import Environment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from envmatrix.engines.catalog import choose_engine
-    from envmatrix.environment import all_libraries, resolve
-    from envmatrix.experiment import (
+    from envmatrix.host import this_host
+    from envmatrix.plan.environment import all_libraries, resolve
+    from envmatrix.trials.experiment import (
         design_environments,
         find_design,
         open_engines,
@@ -36,7 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
         prepare_images,
         snapshot_bench,
     )
-    from envmatrix.host import this_host
 
     matrix = common.load_matrix(arguments)
     facts = this_host().facts()
@@ -68,7 +68,7 @@ def _build_named(matrix: Matrix, environments: list[Environment], engine: Engine
 
     from envmatrix.engines.apptainer import ApptainerEngine
     from envmatrix.engines.docker import DockerEngine
-    from envmatrix.environment import all_libraries
+    from envmatrix.plan.environment import all_libraries
 
     say, libraries = common.say_to_stderr, all_libraries(matrix)
     folder = Path(matrix.path).resolve().parent / "containers"

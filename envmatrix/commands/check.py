@@ -16,11 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Load the matrix and resolve everything in it, as a run would."""
     from envmatrix.engines.catalog import ENGINES
-    from envmatrix.environment import resolve
     from envmatrix.errors import InputError, suggestion
-    from envmatrix.experiment import confined, design_environments
     from envmatrix.host import this_host
     from envmatrix.matrix.parse import MatrixError
+    from envmatrix.plan.environment import resolve
+    from envmatrix.trials.experiment import confined, design_environments
 
     try:
         matrix = common.load_matrix(arguments)

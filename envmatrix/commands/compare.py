@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare two environments of one run, or two runs."""
-    from envmatrix.report.text import one_line
+    from envmatrix.printable import one_line
     from envmatrix.stats.comparison import compare_environments, compare_runs
     from envmatrix.stats.samples import read_samples
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _allowed(text: str | None) -> float:
-    from envmatrix.matrix.quantities import parse_percent
+    from envmatrix.units import parse_percent
 
     try:
         return float(parse_percent(text)) if text else 0.0

@@ -18,11 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Fetch and check all that an environment's image is made of, for a build by hand with the network off."""
     from envmatrix.engines.base_images import bootstrapped_base
-    from envmatrix.environment import all_libraries, resolve
     from envmatrix.errors import InputError
-    from envmatrix.experiment import places_of, snapshot_bench
     from envmatrix.images.archive import docker_archive, rooted
     from envmatrix.images.context import gather, write_context
+    from envmatrix.plan.environment import all_libraries, resolve
+    from envmatrix.trials.experiment import places_of, snapshot_bench
 
     matrix = common.load_matrix(arguments)
     environment = resolve(matrix, arguments.environment, {})

@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Start one process in the environment, print what it read back, and check the claims against it."""
-    from envmatrix import claims
-    from envmatrix.session import open_session
+    from envmatrix.record import claims
+    from envmatrix.trials.session import open_session
 
     session = open_session(common.load_matrix(arguments), arguments.environment, arguments.engine, common.say_to_stderr)
     evidence = session.evidence()

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command there; its exit status is ours."""
-    from envmatrix.session import open_session
+    from envmatrix.trials.session import open_session
 
     command = tuple(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
     if not command:

@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print lines that a person can paste."""
-    from envmatrix.export import export_lines
-    from envmatrix.session import open_session
+    from envmatrix.plan.export import export_lines
+    from envmatrix.trials.session import open_session
 
     session = open_session(common.load_matrix(arguments), arguments.environment, arguments.engine, common.say_to_stderr)
     if arguments.form in ("slurm", "pyxis"):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from envmatrix.commands import common
 
 if TYPE_CHECKING:
-    from envmatrix.engines.places import Places
-    from envmatrix.environment import Image
     from envmatrix.images.locks import Locks
+    from envmatrix.images.places import Places
+    from envmatrix.plan.environment import Image
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Resolve images and libraries with the host's own pip and apt, and write containers/locks/."""
-    from envmatrix.environment import all_libraries, images_of, resolve
-    from envmatrix.experiment import places_of, snapshot_bench
     from envmatrix.images.locks import Locks
+    from envmatrix.plan.environment import all_libraries, images_of, resolve
+    from envmatrix.trials.experiment import places_of, snapshot_bench
 
     matrix = common.load_matrix(arguments)
     places = places_of(Path(matrix.path), snapshot_bench()[1])

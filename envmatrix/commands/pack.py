@@ -21,13 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write one archive with everything that is needed to repeat a run elsewhere."""
-    from envmatrix.experiment import kept_bench, reopen
     from envmatrix.images.cache import file_digest
     from envmatrix.pack.archive import write_archive
     from envmatrix.pack.contents import bills, collect, make_manifest
     from envmatrix.pack.images import image_files, packed_images
     from envmatrix.pack.manifest import summary_of
     from envmatrix.pack.signature import sign
+    from envmatrix.trials.experiment import kept_bench, reopen
 
     folder = common.find_run(arguments.results, arguments.run_name)
     matrix = common.matrix_path(arguments)

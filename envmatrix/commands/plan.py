@@ -30,9 +30,9 @@ def add_design(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the arms and the first blocks."""
-    from envmatrix.experiment import confined, design_environments, make_plan
     from envmatrix.host import this_host
     from envmatrix.requested import requested_design, requested_engines
+    from envmatrix.trials.experiment import confined, design_environments, make_plan
 
     matrix = common.load_matrix(arguments)
     design = requested_design(matrix, arguments)

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tolerance(text: str) -> float:
-    from envmatrix.matrix.quantities import parse_percent
+    from envmatrix.units import parse_percent
 
     try:
         return float(parse_percent(text))
@@ -68,11 +68,11 @@ def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int
     """Run the plan of a pack here, or take the run that was named, and compare."""
     import json
 
-    from envmatrix.experiment import reopen
     from envmatrix.pack.comparison import reproduction
     from envmatrix.pack.rerun import begin_again, built_images, was_begun_from
     from envmatrix.report import write_reports
     from envmatrix.store import write_whole
+    from envmatrix.trials.experiment import reopen
 
     code = ExitCode.FINE
     if arguments.run_name:
@@ -106,7 +106,7 @@ def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int
 
 def describe(found: Reproduction) -> str:
     """Write the answer for people: what differs, then every effect with both intervals."""
-    from envmatrix.report.text import clean
+    from envmatrix.printable import clean
 
     lines = [f"{found.first.name} (packed) and {found.second.name} (here)", ""]
     lines += ["what differs:" if found.differences else "nothing differs in machine, images and environments"]

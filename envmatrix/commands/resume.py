@@ -22,8 +22,8 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from envmatrix.errors import InputError
-    from envmatrix.experiment import reopen
-    from envmatrix.matrix.quantities import parse_duration
+    from envmatrix.trials.experiment import reopen
+    from envmatrix.units import parse_duration
 
     folder = common.find_run(arguments.results, arguments.run_name)
     experiment = reopen(folder, common.matrix_path(arguments), common.say_to_stderr)

@@ -12,24 +12,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.engines import bills
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say, log_of
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.base_images import bootstrapped_base
+from envmatrix.engines.build_record import inputs_digest, prepared_from, stamp_body
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import why_not
 from envmatrix.engines.docker_images import named_labels
 from envmatrix.engines.local import group_name, plain_name, preload_variable, sweep_groups
 from envmatrix.engines.memory import confined
-from envmatrix.engines.places import Places
-from envmatrix.engines.stamps import inputs_digest, prepared_from, stamp_body
-from envmatrix.environment import Environment, Image, Library
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.host import format_cpus
 from envmatrix.images.archive import docker_archive, rooted
 from envmatrix.images.cache import digest_of, disk_errors, disk_full
 from envmatrix.images.context import Base, bench_digest, context_facts, gather, write_context
 from envmatrix.images.definitions import ROOM, definition, named_definition
+from envmatrix.images.places import Places
 from envmatrix.images.rootfs import PROGRAM
+from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.process import Exit, Finished, run, run_logged
+from envmatrix.say import Say
 
 _BUILD_S = 3600.0
 _WORK = "/work"

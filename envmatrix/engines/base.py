@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
-from envmatrix.environment import Image, Library
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.images.cache import disk_errors
+from envmatrix.plan.environment import Image, Library
 from envmatrix.process import Exit
-
-#: Where one line of progress goes ("building torch-2.13.0 ...").
-Say = Callable[[str], None]
+from envmatrix.say import Say
 
 
 @dataclass(frozen=True)

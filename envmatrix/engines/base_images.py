@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.engines.base import Say
-from envmatrix.engines.places import Places
-from envmatrix.environment import Image
 from envmatrix.images.context import Base, container_suite
+from envmatrix.images.places import Places
 from envmatrix.images.suites import Suite, base_digest, status_of
+from envmatrix.plan.environment import Image
+from envmatrix.say import Say
 
 
 def bootstrapped_base(image: Image, places: Places, say: Say) -> tuple[Base, Path]:

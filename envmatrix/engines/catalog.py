@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from envmatrix.engines.apptainer import ApptainerEngine
-from envmatrix.engines.base import Engine, Say
+from envmatrix.engines.base import Engine
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.enroot import EnrootEngine
 from envmatrix.engines.local import LocalEngine
-from envmatrix.engines.places import Places, project_places
 from envmatrix.errors import InputError, suggestion
+from envmatrix.images.places import Places, project_places
+from envmatrix.say import Say
 
 ENGINES: Mapping[str, Callable[[Places], Engine]] = {
     "local": LocalEngine,

@@ -16,7 +16,8 @@ from typing import Any
 import requests.exceptions
 
 from envmatrix.engines import bills
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared
+from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.docker_client import (
     APIError,
     DockerClient,
@@ -28,15 +29,15 @@ from envmatrix.engines.docker_client import (
 )
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts
 from envmatrix.engines.local import preload_variable
-from envmatrix.engines.places import Places
-from envmatrix.engines.stamps import inputs_digest, prepared_from
-from envmatrix.environment import Environment, Image, Library
 from envmatrix.errors import EngineError
 from envmatrix.images.cache import disk_errors
 from envmatrix.images.context import Base, bench_digest, context_facts
 from envmatrix.images.definitions import ROOM, USER
+from envmatrix.images.places import Places
 from envmatrix.images.rootfs import PROGRAM
+from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.process import Exit
+from envmatrix.say import Say
 
 _WORK = "/work"
 _TMP_BYTES = 2**30
@@ -208,7 +209,7 @@ def container_config(job: Job, user: str) -> dict[str, Any]:
         "WorkingDir": _WORK,
         "User": user,
         "NetworkDisabled": True,
-        "Labels": {RUN_LABEL: job.run, "org.envmatrix.trial": job.label},
+        "Labels": {RUN_LABEL: job.run, "org.envmatrix.trials.trial": job.label},
         "HostConfig": host,
     }
 

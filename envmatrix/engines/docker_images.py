@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envmatrix.engines.base import Say
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors
-from envmatrix.engines.places import Places
-from envmatrix.environment import Environment, Image, Library
 from envmatrix.errors import EngineError
 from envmatrix.images.cache import digest_of, disk_errors
 from envmatrix.images.context import Base, Ingredients, bench_digest, container_suite, gather, write_context
 from envmatrix.images.definitions import dockerfile, named_dockerfile
+from envmatrix.images.places import Places
 from envmatrix.images.suites import BASES
+from envmatrix.plan.environment import Environment, Image, Library
+from envmatrix.say import Say
 
 #: https://github.com/distribution/reference: path-component.
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*\Z")

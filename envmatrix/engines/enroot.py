@@ -14,16 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.engines.apptainer import ApptainerEngine, find_program
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say, log_of
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.local import group_name, preload_variable, sweep_groups
 from envmatrix.engines.memory import confined
-from envmatrix.engines.places import Places
-from envmatrix.environment import Image, Library
 from envmatrix.errors import EngineError
 from envmatrix.host import format_cpus
 from envmatrix.images.cache import digest_of
 from envmatrix.images.definitions import ROOM
+from envmatrix.images.places import Places
+from envmatrix.plan.environment import Image, Library
 from envmatrix.process import Exit, run, run_logged
+from envmatrix.say import Say
 
 _WORK = "/work"
 _LIMIT_S = 1800.0

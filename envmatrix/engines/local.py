@@ -10,21 +10,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, Say, log_of
+from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, log_of
+from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.memory import confined, leftover_groups, remove_group
-from envmatrix.engines.places import Places
-from envmatrix.engines.stamps import inputs_digest, prepared_from
-from envmatrix.environment import Image, Library
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.host import format_cpus
 from envmatrix.images.cache import digest_of
 from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
 from envmatrix.images.locks import Locks
+from envmatrix.images.places import Places
 from envmatrix.images.pythons import Python, ask, remembered_python
 from envmatrix.images.sources import wheels_of
 from envmatrix.images.system import known_to_loader
 from envmatrix.images.venvs import build_venv
+from envmatrix.plan.environment import Image, Library
 from envmatrix.process import Exit, run, run_logged
+from envmatrix.say import Say
 
 _TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
 _GROUP = "envmatrix-"

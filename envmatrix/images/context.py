@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envmatrix import __version__, project
-from envmatrix.engines.base import Say
-from envmatrix.engines.places import Places
-from envmatrix.environment import Image, Library
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.images.cache import digest_of, disk_errors
 from envmatrix.images.definitions import LIBRARIES, Recipe, python_inside, recipe_digest, recipe_of
 from envmatrix.images.libraries import Folders, LibraryBuilder, fetch_packages, sections_digest
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.locks import Locks
+from envmatrix.images.places import Places
 from envmatrix.images.pythons import python_for_wheels
 from envmatrix.images.sources import Installed, check_glibc, wheels_of
 from envmatrix.images.suites import PYTHONS, Suite, suite_of
 from envmatrix.images.wheelhouse import link_or_copy
+from envmatrix.plan.environment import Image, Library
+from envmatrix.say import Say
 
 _ALWAYS = ("python3", "numactl")
 

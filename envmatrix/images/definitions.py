@@ -17,8 +17,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from envmatrix.environment import Environment, Image
 from envmatrix.errors import InputError
+from envmatrix.plan.environment import Environment, Image
 
 VENV = "/opt/envmatrix/venv"
 LIBRARIES = "/opt/envmatrix/lib"

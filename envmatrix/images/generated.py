@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from envmatrix.environment import Environment, Image, resolve
 from envmatrix.images.definitions import recipe_of, whole_definition, whole_dockerfile
 from envmatrix.images.suites import BASES, suite_of
 from envmatrix.matrix import Matrix
+from envmatrix.plan.environment import Environment, Image, resolve
 
 
 def base_reference(image: Image) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.engines.base import Say
-from envmatrix.environment import Library
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.images.cache import Cache, digest_of, disk_errors
 from envmatrix.images.debian import Apt, unpack_deb
@@ -17,6 +15,8 @@ from envmatrix.images.pythons import Python
 from envmatrix.images.system import install_lines, system_library
 from envmatrix.images.unpack import unpack_wheel
 from envmatrix.images.wheelhouse import Wheelhouse
+from envmatrix.plan.environment import Library
+from envmatrix.say import Say
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.engines.base import Say
-from envmatrix.environment import Image, Library
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where
 from envmatrix.images.cache import Cache, digest_of
 from envmatrix.images.debian import Apt, distribution
@@ -15,6 +13,8 @@ from envmatrix.images.lockfile import Lock, Pinned, Section, asked_text, read_lo
 from envmatrix.images.pip import Request, host_platform, pip_of, resolve
 from envmatrix.images.pythons import Python, remembered_python
 from envmatrix.images.sources import check_python
+from envmatrix.plan.environment import Image, Library
+from envmatrix.say import Say
 
 LIBRARIES = "libraries"
 

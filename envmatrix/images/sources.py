@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from envmatrix.engines.base import Say
-from envmatrix.environment import Image, SourceBuild
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
 from envmatrix.images.cache import Cache, digest_of, disk_errors, disk_full, file_digest
 from envmatrix.images.lockfile import Pinned, Section
@@ -21,7 +19,9 @@ from envmatrix.images.pythons import Python, uv_program
 from envmatrix.images.suites import GLIBC
 from envmatrix.images.venvs import build_venv
 from envmatrix.images.wheelhouse import BUILT, Wheelhouse
+from envmatrix.plan.environment import Image, SourceBuild
 from envmatrix.process import Finished, run
+from envmatrix.say import Say
 
 _BUILD_S = 7200.0
 #: 1980-01-02: the oldest time, in any time zone, that an archive of the zip format can hold.

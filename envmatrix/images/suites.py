@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from envmatrix.engines.base import Say
 from envmatrix.errors import EngineError, InputError, Where
 from envmatrix.images.cache import Cache, digest_of, disk_errors, disk_full, file_digest
 from envmatrix.images.debian import URI, Apt
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.mirror import debian_mirror
 from envmatrix.process import Finished, run
+from envmatrix.say import Say
 from envmatrix.store import write_whole
 
 #: Python that each suite has; an image's `python:` chooses its suite.

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from envmatrix.environment import Library
 from envmatrix.errors import EnvmatrixError
+from envmatrix.plan.environment import Library
 from envmatrix.process import run
 
 _ENTRY = re.compile(r"^\s+(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)

@@ -7,13 +7,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.engines.base import Say
 from envmatrix.errors import EngineError
 from envmatrix.images.cache import Cache, digest_of, disk_full, file_digest
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.pythons import Python, uv_program
 from envmatrix.images.wheelhouse import shelves
 from envmatrix.process import Finished, run
+from envmatrix.say import Say
 
 _BUILD_S = 1800.0
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.engines.base import Say
 from envmatrix.errors import EngineError, Where
 from envmatrix.images.cache import Cache, disk_errors, file_digest, remove_tree
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.pip import download, pip_of, wrong_hash
 from envmatrix.images.pythons import Python
+from envmatrix.say import Say
 
 #: Where wheels lie that were built on this machine, each in a folder called by its sha256.
 BUILT = "built"

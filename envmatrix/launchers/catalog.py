@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from envmatrix.engines.base import Say
 from envmatrix.errors import InputError, suggestion
-from envmatrix.experiment import Experiment
 from envmatrix.launchers.base import Launcher
 from envmatrix.launchers.here import Here
+from envmatrix.say import Say
+from envmatrix.trials.experiment import Experiment
 
 #: Asks the user a yes-or-no question.
 Ask = Callable[[str], bool]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from envmatrix import __version__
 from envmatrix.errors import InputError
-from envmatrix.experiment import Experiment
 from envmatrix.pack.archive import Content, entry_of
 from envmatrix.pack.images import image_name
 from envmatrix.pack.manifest import Manifest
 from envmatrix.store import Run, RunFolder
+from envmatrix.trials.experiment import Experiment
 
 _RESULTS = ("run.json", "trials.jsonl", "summary.json", "report.md", "report.html")
 #: Folders of a checkout that hold definitions and bills of material, as far as they are there.

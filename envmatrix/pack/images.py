@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.engines.base import Prepared
-from envmatrix.engines.stamps import prepared_from, stamp_body
+from envmatrix.engines.build_record import prepared_from, stamp_body
 from envmatrix.errors import StoreError, Where
 from envmatrix.pack.archive import Content
 from envmatrix.pack.manifest import Manifest

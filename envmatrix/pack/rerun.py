@@ -10,9 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from envmatrix.engines.base import Say
 from envmatrix.errors import StoreError, Where
-from envmatrix.experiment import Experiment, begin
 from envmatrix.host import Host
 from envmatrix.images.cache import file_digest, remove_tree
 from envmatrix.matrix import Design, Matrix, load
@@ -22,7 +20,9 @@ from envmatrix.pack.images import given_images, image_files
 from envmatrix.pack.manifest import Manifest
 from envmatrix.pack.signature import verify
 from envmatrix.project import bench_digest
+from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder
+from envmatrix.trials.experiment import Experiment, begin
 
 #: Says what a design asks of its launcher, and which machine its trials will run on (None: this one).
 Place = Callable[[Matrix, Design, tuple[str, ...]], tuple[Design, Host | None]]

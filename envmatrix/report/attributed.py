@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envmatrix.plan import Arm
+from envmatrix.printable import clean
+from envmatrix.report.formatting import NONE, bounds, ratio
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.svg import Scale, drawing, line, log_ticks, text
-from envmatrix.report.text import NONE, bounds, clean, ratio
 from envmatrix.stats.attribution import (
     Attribution,
     Contrast,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from envmatrix.report.text import count, interval, one_line, ratio
+from envmatrix.printable import one_line
+from envmatrix.report.formatting import count, interval, ratio
 from envmatrix.stats.effects import Analysis, Effect, Flag
 from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.stats.samples import Samples

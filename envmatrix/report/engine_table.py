@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from envmatrix.plan import Arm, Plan
+from envmatrix.report.formatting import NONE, interval, ratio
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.text import NONE, interval, ratio
 from envmatrix.stats.effects import Analysis
 from envmatrix.stats.metrics import METRICS
 from envmatrix.stats.samples import Samples

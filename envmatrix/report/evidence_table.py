@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from envmatrix.report.formatting import NONE
 from envmatrix.report.summary import Summary
-from envmatrix.report.text import NONE
 from envmatrix.stats.samples import EVIDENCE
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from envmatrix.errors import InputError, suggestion
+from envmatrix.printable import clean
 from envmatrix.report.forest import forest
 from envmatrix.report.json_file import effect_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Group, Summary
 from envmatrix.report.svg import standalone
-from envmatrix.report.text import clean
 from envmatrix.report.timeline import timeline
 from envmatrix.stats.metrics import METRICS
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from envmatrix.report.formatting import interval, ratio
 from envmatrix.report.summary import Group, Row
 from envmatrix.report.svg import Scale, drawing, line, log_ticks, mark, text
-from envmatrix.report.text import interval, ratio
 from envmatrix.stats.effects import Effect, Flag
 
 _WIDTH, _ROW, _TOP, _RIGHT = 860.0, 26.0, 30.0, 215.0

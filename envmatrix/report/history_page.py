@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from envmatrix.printable import one_line
+from envmatrix.report.formatting import count, ratio
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
-from envmatrix.report.text import count, one_line, ratio
 from envmatrix.stats.history import History, Series
 from envmatrix.stats.metrics import METRICS, VALUE
 

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from envmatrix.report.text import NONE, count, one_line, ratio
+from envmatrix.printable import one_line
+from envmatrix.report.formatting import NONE, count, ratio
 from envmatrix.stats.history import History, Series
 from envmatrix.stats.metrics import METRICS, VALUE
 

@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from envmatrix.printable import clean, one_line
 from envmatrix.report.attributed import bars_of, steps_of, title_of, waterfall
 from envmatrix.report.cautions import effect_note
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import forest
+from envmatrix.report.formatting import bounds, count, interval, p_value, ratio
 from envmatrix.report.heat import heat_map, heat_style
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.summary import Summary, reference_name
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
-from envmatrix.report.text import bounds, clean, count, interval, one_line, p_value, ratio
 from envmatrix.report.timeline import colour_of, timeline
 from envmatrix.stats.attribution import Attribution
 from envmatrix.stats.metrics import show_bytes, show_seconds

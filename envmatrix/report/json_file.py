@@ -6,9 +6,9 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from envmatrix.printable import clean
 from envmatrix.report.cautions import Caution
 from envmatrix.report.summary import Group, Row, Summary
-from envmatrix.report.text import clean
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.nodes import NodeReport
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from envmatrix.report.attributed import AttributionTable, attribution_tables
 from envmatrix.report.cautions import effect_note
+from envmatrix.report.formatting import NONE, count, interval, markdown_cell, ratio
 from envmatrix.report.operators import OperatorTable
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Row, Summary, published_cells, reference_name
-from envmatrix.report.text import NONE, count, interval, markdown_cell, ratio
 from envmatrix.stats.metrics import MEMORY
 from envmatrix.stats.nodes import CANCELS, NodeReport
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from envmatrix.plan import Arm
+from envmatrix.report.formatting import ratio
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.text import ratio
 from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.samples import ArmFacts, Samples
 

@@ -11,9 +11,9 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.report.attributed import attributions, ladders
 from envmatrix.report.cautions import Caution, find_cautions
 from envmatrix.report.engine_table import engine_table
+from envmatrix.report.formatting import NONE, count, ratio
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.text import NONE, count, ratio
 from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.attribution import Attribution, Step
 from envmatrix.stats.effects import Analysis, Effect, Flag, estimate

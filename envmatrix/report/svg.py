@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from envmatrix.report.text import svg_text
+from envmatrix.report.formatting import svg_text
 
 #: Classes k0..k11 in the style below; an environment keeps its colour and mark in every figure.
 COLOURS = 12

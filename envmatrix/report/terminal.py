@@ -10,12 +10,13 @@ from rich.console import Group as Stack
 from rich.table import Table
 from rich.text import Text
 
+from envmatrix.printable import clean, one_line
 from envmatrix.report.attributed import attribution_tables
 from envmatrix.report.cautions import effect_note
+from envmatrix.report.formatting import NONE, interval, ratio
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Row, Summary, published_cells
-from envmatrix.report.text import NONE, clean, interval, one_line, ratio
 from envmatrix.stats.metrics import MEMORY
 
 _STYLE = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}

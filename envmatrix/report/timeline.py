@@ -7,9 +7,9 @@ import html
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.printable import one_line
 from envmatrix.report.summary import Group, Summary
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
-from envmatrix.report.text import one_line
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.samples import OUTCOMES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from envmatrix.plan import Plan
+from envmatrix.report.formatting import NONE
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.text import NONE
 from envmatrix.stats.metrics import show_bytes, show_rate, show_seconds
 from envmatrix.stats.samples import Samples
 

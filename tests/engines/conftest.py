@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from envmatrix import project
-from envmatrix.engines.places import Places
 from envmatrix.images.cache import Cache
+from envmatrix.images.places import Places
 
 MakeWheel = Callable[..., Path]
 #: A stand-in for bench/ that says what it sees.

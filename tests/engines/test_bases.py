@@ -13,12 +13,12 @@ import pytest
 
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import DockerClient, connect
-from envmatrix.engines.places import Places
-from envmatrix.environment import Image
 from envmatrix.errors import EngineError
 from envmatrix.images.context import system_packages
 from envmatrix.images.locks import Locks
+from envmatrix.images.places import Places
 from envmatrix.images.suites import Suite
+from envmatrix.plan.environment import Image
 from tests.engines.conftest import Said, demand
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]

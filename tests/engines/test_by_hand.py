@@ -11,7 +11,7 @@ import pytest
 
 from envmatrix.engines.apptainer import ApptainerEngine, lacks_privilege
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.places import Places
+from envmatrix.images.places import Places
 from tests.engines.conftest import demand
 
 pytestmark = pytest.mark.timeout(900)

@@ -19,9 +19,9 @@ from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, librar
 from envmatrix.engines.docker import RUN_LABEL, DockerEngine, half_of_memory
 from envmatrix.engines.docker_client import connect
 from envmatrix.engines.docker_images import DockerImages
-from envmatrix.engines.places import Places
-from envmatrix.environment import Environment, Image, Library
 from envmatrix.errors import EngineError
+from envmatrix.images.places import Places
+from envmatrix.plan.environment import Environment, Image, Library
 from tests.engines.conftest import Said, demand
 
 IMAGE = Image("tiny", requirements=("tinypkg==1.0",))

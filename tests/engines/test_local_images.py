@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from envmatrix.engines.local import LocalEngine
-from envmatrix.engines.places import Places
-from envmatrix.environment import Image, Library
 from envmatrix.errors import EngineError, ExitCode, InputError, SkipEnvironmentError
 from envmatrix.images.cache import Cache
 from envmatrix.images.locks import Locks
+from envmatrix.images.places import Places
+from envmatrix.plan.environment import Image, Library
 from tests.engines.conftest import Said, write_wheel
 
 pytestmark = pytest.mark.local

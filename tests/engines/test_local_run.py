@@ -13,9 +13,9 @@ import pytest
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.local import LocalEngine
 from envmatrix.engines.memory import leftover_groups
-from envmatrix.engines.places import Places, project_places
-from envmatrix.environment import Image, Library
 from envmatrix.errors import EnvmatrixError
+from envmatrix.images.places import Places, project_places
+from envmatrix.plan.environment import Image, Library
 from tests.engines.conftest import Said
 
 pytestmark = pytest.mark.local

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from envmatrix.engines.local import LocalEngine
-from envmatrix.engines.places import Places
-from envmatrix.environment import Image, SourceBuild
 from envmatrix.errors import EngineError, ExitCode, InputError, SkipEnvironmentError
 from envmatrix.images.cache import Cache, file_digest
 from envmatrix.images.locks import Locks
+from envmatrix.images.places import Places
 from envmatrix.images.pythons import remembered_python
 from envmatrix.images.sources import wheels_of
+from envmatrix.plan.environment import Image, SourceBuild
 from tests.engines.conftest import Said
 
 pytestmark = pytest.mark.local

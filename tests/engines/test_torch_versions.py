@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.places import Places
+from envmatrix.images.places import Places
 from tests.engines.conftest import demand
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]

@@ -1,6 +1,6 @@
 """A claim is believed only when the evidence shows it."""
 
-from envmatrix.claims import contradictions, lookup
+from envmatrix.record.claims import contradictions, lookup
 
 EVIDENCE = {
     "openmp": {"library": "libgomp", "blocktime": 0, "settings": {"a.b": "dotted"}},

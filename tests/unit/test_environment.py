@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix import environment
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import parse
+from envmatrix.plan import environment
 from envmatrix.project import default_matrix
 
 FACTS = {"physical_cores": "2", "logical_cpus": "4"}

@@ -8,10 +8,10 @@ import pytest
 
 from envmatrix import project
 from envmatrix.engines.base import Prepared
-from envmatrix.environment import all_libraries
 from envmatrix.errors import InputError
-from envmatrix.experiment import check_same_bits, libraries_of, snapshot_bench
 from envmatrix.matrix.parse import parse
+from envmatrix.plan.environment import all_libraries
+from envmatrix.trials.experiment import check_same_bits, libraries_of, snapshot_bench
 
 
 @pytest.fixture

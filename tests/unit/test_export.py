@@ -5,9 +5,9 @@ import json
 import pytest
 
 from envmatrix.engines.base import Prepared
-from envmatrix.environment import Environment, Image
-from envmatrix.export import export_lines
 from envmatrix.launchers.slurm.export import training_script
+from envmatrix.plan.environment import Environment, Image
+from envmatrix.plan.export import export_lines
 
 PLACED = Environment("e", "", {}, Image("i"), {"A": "b c"}, (), {}, cpus="0-3", memory_nodes="1")
 SIF = Prepared("i", "apptainer", "/i.sif", "/usr/bin/python3", {})

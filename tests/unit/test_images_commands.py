@@ -8,10 +8,10 @@ import pytest
 
 from envmatrix.engines.base import Prepared, library_path
 from envmatrix.engines.local import preload_variable
-from envmatrix.environment import Library
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.images import debian, pip, venvs
 from envmatrix.images.system import install_lines
+from envmatrix.plan.environment import Library
 
 HOSTILE = ["--index-url=http://evil.example", "-r/etc/passwd", "torch; rm -rf $HOME", "$(touch x)", 'a"b', "a b"]
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envmatrix.environment import Environment, Image
 from envmatrix.errors import InputError
 from envmatrix.images.definitions import (
     Recipe,
@@ -22,6 +21,7 @@ from envmatrix.images.definitions import (
     whole_definition,
     whole_dockerfile,
 )
+from envmatrix.plan.environment import Environment, Image
 
 printable = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_characters="\x7f"), max_size=40)
 RECIPE = Recipe("torch", "debian:bookworm-slim@sha256:00", wheels=True)

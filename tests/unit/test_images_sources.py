@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix import environment as environments
-from envmatrix.environment import Environment, Image, SourceBuild
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.locks import image_asked
 from envmatrix.images.pip import Request, download_argv, resolve_argv
 from envmatrix.images.sources import build_argv, build_variables, check_glibc, edit, unpacked
 from envmatrix.matrix.parse import MatrixError, parse
+from envmatrix.plan import environment as environments
+from envmatrix.plan.environment import Environment, Image, SourceBuild
 
 SOURCE = Pinned("ext", "1.0", "a" * 64)
 LEVEL = """

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import MatrixError, parse
-from envmatrix.matrix.quantities import parse_duration
 from envmatrix.project import default_matrix
+from envmatrix.units import parse_duration
 
 GOOD = """
 version: 1

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.engines.docker import let_write
-from envmatrix.own_program import COPIED_BYTES, link_files, metric_file
+from envmatrix.trials.external import COPIED_BYTES, link_files, metric_file
 
 
 @pytest.mark.parametrize(

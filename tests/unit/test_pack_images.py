@@ -7,11 +7,11 @@ import pytest
 
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError, StoreError
-from envmatrix.experiment import keep_given, kept_given, prepare_images
 from envmatrix.pack.archive import entry_of, unpack, write_archive
 from envmatrix.pack.images import given_images, packed_images
 from envmatrix.pack.manifest import Manifest
 from envmatrix.store import RunFolder
+from envmatrix.trials.experiment import keep_given, kept_given, prepare_images
 
 KEY = ("torch-2.13.0", "apptainer")
 

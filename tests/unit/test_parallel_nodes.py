@@ -10,7 +10,7 @@ import pytest
 from bench import options as workload_options
 from bench.errors import BenchError, RunError
 from bench.parallel import launch, nodes
-from envmatrix.trial import contradicting_ranks
+from envmatrix.trials.trial import contradicting_ranks
 
 
 def options(**chosen):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from envmatrix.progress import BarProgress, LineProgress
+from envmatrix.runner.progress import BarProgress, LineProgress
 from envmatrix.store import trial_of
 from tests.synthetic import make_plan
 

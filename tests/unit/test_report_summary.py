@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from envmatrix.report.cautions import Kind
+from envmatrix.report.formatting import markdown_cell
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise, summarise_samples
 from envmatrix.report.terminal import present
-from envmatrix.report.text import markdown_cell
 from envmatrix.report.write import write_reports
 from envmatrix.stats.samples import fold
 from envmatrix.store import RunFolder, Trial

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix import runner
 from envmatrix.errors import InputError
 from envmatrix.launchers.here import Here
+from envmatrix.runner import loop as runner
 from envmatrix.store import RunFolder
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 

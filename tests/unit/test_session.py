@@ -12,12 +12,12 @@ from envmatrix.__main__ import main
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.docker import copy_frames
 from envmatrix.engines.local import LocalEngine
-from envmatrix.engines.places import Places
-from envmatrix.environment import build
 from envmatrix.images.cache import Cache
+from envmatrix.images.places import Places
 from envmatrix.matrix.parse import parse
+from envmatrix.plan.environment import build
 from envmatrix.process import Exit
-from envmatrix.session import Session
+from envmatrix.trials.session import Session
 
 MATRIX = """
 version: 1

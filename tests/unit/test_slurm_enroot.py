@@ -7,9 +7,9 @@ import pytest
 
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.enroot import container_name, squashfs_partition, start_argv
-from envmatrix.environment import Environment, Image
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.slurm.export import training_script
+from envmatrix.plan.environment import Environment, Image
 
 LISTING = """\
 ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.files import BlockFolder
 from envmatrix.launchers.slurm.script import BlockJob, Step, block_script, slurm_time
 from envmatrix.matrix import Slurm
-from envmatrix.own_program import COPIED_BYTES
+from envmatrix.trials.external import COPIED_BYTES
 
 HOSTILE = "a b'c\"d$HOME`id`;|&\\*é%j"
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from envmatrix.own_program import metric_arguments
 from envmatrix.plan import Arm
 from envmatrix.stats.effects import LEVEL, Flag, estimate, verdict_of
 from envmatrix.stats.maxt import adjusted_p, critical_value, null_maxima
@@ -20,6 +19,7 @@ from envmatrix.stats.pairing import log_ratios, paired
 from envmatrix.stats.precision import narrow_enough, precise_enough, running_estimate
 from envmatrix.stats.samples import fold
 from envmatrix.store import Trial
+from envmatrix.trials.external import metric_arguments
 from tests.synthetic import Machine, make_plan, make_trials
 
 RATES = st.lists(st.tuples(*[st.floats(1.0, 1e6)] * 2), min_size=6, max_size=12)

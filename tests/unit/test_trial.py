@@ -10,7 +10,7 @@ from bench.evidence import before_torch
 from envmatrix.errors import EngineError
 from envmatrix.plan import Arm, Slot
 from envmatrix.process import Exit
-from envmatrix.trial import contradicting_ranks, contradicting_variables, judge, run_trial
+from envmatrix.trials.trial import contradicting_ranks, contradicting_variables, judge, run_trial
 
 
 def test_a_variable_must_be_in_the_process_as_the_environment_sets_it():
@@ -63,7 +63,7 @@ def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took(tmp_path, mon
         time.sleep(0.05)
         raise EngineError("the daemon is gone")
 
-    monkeypatch.setattr("envmatrix.trial.make_job", fail)
+    monkeypatch.setattr("envmatrix.trials.trial.make_job", fail)
     slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
     trial = run_trial(SimpleNamespace(run=SimpleNamespace(skipped={}, name="r")), slot)
     assert (trial.outcome, trial.reason) == ("failed", "the daemon is gone")

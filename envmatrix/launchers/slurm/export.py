@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from envmatrix.engines.base import Prepared
-from envmatrix.environment import Environment
 from envmatrix.errors import InputError
-from envmatrix.export import placement, variables_of
 from envmatrix.launchers.slurm.script import quoted
+from envmatrix.plan.environment import Environment
+from envmatrix.plan.export import placement, variables_of
 
 _HEAD = """\
 #!/bin/sh

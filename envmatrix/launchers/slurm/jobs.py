@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from envmatrix.engines.base import Job
 from envmatrix.errors import EnvmatrixError
-from envmatrix.experiment import Experiment
 from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
 from envmatrix.launchers.slurm.script import BlockJob, Step
 from envmatrix.matrix import Slurm
 from envmatrix.matrix.options import nodes_of
 from envmatrix.plan import Slot
 from envmatrix.store import Outcome, Trial, trial_of
-from envmatrix.trial import judged, make_job, program_folder
+from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.trial import judged, make_job, program_folder
 
 
 def slurm_options(experiment: Experiment) -> Slurm:

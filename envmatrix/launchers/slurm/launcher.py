@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-from envmatrix.engines.base import Say
 from envmatrix.errors import EngineError
-from envmatrix.experiment import Experiment
 from envmatrix.launchers.base import Work
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
@@ -15,7 +13,9 @@ from envmatrix.launchers.slurm.flight import EXCUSED, Flight, Loss, clock_offset
 from envmatrix.launchers.slurm.placing import Placing
 from envmatrix.launchers.slurm.script import CANNOT_WRITE, block_script
 from envmatrix.plan import Slot
+from envmatrix.say import Say
 from envmatrix.store import Trial, write_whole
+from envmatrix.trials.experiment import Experiment
 
 #: Seconds between two looks at the files, and the bounds of those at the queue (everyone shares slurmctld).
 _FILES_S = 0.5

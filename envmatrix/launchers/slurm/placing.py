@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envmatrix.engines.base import Say
 from envmatrix.errors import EngineError
 from envmatrix.launchers.slurm.client import SilentError, SlurmClient
 from envmatrix.matrix import Slurm
+from envmatrix.say import Say
 
 
 class Placing:

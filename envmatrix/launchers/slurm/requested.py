@@ -8,9 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from envmatrix.engines.base import Say
 from envmatrix.errors import EngineError, InputError
-from envmatrix.experiment import Experiment
 from envmatrix.host import Host
 from envmatrix.launchers.slurm.client import SlurmClient, nodes_host
 from envmatrix.launchers.slurm.files import BlockFolder
@@ -18,6 +16,8 @@ from envmatrix.launchers.slurm.jobs import block_folder, make_block_job, make_st
 from envmatrix.launchers.slurm.placing import nodes_of_block
 from envmatrix.launchers.slurm.script import block_script
 from envmatrix.matrix import Slurm
+from envmatrix.say import Say
+from envmatrix.trials.experiment import Experiment
 
 #: Engines whose trials are commands that a node can run.
 _COMMANDS = ("local", "apptainer", "enroot")

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from envmatrix import shape
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Arm, Plan, Slot, arm_name
+from envmatrix.store import shape
 
 SCHEMA = 1
 Outcome = Literal["ok", "failed", "invalid", "timed_out", "skipped"]

@@ -5,25 +5,13 @@ from __future__ import annotations
 import html
 import re
 
+from envmatrix.printable import one_line
 from envmatrix.stats.effects import Effect
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # What changes a sentence inside a line; `-` and `#` do so only at its start, where no text of a user stands.
 # `<`, `>` and `&` are written as entities instead: a backslash before one would show the entity itself.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]!|~$])")
 NONE = "\N{EN DASH}"
-
-
-def clean(text: object, limit: int = 2000) -> str:
-    """Return printable text: no control, escape or direction characters, no lone surrogates, not endless."""
-    printable = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text)[:limit])
-    return printable.encode("utf-8", "replace").decode()
-
-
-def one_line(text: object, limit: int = 200) -> str:
-    """Return text on one line, shortened."""
-    joined = " ".join(clean(text).split())
-    return joined if len(joined) <= limit else joined[: limit - 1] + "…"
 
 
 def markdown_cell(text: object) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from envmatrix.engines.base import Say
 from envmatrix.errors import EnvmatrixError
 from envmatrix.process import run
+from envmatrix.say import Say
 
 #: A slow link may need this long for a data set, in seconds.
 _LIMIT_S = 1800.0

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.engines.base import Prepared
-from envmatrix.engines.places import Places
-from envmatrix.environment import Image, Library
 from envmatrix.images.cache import digest_of
 from envmatrix.images.definitions import recipe_digest
+from envmatrix.images.places import Places
 from envmatrix.images.suites import bootstrap_argv
+from envmatrix.plan.environment import Image, Library
 
 
 def inputs_digest(places: Places, image: Image, libraries: tuple[Library, ...], *more: object) -> str:

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Mapping
 
-from envmatrix.environment import Environment
+from envmatrix.plan.environment import Environment
 
 _HAS_THEM = "An image of `envmatrix build --engine docker` has them: `envmatrix export --engine docker`."
 

@@ -10,16 +10,18 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from envmatrix import claims, own_program, project, shape
+from envmatrix import project
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared, library_path
-from envmatrix.environment import Environment
 from envmatrix.errors import EnvmatrixError, StoreError
-from envmatrix.experiment import Experiment
 from envmatrix.host import parse_cpus
 from envmatrix.matrix import options
 from envmatrix.plan import Slot
+from envmatrix.plan.environment import Environment
 from envmatrix.process import Exit
-from envmatrix.store import Outcome, Trial, trial_of
+from envmatrix.record import claims
+from envmatrix.store import Outcome, Trial, shape, trial_of
+from envmatrix.trials import external
+from envmatrix.trials.experiment import Experiment
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILES = "files"
@@ -73,9 +75,9 @@ def make_limits(design: Mapping[str, Any], environment: Environment) -> Limits:
 
 def bench_arguments(workload: Mapping[str, Any], inside: Mapping[str, str], python: str) -> tuple[str, ...]:
     """Return the arguments that run a workload with ``python -m bench``."""
-    record = f"{inside['work']}/{own_program.RECORD}"
+    record = f"{inside['work']}/{external.RECORD}"
     if workload["command"]:
-        return own_program.command_arguments(workload, record, python)
+        return external.command_arguments(workload, record, python)
     chosen = options.arguments(workload["options"])
     return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *chosen)
 
@@ -117,7 +119,7 @@ def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, 
     if _FILES not in job.mounts.read:
         return None
     inside = experiment.engines[slot.arm.engine].inside(job.mounts)[_FILES]
-    return job.mounts.read[_FILES], inside, own_program.metric_file(experiment.run.workloads[slot.arm.workload])
+    return job.mounts.read[_FILES], inside, external.metric_file(experiment.run.workloads[slot.arm.workload])
 
 
 def run_trial(experiment: Experiment, slot: Slot) -> Trial:
@@ -133,7 +135,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
         job = make_job(experiment, slot, work)
         program = program_folder(experiment, slot, job)
         if program:
-            own_program.link_files(work, *program)
+            external.link_files(work, *program)
         ended = experiment.engines[slot.arm.engine].run(job)
         return judged(experiment, slot, ended, job, started=started)
     except StoreError:
@@ -152,7 +154,7 @@ def judged(experiment: Experiment, slot: Slot, ended: Exit, job: Job, *, started
 
 def judge(experiment: Experiment, slot: Slot, ended: Exit, job: Job) -> tuple[Outcome, str, Mapping[str, Any] | None]:
     """Say what a trial's end, record and evidence amount to."""
-    record = read_record(job.mounts.work / own_program.RECORD)
+    record = read_record(job.mounts.work / external.RECORD)
     if ended.timed_out:
         return "timed_out", str(ended), record
     if not ended.ok:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from envmatrix import project
-from envmatrix.engines.base import Say
-from envmatrix.experiment import Experiment
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
-from envmatrix.running import RunningEstimate
+from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.say import Say
 from envmatrix.stats.racing import Race
 from envmatrix.store import Trial
-from envmatrix.trial import run_trial
+from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.trial import run_trial
 
 
 class Observer(Protocol):

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from envmatrix.experiment import Experiment
 from envmatrix.plan import Slot
-from envmatrix.report.text import clean
-from envmatrix.running import RunningEstimate
+from envmatrix.printable import clean
+from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.store import Trial
+from envmatrix.trials.experiment import Experiment
 
 
 def left_text(seconds: float) -> str:

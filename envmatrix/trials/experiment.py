@@ -12,21 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix import __version__, project
-from envmatrix import environment as environments
-from envmatrix.data import pinned_workload, prepare_data
-from envmatrix.engines.base import Engine, Prepared, Say, library_path
+from envmatrix.engines.base import Engine, Prepared, library_path
+from envmatrix.engines.build_record import prepared_from, stamp_body
 from envmatrix.engines.catalog import find_engine
-from envmatrix.engines.places import Places
-from envmatrix.engines.stamps import prepared_from, stamp_body
-from envmatrix.environment import Environment, Library
 from envmatrix.errors import EngineError, InputError, NothingRanError, SkipEnvironmentError, suggestion
 from envmatrix.host import Host, parse_cpus, this_host
 from envmatrix.images.cache import Cache
+from envmatrix.images.places import Places
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import cells
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import Plan, make_arms
+from envmatrix.plan import environment as environments
+from envmatrix.plan.environment import Environment, Library
+from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder, read_json, write_whole
+from envmatrix.trials.data import pinned_workload, prepare_data
 
 #: Images that a run did not build (they came with a pack), beside its run.json.
 _GIVEN = "images.json"

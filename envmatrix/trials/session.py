@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix import project
-from envmatrix.engines.base import Engine, Job, Mounts, Prepared, Say
+from envmatrix.engines.base import Engine, Job, Mounts, Prepared
 from envmatrix.engines.catalog import choose_engine
-from envmatrix.environment import Environment, all_libraries, resolve
 from envmatrix.errors import EnvmatrixError
-from envmatrix.experiment import open_engines, places_of, snapshot_bench
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
-from envmatrix.trial import base_variables, environment_variables, make_limits, preload_paths
+from envmatrix.plan.environment import Environment, all_libraries, resolve
+from envmatrix.say import Say
+from envmatrix.trials.experiment import open_engines, places_of, snapshot_bench
+from envmatrix.trials.trial import base_variables, environment_variables, make_limits, preload_paths
 
 _EVIDENCE_LIMIT_S = 300.0
 

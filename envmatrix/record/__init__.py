@@ -1,0 +1,1 @@
+"""What a trial's process says of itself (docs/record.md), and the claims that are held against it."""

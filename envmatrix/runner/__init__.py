@@ -1,0 +1,1 @@
+"""The loop over blocks: what runs next, when it is enough, and who is told."""
