@@ -86,7 +86,13 @@ def tests(session: nox.Session) -> None:
     install(session, "tests")
     found = session.run("python", "tests/torch_python.py", silent=True, stderr=None)
     lines = [line for line in str(found).splitlines() if line.startswith("{")]
-    session.run("pytest", *(session.posargs or ["tests"]), env=json.loads(lines[-1]) if lines else {})
+    env = json.loads(lines[-1]) if lines else {}
+    if session.posargs:
+        session.run("pytest", *session.posargs, env=env)
+        return
+    session.run("pytest", "tests/unit", "--numprocesses=auto", env=env)
+    # What is real shares engines, daemons and CPUs: one test at a time.
+    session.run("pytest", "tests", "--ignore=tests/unit", "--durations=25", env=env)
 
 
 @nox.session
