@@ -32,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser():
-    from bench import options
+    from bench import arguments, options
 
     parser = _Parser(
         prog="python -m bench",
@@ -45,7 +45,7 @@ def _parser():
     _add_record(run)
     run.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: the user's cache folder)")
     _add_node(run)
-    options.add_arguments(run)
+    arguments.add_options(run)
     shown = commands.add_parser("evidence", allow_abbrev=False, help="only say what this environment really is")
     _add_record(shown)
     data = commands.add_parser("data", allow_abbrev=False, help="download or make a data set (needs no torch)")
@@ -107,19 +107,19 @@ def _program(arguments):
     record.write(document, arguments.record)
 
 
-def _run(arguments):
-    from bench import options, record, workload
+def _run(chosen):
+    from bench import arguments, options, record, workload
     from bench.parallel import nodes
 
-    names = options.defaults()
-    values = options.from_texts({name: text for name, text in vars(arguments).items() if name in names})
-    if arguments.record:
-        record.check_writable(arguments.record)
-    node = nodes.from_arguments(arguments, values)
-    document = workload.run(values, arguments.data_dir or _cache_folder(), node=node)
+    names = options.listed()
+    values = arguments.from_texts({name: text for name, text in vars(chosen).items() if name in names})
+    if chosen.record:
+        record.check_writable(chosen.record)
+    node = nodes.from_arguments(chosen, values)
+    document = workload.run(values, chosen.data_dir or _cache_folder(), node=node)
     if document is None:
         return
-    record.write(document, arguments.record)
+    record.write(document, chosen.record)
     print(_one_line(document), file=sys.stderr)
 
 

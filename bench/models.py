@@ -1,9 +1,12 @@
 """The networks. Parameter counts are tested against published or hand-computed numbers."""
 
+import importlib
+from functools import reduce
+
 import torch
 from torch import nn
 
-from bench.errors import BenchError
+from bench.errors import BenchError, RunError
 
 
 class FashionCNN(nn.Module):
@@ -129,8 +132,27 @@ class ResNet(nn.Module):
 
 
 def build(options, shape, classes):
-    """Return the untrained network that the workload options ask for."""
-    return _BUILDERS[options["model"]](options, shape, classes)
+    """Return the untrained network that the workload options ask for.
+
+    A builder (ours, or ``package.module:function`` of another package: docs/workloads.md) is called with all workload
+    options, the shape (channels, height, width) of one image and the number of classes. It returns a torch module
+    that takes images (N, channels, height, width), floats from 0 to 1, and returns scores (N, classes) without softmax.
+    Its random weights come from torch's own generator, which is seeded with the option ``seed`` before.
+    """
+    name = options["model"]
+    model = (_BUILDERS.get(name) or _of_another_package(name))(options, shape, classes)
+    if not isinstance(model, nn.Module):
+        raise RunError(f"model: {name} returned {type(model).__name__}, not a torch.nn.Module (docs/workloads.md)")
+    return model
+
+
+def _of_another_package(reference):
+    module, _, name = reference.partition(":")
+    try:
+        return reduce(getattr, name.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        known = ", ".join(_BUILDERS)
+        raise BenchError(f"model: {reference} cannot be had: {error} (built in: {known})") from error
 
 
 def count_parameters(model):

@@ -37,6 +37,10 @@ def _module(name):
     return None if _has_module(name) else f"the Python module {name}, which is not in this environment"
 
 
+def _object(reference):
+    return _module(reference.partition(":")[0])
+
+
 def _accelerator(_wanted):
     return None if sys.modules["torch"].cuda.is_available() else "an accelerator, and there is none here"
 
@@ -79,6 +83,7 @@ def _onnx_export(_wanted):
 _TESTS = {
     "torch": _torch_from,
     "module": _module,
+    "object": _object,
     "accelerator": _accelerator,
     "gpu": _gpu,
     "distributed": _distributed,

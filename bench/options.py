@@ -1,144 +1,180 @@
-"""The workload options: read from ``options.json``, the one list that the host reads too."""
+"""The workload options: how their texts become values, and which values go together, as ``options.json`` lists them.
 
-import argparse
+Standard library only, nothing of ``bench``: the host reads this one file by its path (docs/record.md), so that
+matrix.yaml and the command line cannot disagree.
+"""
+
+from __future__ import annotations
+
 import difflib
+import functools
 import json
 import math
 import os
-
-from bench.errors import BenchError
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Union
 
 _FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "options.json")
-_WORDS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+#: ``package.module:name``, as in an entry point.
+_REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+Value = Union[bool, int, float, str, list[int], None]
+#: One entry of ``options`` or of ``rules`` in options.json.
+Entry = Mapping[str, Any]
 
 
-def load():
+class OptionError(ValueError):
+    """A text that is no value of its option: ``text`` says what it must be, ``remedy`` what to write instead."""
+
+    def __init__(self, text: str, remedy: str = "") -> None:
+        super().__init__(f"{text}: {remedy}" if remedy else text)
+        self.text = text
+        self.remedy = remedy
+
+
+class Broken(NamedTuple):
+    """A rule that a combination breaks: its words, and the options that it is about, the offending one first."""
+
+    message: str
+    options: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=1)
+def load() -> Mapping[str, Any]:
     """Return the parsed ``options.json`` (its format is in docs/record.md)."""
     with open(_FILE, encoding="utf-8") as file:
-        return json.load(file)
+        body: Mapping[str, Any] = json.load(file)
+    return body
 
 
-def defaults():
+def listed() -> Mapping[str, Entry]:
+    """Return every option's entry by its name."""
+    return {option["name"]: option for option in load()["options"]}
+
+
+def defaults() -> dict[str, Value]:
     """Return every option with its default value."""
-    return {option["name"]: option["default"] for option in load()["options"]}
+    return {name: option["default"] for name, option in listed().items()}
 
 
-def add_arguments(parser):
-    """Give ``parser`` one ``--option VALUE`` per workload option, grouped as in ``options.json``."""
-    groups = {}
-    for option in load()["options"]:
-        group = groups.get(option["group"])
-        if group is None:
-            group = groups[option["group"]] = parser.add_argument_group(f"{option['group']} options")
-        names = dict.fromkeys("--" + option["name"].replace("_", mark) for mark in "-_")
-        group.add_argument(
-            *names,
-            dest=option["name"],
-            default=argparse.SUPPRESS,
-            metavar=_metavar(option),
-            help=_help(option),
-        )
+def convert(option: Entry, given: object) -> Value:
+    """Turn what was written into the option's type, in its choices and its range.
 
-
-def _metavar(option):
-    choices = option.get("choices")
-    return "{" + ",".join(map(str, choices)) + "}" if choices else option["type"].upper()
-
-
-def _help(option):
-    shown = "none" if option["default"] is None else json.dumps(option["default"]).strip('"')
-    return f"{option['help']} (default: {shown})".replace("%", "%%")
-
-
-def from_texts(texts):
-    """Turn ``{name: text}`` from a command line into all options, checked, with defaults filled in."""
-    listed = {option["name"]: option for option in load()["options"]}
-    values = defaults()
-    for name, text in texts.items():
-        values[name] = _parse(listed[name], text)
-    check(values)
-    return values
-
-
-def _parse(option, text):
-    if option.get("optional") and text.lower() in ("none", "null"):
+    ``given`` is one text, or None or a list of texts where matrix.yaml can write them. Raises OptionError.
+    """
+    if option.get("optional") and (given is None or str(given).strip().lower() in ("none", "null")):
         return None
+    if option["type"] == "list-of-int":
+        items = given if isinstance(given, list) else str(given).split(",") if given else []
+        return [_in_range(option, _whole_number(str(item).strip())) for item in items]
+    if not isinstance(given, str):
+        raise OptionError(f"must be one {option['type']}")
+    return _in_range(option, _in_choices(option, _READERS[option["type"]](given.strip())))
+
+
+def _whole_number(text: str) -> int:
     try:
-        return _PARSERS[option["type"]](text.strip())
-    except (ValueError, KeyError):
-        raise BenchError(f"--{_dashed(option)} wants {option['type']}, not {text!r}") from None
+        return int(text)
+    except ValueError:
+        raise OptionError(f"must be a whole number, not {text!r}") from None
 
 
-def _dashed(option):
-    return option["name"].replace("_", "-")
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError(f"must be a number, not {text!r}") from None
 
 
-def _integers(text):
-    return [int(part) for part in text.split(",")] if text else []
+def _boolean(text: str) -> bool:
+    if text.lower() in _TRUE + _FALSE:
+        return text.lower() in _TRUE
+    raise OptionError(f"must be true or false, not {text!r}")
 
 
-_PARSERS = {
-    "int": int,
-    "float": float,
-    "bool": lambda text: _WORDS[text.lower()],
-    "str": str,
-    "list-of-int": _integers,
-}
+_READERS: Mapping[str, Callable[[str], Any]] = {"int": _whole_number, "float": _number, "bool": _boolean, "str": str}
 
 
-def check(values):
-    """Raise BenchError for the first value out of its range and the first rule that is broken."""
-    listed = load()
-    for option in listed["options"]:
-        _check_one(option, values[option["name"]])
-    for rule in listed["rules"]:
-        if all(_holds(test, values[name]) for name, test in rule["when"].items()):
-            for name, allowed in rule["require"].items():
-                if values[name] not in allowed:
-                    raise BenchError(f"{rule['message']} (here {name} is {json.dumps(values[name])})")
+def _in_choices(option: Entry, value: Any) -> Any:
+    choices = option.get("choices")
+    if not choices or value in choices:
+        return value
+    group = option.get("entry_points")
+    if group:
+        others = installed(group)
+        if value in others or is_reference(value):
+            return others.get(value, value)
+        choices = [*choices, *sorted(others)]
+    near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+    known = f"known: {', '.join(map(str, choices))}" + (", or package.module:function of your own" if group else "")
+    raise OptionError(f"cannot be {value!r}", f"did you mean {near[0]}?" if near else known)
 
 
-def _check_one(option, value):
-    if value is None:
+def _in_range(option: Entry, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    low, high = option.get("minimum"), option.get("maximum")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OptionError("must be a finite number")
+    if low is not None and value < low:
+        raise OptionError(f"must be at least {low}, not {value}")
+    if high is not None and value > high:
+        raise OptionError(f"must be at most {high}, not {value}")
+    return value
+
+
+def installed(group: str) -> dict[str, str]:
+    """Return the entry points of ``group`` that this Python has installed: {name: ``package.module:name``}."""
+    from importlib import metadata  # here, because it costs a start 20 ms and few ask
+
+    found: Any = metadata.entry_points()
+    chosen = found.select(group=group) if hasattr(found, "select") else found.get(group, ())  # Python 3.9 has a dict
+    return {point.name: point.value for point in chosen}
+
+
+def is_reference(value: object) -> bool:
+    """Say whether a value names an object of another package (``package.module:name``), not one of our choices."""
+    return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
+
+
+def broken_rules(values: Mapping[str, Value]) -> list[Broken]:
+    """Return every rule that a combination of values breaks; an option that is not among them has its default."""
+    whole = {**defaults(), **values}
+    return [broken for rule in load()["rules"] for broken in _broken(rule, whole)]
+
+
+def _broken(rule: Entry, values: Mapping[str, Value]) -> Iterator[Broken]:
+    if not all(_holds(test, values[name]) for name, test in rule["when"].items()):
         return
-    name, choices = "--" + _dashed(option), option.get("choices")
-    if choices and value not in choices:
-        near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(map(str, choices))}"
-        raise BenchError(f"{name} cannot be {value!r}: {hint}")
-    for number in value if isinstance(value, list) else [value]:
-        if not isinstance(number, (int, float)) or isinstance(number, bool):
-            continue
-        if not math.isfinite(number):
-            raise BenchError(f"{name} wants a finite number")
-        if number < option.get("minimum", number):
-            raise BenchError(f"{name} must be at least {option['minimum']}, not {number}")
-        if number > option.get("maximum", number):
-            raise BenchError(f"{name} must be at most {option['maximum']}, not {number}")
+    wrong = [name for name, allowed in rule["require"].items() if not _allowed(values[name], allowed)]
+    if wrong:
+        here = ", ".join(f"{name} is {json.dumps(values[name])}" for name in wrong)
+        yield Broken(f"{rule['message']} (here {here})", (*wrong, *rule["when"]))
 
 
-def _holds(test, value):
+def _allowed(value: Value, allowed: list[Value]) -> bool:
+    # What a model of another package can be built with, only it knows.
+    return value in allowed or is_reference(value)
+
+
+def _holds(test: Entry, value: Any) -> bool:
     if "above" in test:
-        return value is not None and value > test["above"]
+        return value is not None and bool(value > test["above"])
     if "not" in test:
         return value not in test["not"]
     return value in test["is"]
 
 
-def requirements(values):
+def requirements(values: Mapping[str, Value]) -> Iterator[tuple[str, Entry]]:
     """Yield (what needs it, requirement) for every chosen value that states needs in ``options.json``."""
-    for option in load()["options"]:
-        value = values[option["name"]]
-        needs = option.get("needs", {})
+    for name, option in listed().items():
+        value, needs = values[name], option.get("needs", {})
+        shown = f"{name}: {json.dumps(value)}"
         for key in (json.dumps(value).strip('"'), "*"):
             if key in needs and (key != "*" or value != option["default"]):
-                yield f"{option['name']}: {json.dumps(value)}", needs[key]
+                yield shown, needs[key]
+        if option.get("entry_points") and is_reference(value):
+            yield shown, {"object": value}

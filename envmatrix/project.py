@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -36,24 +32,3 @@ def cache_folder() -> Path:
         return Path(named).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(base).absolute() / "envmatrix"
-
-
-@lru_cache(maxsize=1)
-def bench_options() -> dict[str, Any]:
-    """Return bench/options.json: the options of the built-in workloads, read as data (never imported)."""
-    body: dict[str, Any] = json.loads((bench_folder() / "options.json").read_text(encoding="utf-8"))
-    return body
-
-
-def bench_digest(folder: Path) -> str:
-    """Return the digest of a ``bench`` folder, by the algorithm of docs/record.md."""
-    total = hashlib.sha256()
-    names = [
-        file.relative_to(folder).as_posix()
-        for file in folder.rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".pyc"
-    ]
-    for name in sorted(names, key=os.fsencode):
-        body = (folder / name).read_bytes()
-        total.update(os.fsencode(name) + b"\0" + str(len(body)).encode() + b"\0" + body)
-    return "sha256:" + total.hexdigest()

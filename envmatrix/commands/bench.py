@@ -90,8 +90,8 @@ def place(
 
     Whatever the launcher cannot do is an error here, before anything is built or written.
     """
+    from envmatrix.benchmark import nodes_of
     from envmatrix.launchers.base import check_race, check_span
-    from envmatrix.matrix.options import nodes_of
 
     spread = {name: nodes_of(matrix.workloads[name].options) for name in (*design.workloads, *design.application)}
     check_span(spread, arguments.launcher)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envmatrix import __version__, project
+from envmatrix import __version__, benchmark
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.images.cache import digest_of, disk_errors
 from envmatrix.images.definitions import LIBRARIES, Recipe, python_inside, recipe_digest, recipe_of
@@ -164,4 +164,4 @@ def context_facts(ingredients: Ingredients) -> dict[str, str]:
 
 def bench_digest(places: Places) -> str:
     """Return the digest of the bench/ that would be baked in now."""
-    return project.bench_digest(places.bench)
+    return benchmark.folder_digest(places.bench)

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from envmatrix import benchmark
 from envmatrix.errors import InputError, suggestion
-from envmatrix.matrix import options, templates
+from envmatrix.matrix import templates
 from envmatrix.matrix.model import (
     NAME,
     Design,
@@ -196,19 +197,19 @@ class _Parser:
         checked = self._options(rest, path)
         return self.validate(Workload, own, path, name=name, options=checked, metric=metric)
 
-    def _options(self, given: Mapping[str, Any], path: Key) -> dict[str, Any]:
-        checked = {}
+    def _options(self, given: Mapping[str, Any], path: Key) -> dict[str, benchmark.OptionValue]:
+        checked: dict[str, benchmark.OptionValue] = {}
         for key, value in given.items():
             try:
-                checked[key] = options.convert(key, value)
-            except options.UnknownOptionError:
-                known = [*options.names(), *_WORKLOAD_KEYS]
+                checked[key] = benchmark.convert(key, value)
+            except benchmark.UnknownOptionError:
+                known = [*benchmark.options(), *_WORKLOAD_KEYS]
                 self.wrong((*path, key), f"unknown key {key!r}", suggestion(key, known), key=True)
-            except ValueError as error:
-                self.wrong((*path, key), f"{key}: {error}")
-        broken = options.impossible(checked) if len(checked) == len(given) else None
-        if broken:
-            self.wrong(path, broken, "change one of the two", key=True)
+            except benchmark.WrongValueError as error:
+                self.wrong((*path, key), f"{key}: {error}", error.remedy)
+        for rule in benchmark.broken_rules(checked) if len(checked) == len(given) else ():
+            named = next(key for key in rule.options if key in checked)
+            self.wrong((*path, named), rule.message, f"change {' or '.join(rule.options)}", key=True)
         return checked
 
     def _design(self, name: str, data: dict[str, Any], path: Key) -> Design | None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from envmatrix import benchmark
 from envmatrix.matrix.model import Design, Level, Metric, Slurm, SourceBuild
-from envmatrix.project import bench_options
 
 _WORDS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
@@ -45,12 +45,12 @@ def _written(annotation: str) -> dict[str, Any]:
 
 def _workload() -> dict[str, Any]:
     options = {
-        option["name"]: {
-            **_OPTION_TYPES[option["type"]],
-            "description": option["help"],
-            **({"enum": option["choices"]} if option.get("choices") else {}),
+        name: {
+            **_OPTION_TYPES[option.type],
+            "description": option.help,
+            **({"enum": list(option.choices)} if option.choices and not option.entry_points else {}),
         }
-        for option in bench_options()["options"]
+        for name, option in benchmark.options().items()
     }
     own = {
         "description": {"type": "string"},

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from envmatrix.benchmark import folder_digest
 from envmatrix.errors import StoreError, Where
 from envmatrix.host import Host
 from envmatrix.images.cache import file_digest, remove_tree
@@ -19,7 +20,6 @@ from envmatrix.pack.archive import unpack
 from envmatrix.pack.images import given_images, image_files
 from envmatrix.pack.manifest import Manifest
 from envmatrix.pack.signature import verify
-from envmatrix.project import bench_digest
 from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder
 from envmatrix.trials.experiment import Experiment, begin
@@ -50,7 +50,7 @@ def open_pack(archive: Path, into: Path, signers: Path | None) -> Opened:
         manifest, text, signature = unpack(archive, temporary)
         signed = verify(text, signature, signers, archive)
         run = RunFolder(temporary / "run").load()
-        if bench_digest(temporary / "bench") != run.bench_digest:
+        if folder_digest(temporary / "bench") != run.bench_digest:
             raise StoreError("the benchmark in it is not the one its run used", where=Where(archive))
         remove_tree(into)
         temporary.rename(into)

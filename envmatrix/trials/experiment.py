@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envmatrix import __version__, project
+from envmatrix import __version__, benchmark, project
 from envmatrix.engines.base import Engine, Prepared, library_path
 from envmatrix.engines.build_record import prepared_from, stamp_body
 from envmatrix.engines.catalog import find_engine
@@ -132,7 +132,7 @@ def open_engines(names: Iterable[str], places: Places) -> dict[str, Engine]:
 def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
     """Copy ``bench`` into the cache under its digest, so that an edit during a run changes nothing in it."""
     source = source or project.bench_folder()
-    digest = project.bench_digest(source)
+    digest = benchmark.folder_digest(source)
     target = _bench_copy(digest)
     Cache(project.cache_folder()).folder(
         target.parent,
@@ -143,7 +143,7 @@ def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
 
 def _copy_bench(source: Path, target: Path, digest: str) -> None:
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    if project.bench_digest(target) != digest:
+    if benchmark.folder_digest(target) != digest:
         raise InputError(f"{source} was changed while it was copied", remedy="try again")
 
 

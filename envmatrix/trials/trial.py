@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from envmatrix import project
+from envmatrix import benchmark, project
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared, library_path
 from envmatrix.errors import EnvmatrixError, StoreError
 from envmatrix.host import parse_cpus
-from envmatrix.matrix import options
 from envmatrix.plan import Slot
 from envmatrix.plan.environment import Environment
 from envmatrix.process import Exit
@@ -78,7 +77,7 @@ def bench_arguments(workload: Mapping[str, Any], inside: Mapping[str, str], pyth
     record = f"{inside['work']}/{external.RECORD}"
     if workload["command"]:
         return external.command_arguments(workload, record, python)
-    chosen = options.arguments(workload["options"])
+    chosen = benchmark.arguments(workload["options"])
     return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *chosen)
 
 
@@ -105,7 +104,7 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
         preload=preload_paths(prepared, environment),
         mounts=mounts,
         limits=replace(
-            make_limits(experiment.run.design, environment), network=options.nodes_of(workload["options"]) > 1
+            make_limits(experiment.run.design, environment), network=benchmark.nodes_of(workload["options"]) > 1
         ),
         log=experiment.folder.logs / f"{slot.trial}.log",
     )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix import project
+from envmatrix import benchmark, project
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import parse
@@ -26,7 +26,7 @@ def test_an_edit_during_a_run_changes_nothing_in_its_copy_of_the_benchmark(sourc
     digest, copy = snapshot_bench(source)
     (source / "a.py").write_text("two")
     assert (copy / "a.py").read_text() == "one"
-    assert digest == project.bench_digest(copy) != snapshot_bench(source)[0]
+    assert digest == benchmark.folder_digest(copy) != snapshot_bench(source)[0]
 
 
 def test_a_copy_is_whole_and_of_that_digest_or_absent(source, monkeypatch):

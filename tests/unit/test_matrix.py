@@ -85,7 +85,7 @@ def test_what_is_no_duration_is_refused(text):
         ("batch_size: 64", "batch_siz: 64", "m.yaml:14:29", "did you mean 'batch_size'?"),
         ("batch_size: 64", "batch_size: many", "m.yaml:14:41", "must be a whole number"),
         ("batch_size: 64", "batch_size: 0", "m.yaml:14:41", "must be at least 1"),
-        ("bias: no", "workers: 2", "m.yaml:14:3", "workers belong to"),
+        ("bias: no", "workers: 2", "m.yaml:14:45", "workers belong to"),
         ("target: 2%", "target: 200%", "m.yaml:17:57", "between 0% and 100%"),
         ("budget: 5m", "budget: soon", "m.yaml:17:69", "is no duration"),
         ("budget: 5m", "min_blocks: 41", "m.yaml:17:73", "below 41 blocks, but only 40 are run"),

@@ -8,12 +8,12 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
+from envmatrix.benchmark import nodes_of
 from envmatrix.engines.base import Job
 from envmatrix.errors import EnvmatrixError
 from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
 from envmatrix.launchers.slurm.script import BlockJob, Step
 from envmatrix.matrix import Slurm
-from envmatrix.matrix.options import nodes_of
 from envmatrix.plan import Slot
 from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.trials.experiment import Experiment

@@ -1,0 +1,145 @@
+"""What host and benchmark must never answer differently, so that the benchmark's own two files answer for both.
+
+``bench`` is not imported: what runs in a trial stays apart from what starts it. But ``bench/options.py`` and
+``bench/digest.py`` need the standard library alone, and are loaded here by their path, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from envmatrix.project import bench_folder
+
+OptionValue: TypeAlias = bool | int | float | str | list[int] | None
+
+
+class Option(BaseModel):
+    """One option of the built-in workloads; ``type`` is int, float, bool, str or list-of-int.
+
+    ``entry_points`` is the group in which other packages offer further ``choices``; '' where there are no others.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    type: str
+    default: OptionValue
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    entry_points: str = ""
+
+
+class UnknownOptionError(KeyError):
+    """The benchmark has no option of this name."""
+
+
+class WrongValueError(ValueError):
+    """What was written is no value of its option: ``message`` says what it must be, ``remedy`` what to write."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+class BrokenRule(Protocol):
+    """A rule that a combination breaks: its words, and the options that it is about, the offending one first."""
+
+    @property
+    def message(self) -> str:
+        """Why the options do not go together, and which value is in the way."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Their names."""
+
+
+class _OptionError(Exception):
+    text: str
+    remedy: str
+
+
+class _Options(Protocol):
+    """What is used of bench/options.py."""
+
+    OptionError: type[_OptionError]
+
+    def listed(self) -> Mapping[str, Mapping[str, object]]: ...
+    def convert(self, option: Mapping[str, object], given: object) -> OptionValue: ...
+    def broken_rules(self, values: Mapping[str, OptionValue]) -> Sequence[BrokenRule]: ...
+
+
+class _Digest(Protocol):
+    """What is used of bench/digest.py."""
+
+    def folder_digest(self, folder: str) -> str: ...
+
+
+@lru_cache
+def _loaded(file: Path) -> object:
+    spec = importlib.util.spec_from_file_location(f"_envmatrix_bench_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _options() -> _Options:
+    return cast("_Options", _loaded(bench_folder() / "options.py"))
+
+
+@lru_cache(maxsize=1)
+def options() -> Mapping[str, Option]:
+    """Return the options of the built-in workloads by their names."""
+    return {name: Option.model_validate(entry) for name, entry in _options().listed().items()}
+
+
+def convert(name: str, written: object) -> OptionValue:
+    """Turn what matrix.yaml says of an option (a text, None, a list of texts) into its value.
+
+    Raises UnknownOptionError, or WrongValueError.
+    """
+    bench = _options()
+    if name not in bench.listed():
+        raise UnknownOptionError(name)
+    try:
+        return bench.convert(bench.listed()[name], written)
+    except bench.OptionError as error:
+        raise WrongValueError(error.text, error.remedy) from None
+
+
+def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[BrokenRule]:
+    """Return every rule of the benchmark that a combination of options breaks; the others have their defaults."""
+    return _options().broken_rules(values)
+
+
+def arguments(values: Mapping[str, OptionValue]) -> list[str]:
+    """Write options as arguments of ``python -m bench run``, which reads the same values from them."""
+    return [f"--{name.replace('_', '-')}={_text(value)}" for name, value in values.items()]
+
+
+def _text(value: OptionValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def folder_digest(folder: Path) -> str:
+    """Return the digest of a ``bench`` folder, as the benchmark writes it into its records."""
+    return cast("_Digest", _loaded(bench_folder() / "digest.py")).folder_digest(str(folder))
+
+
+def nodes_of(values: Mapping[str, OptionValue]) -> int:
+    """Return how many machines a workload with these options is spread over; 1 for a program of the user's own."""
+    return cast("int", values.get("nodes") or 1)

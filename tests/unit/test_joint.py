@@ -1,0 +1,151 @@
+"""Host and benchmark meet in documents, arguments and variables, and nowhere else (docs/record.md)."""
+
+import ast
+import inspect
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import arguments, digest, options
+from bench.__main__ import _parser
+from bench.errors import BenchError
+from envmatrix import benchmark, project
+from envmatrix.errors import InputError
+from envmatrix.matrix import parse
+from tests.toy_nets import lay_out_toy
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = options.listed()
+HOST = sorted((ROOT / "envmatrix").rglob("*.py"))
+
+
+def imported(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def test_the_host_imports_neither_the_benchmark_nor_torch():
+    named = {(file.name, name) for file in HOST for name in imported(file)}
+    assert not [found for found in named if found[1].partition(".")[0] in ("bench", "torch", "torchvision")]
+
+
+def test_only_one_module_of_the_host_loads_files_of_the_benchmark():
+    loading = [file.name for file in HOST if "spec_from_file_location" in file.read_text()]
+    assert loading == ["benchmark.py"]
+
+
+@pytest.mark.parametrize("name", ["options.py", "digest.py"])
+def test_what_the_host_loads_needs_the_standard_library_alone(name):
+    for module in imported(ROOT / "bench" / name):
+        assert module.partition(".")[0] in sys.stdlib_module_names, module
+
+
+@pytest.mark.parametrize(("face", "module"), [(benchmark._Options, options), (benchmark._Digest, digest)])
+def test_the_hosts_typed_face_is_the_benchmarks_own(face, module):
+    for name, wanted in inspect.getmembers(face, inspect.isfunction):
+        if not name.startswith("_"):
+            assert list(inspect.signature(wanted).parameters)[1:] == list(
+                inspect.signature(getattr(module, name)).parameters
+            )
+
+
+def test_both_sides_give_the_benchmark_the_same_digest():
+    assert benchmark.folder_digest(project.bench_folder()) == digest.bench_digest()
+
+
+def by_hand(name, text):
+    """Return an option's value as ``python -m bench run`` reads it, or the words of the refusal."""
+    try:
+        return arguments.from_texts({name: text})[name]
+    except BenchError as error:
+        return str(error).split(" ", 1)[1]
+
+
+def by_matrix(name, text):
+    try:
+        value = benchmark.convert(name, text)
+    except benchmark.WrongValueError as error:
+        return f"{error.message}: {error.remedy}" if error.remedy else error.message
+    broken = benchmark.broken_rules({name: value})
+    return "; ".join(rule.message for rule in broken).split(" ", 1)[1] if broken else value
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@given(
+    text=st.one_of(st.text(max_size=12), st.sampled_from(["1", "0", "yes", "on", "none", "null", "-1", "6,16", "nan"]))
+)
+def test_any_text_means_the_same_in_matrix_yaml_and_on_the_command_line(name, text):
+    assert by_hand(name, text) == by_matrix(name, text)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_what_the_host_writes_as_an_argument_is_read_as_the_same_value(name):
+    option = benchmark.options()[name]
+    for value in [option.default, *option.choices, *([[4, 8]] if option.type == "list-of-int" else [])]:
+        (argument,) = benchmark.arguments({name: value})
+        texts = vars(_parser().parse_args(["run", argument]))
+        assert options.convert(OPTIONS[name], texts[name]) == value
+
+
+def mistake(workload):
+    with pytest.raises(InputError) as caught:
+        parse.parse(f"version: 1\nworkloads:\n  w:\n{workload}", Path("m.yaml"))
+    return str(caught.value)
+
+
+def test_a_list_is_held_to_its_range_in_matrix_yaml_as_well():
+    assert "widths: must be at least 1, not 0" in mistake("    model: mlp\n    widths: [8, 0]\n")
+
+
+def test_every_broken_rule_is_told_at_the_option_that_breaks_it():
+    said = mistake("    workers: 2\n    momentum: 0.5\n    optimizer: adam\n    widths: [1]\n")
+    assert [line.split(": ")[0] for line in said.splitlines() if line.startswith("m.yaml")] == [
+        "m.yaml:4:5", "m.yaml:6:5", "m.yaml:7:5",
+    ]  # fmt: skip
+    assert "here optimizer is" in said
+    assert "change optimizer or momentum" in said
+
+
+def test_an_installed_package_finds_the_benchmark_that_came_with_it(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "envmatrix", tmp_path / "envmatrix", ignore=ignored)
+    shutil.copytree(ROOT / "bench", tmp_path / "envmatrix" / "_project" / "bench", ignore=ignored)
+    asked = "from envmatrix import benchmark, project; print(benchmark.folder_digest(project.bench_folder()))"
+    said = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == digest.bench_digest()
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A package with a model, as an installer lays it out."""
+    lay_out_toy(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_a_model_of_another_package_is_named_by_its_object_or_its_entry_point(toy):
+    assert by_matrix("model", "toy_nets:small") == by_hand("model", "toy_nets:small") == "toy_nets:small"
+    assert by_matrix("model", "toy-small") == by_hand("model", "toy-small") == "toy_nets:small"
+
+
+def test_a_model_that_nobody_offers_is_refused_with_all_that_are_known(toy):
+    said = mistake("    model: resnet1000000\n    bias: true\n")
+    assert "m.yaml:4:12: model: cannot be 'resnet1000000'" in said
+    near = mistake("    model: toy-smal\n")
+    assert "did you mean toy-small?" in near
+    far = mistake("    model: mine\n")
+    assert "known: fashion-cnn, lenet5" in far
+    assert "toy-small, or package.module:function" in far
+
+
+def test_what_only_suits_built_in_models_is_left_to_the_others_own_builder(toy):
+    assert by_matrix("model", "toy_nets:small") == "toy_nets:small"
+    chosen = {"model": "toy_nets:small", "widths": [3], "extra_layer": True, "channels_last": True, "bias": False}
+    assert benchmark.broken_rules(chosen) == []
