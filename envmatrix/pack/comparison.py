@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from envmatrix.stats.effects import Effect, estimate
+from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effects import Effect
 from envmatrix.stats.replication import Replication, compare
 from envmatrix.stats.samples import Samples, read_samples
 from envmatrix.store import Run, RunFolder

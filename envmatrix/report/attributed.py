@@ -10,6 +10,7 @@ from envmatrix.printable import clean
 from envmatrix.report.formatting import NONE, bounds, ratio
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.svg import Scale, drawing, line, log_ticks, text
+from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.attribution import (
     Attribution,
     Contrast,
@@ -21,7 +22,7 @@ from envmatrix.stats.attribution import (
     ladder_steps,
     signed_logs,
 )
-from envmatrix.stats.effects import Analysis, Effect
+from envmatrix.stats.effects import Effect
 from envmatrix.stats.samples import Samples
 from envmatrix.store import Run
 

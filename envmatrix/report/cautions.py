@@ -8,7 +8,8 @@ from enum import Enum
 
 from envmatrix.printable import one_line
 from envmatrix.report.formatting import count, interval, ratio
-from envmatrix.stats.effects import Analysis, Effect, Flag
+from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.stats.samples import Samples
 from envmatrix.store import Run

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.report.cautions import Caution, Kind
-from envmatrix.stats.effects import Analysis
+from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.samples import Samples
 from envmatrix.store import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.formatting import NONE, interval, ratio
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.stats.effects import Analysis
+from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.metrics import METRICS
 from envmatrix.stats.samples import Samples
 

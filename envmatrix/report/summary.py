@@ -15,11 +15,13 @@ from envmatrix.report.formatting import NONE, count, ratio
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.workload_table import workload_table
+from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, Step
-from envmatrix.stats.effects import Analysis, Effect, Flag, estimate
+from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.metrics import MEMORY, Metric
 from envmatrix.stats.nodes import NodeReport, compare_nodes
-from envmatrix.stats.racing import Race, next_arms
+from envmatrix.stats.pairing import group_of
+from envmatrix.stats.racing import Race
 from envmatrix.stats.samples import Samples, read_samples
 from envmatrix.store import Run, RunFolder
 
@@ -112,7 +114,6 @@ class Summary:
     cautions: tuple[Caution, ...]
     attributions: tuple[Attribution, ...] = ()
     ladders: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
-    race: Race | None = None
     operators: tuple[OperatorTable, ...] = ()
     workload_table: PlainTable | None = None
     engine_table: PlainTable | None = None
@@ -122,6 +123,11 @@ class Summary:
     def plan(self) -> Plan:
         """The plan of the run."""
         return self.run.plan
+
+    @property
+    def race(self) -> Race | None:
+        """How the run raced, None where it did not."""
+        return self.analysis.race
 
     @property
     def trials(self) -> int:
@@ -190,11 +196,8 @@ def _group(workload: str, engine: str, rows: list[Row], metric: Metric, samples:
 
 def _groups(run: Run, samples: Samples, analysis: Analysis) -> tuple[Group, ...]:
     collected: dict[tuple[str, str], list[Row]] = {}
-    arms = {arm.name: arm for arm in run.plan.arms}
-    for arm in arms.values():
-        reference = arms.get(arm.reference or "", arm)
-        workload = reference.workload if reference.engine == arm.engine else arm.workload
-        collected.setdefault((workload, arm.engine), []).append(_row(arm, run, samples, analysis))
+    for arm in run.plan.arms:
+        collected.setdefault(group_of(arm, run.plan), []).append(_row(arm, run, samples, analysis))
     return tuple(
         _group(workload, engine, rows, analysis.primary[workload], samples)
         for (workload, engine), rows in collected.items()
@@ -203,11 +206,7 @@ def _groups(run: Run, samples: Samples, analysis: Analysis) -> tuple[Group, ...]
 
 def summarise_samples(run: Run, samples: Samples) -> Summary:
     """Make the Summary of trials already folded."""
-    race = next_arms(run.plan, samples, run.workloads) if run.plan.race else None
-    analysis = estimate(
-        run.plan, samples, workloads=run.workloads, environments=run.environments,
-        levels=race.levels if race else None,
-    )  # fmt: skip
+    analysis = estimate(run.plan, samples, workloads=run.workloads, environments=run.environments)
     facts = samples.facts.values()
     outcomes = sum((fact.outcomes for fact in facts), Counter[str]())
     return Summary(
@@ -221,7 +220,6 @@ def summarise_samples(run: Run, samples: Samples) -> Summary:
         cautions=find_cautions(run, samples, analysis),
         attributions=attributions(run, samples, analysis),
         ladders=ladders(run, samples, analysis),
-        race=race,
         operators=operator_tables(run.plan.arms, samples),
         workload_table=workload_table(run.plan, samples),
         engine_table=engine_table(run.plan, samples, analysis),

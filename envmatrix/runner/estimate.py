@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from envmatrix.plan import Plan
-from envmatrix.stats.effects import Analysis
-from envmatrix.stats.precision import precise_enough, running_estimate
+from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.precision import precise_enough
 from envmatrix.stats.racing import Race, next_arms
 from envmatrix.stats.samples import SampleBuilder
 from envmatrix.store import Trial
@@ -35,7 +35,8 @@ class RunningEstimate:
     def analysis(self) -> Analysis:
         """The estimate of everything added so far."""
         if self._analysis is None:
-            self._analysis = running_estimate(self._plan, self._samples.samples(), self._workloads)
+            samples = self._samples.samples()
+            self._analysis = estimate(self._plan, samples, workloads=self._workloads, metrics=())
         return self._analysis
 
     def precise_enough(self, target: float, active: Collection[str]) -> bool:

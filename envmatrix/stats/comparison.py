@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -12,10 +11,13 @@ from numpy.typing import NDArray
 
 from envmatrix.errors import ExitCode, InputError, suggestion
 from envmatrix.plan import Arm
-from envmatrix.stats.effects import CONFIDENCE, primary_metrics
+from envmatrix.stats.analysis import between, estimate
+from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import logs_of, ratio_of
+from envmatrix.stats.pairing import group_of, logs_of
+from envmatrix.stats.primary import primary_metrics
 from envmatrix.stats.samples import Samples, read_samples
+from envmatrix.stats.welch import mean_of, quotient
 from envmatrix.store import Run, RunFolder
 
 Floats = NDArray[np.float64]
@@ -24,7 +26,7 @@ Status = Literal["slower", "not slower", "cannot say"]
 
 @dataclass(frozen=True)
 class Compared:
-    """``new`` over ``old`` in one metric: a ratio above 1 is faster. None where there are too few trials.
+    """``new`` over ``old`` in one metric: a ratio above 1 is faster. No interval where there are too few trials.
 
     ``status`` answers whether new is slower by more than ``allowed`` (a fraction): 'slower' when the whole
     interval says so, 'not slower' when the whole interval denies it, else 'cannot say'.
@@ -37,6 +39,8 @@ class Compared:
     ratio: float | None
     low: float | None
     high: float | None
+    p: float | None
+    verdict: Verdict
     trials: tuple[int, int]
     allowed: float
     status: Status
@@ -45,7 +49,7 @@ class Compared:
         """Return the sentence for people."""
         if self.ratio is None or self.low is None or self.high is None:
             return f"{self.name}: too few trials to compare {self.new} with {self.old}: cannot say"
-        figures = f"{_figure(self.ratio)} (95 % interval {_figure(self.low)} to {_figure(self.high)})"
+        figures = f"{_figure(self.ratio)} (95 % interval {_figure(self.low)} to {_figure(self.high)}, {self.verdict})"
         slower = f"slower by more than {self.allowed:.1%}" if self.allowed else "slower"
         verdict = {
             "slower": slower,
@@ -89,77 +93,63 @@ def status_of(low: float | None, high: float | None, allowed: float) -> Status:
     return "not slower" if low is not None and low >= limit else "cannot say"
 
 
-def _bounds(mean: float, error: float, freedom: float, family: int) -> tuple[float, float]:
-    reach = _quantile(freedom, family)
-    return ratio_of(mean - reach * error), ratio_of(mean + reach * error)
-
-
-def _quantile(freedom: float, family: int) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 1.0 - (1.0 - CONFIDENCE) / (2 * family)))
-
-
-def paired_interval(old: Floats, new: Floats, least: int, family: int) -> tuple[float, float, float] | None:
-    """Return ratio, low and high of new over old, paired by block; None below ``least`` pairs."""
-    difference = (new - old)[np.isfinite(new - old)]
-    if difference.size < max(2, least):
-        return None
-    error = float(difference.std(ddof=1) / math.sqrt(difference.size))
-    mean = float(difference.mean())
-    return ratio_of(mean), *_bounds(mean, error, difference.size - 1, family)
-
-
-def unpaired_interval(old: Floats, new: Floats, least: int, family: int) -> tuple[float, float, float] | None:
-    """Return ratio, low and high of new over old from different runs (Welch); None below ``least`` trials."""
-    one, other = old[np.isfinite(old)], new[np.isfinite(new)]
-    if min(one.size, other.size) < max(2, least):
-        return None
-    parts = [float(values.var(ddof=1)) / values.size for values in (one, other)]
-    mean, error = float(other.mean() - one.mean()), math.sqrt(sum(parts))
-    if error == 0:
-        return ratio_of(mean), ratio_of(mean), ratio_of(mean)
-    spread = sum(part**2 / (values.size - 1) for part, values in zip(parts, (one, other), strict=True))
-    return ratio_of(mean), *_bounds(mean, error, error**4 / spread, family)
-
-
-def _compared(
-    name: str, names: tuple[str, str], logs: tuple[Floats, Floats], metric: Metric,
-    found: tuple[float, float, float] | None, allowed: float,
-) -> Compared:  # fmt: skip
-    ratio, low, high = found or (None, None, None)
-    trials = (int(np.isfinite(logs[0]).sum()), int(np.isfinite(logs[1]).sum()))
-    return Compared(name, *names, metric.name, ratio, low, high, trials, allowed, status_of(low, high, allowed))
+def _counts(samples: Iterable[Samples], arms: Iterable[str], metric: Metric) -> tuple[int, int]:
+    old, new = (int(np.isfinite(_logs(one, arm, metric)).sum()) for one, arm in zip(samples, arms, strict=True))
+    return old, new
 
 
 def _logs(samples: Samples, arm: str, metric: Metric) -> Floats:
     return np.asarray(metric.sign * logs_of(samples.of(arm, metric.name)))
 
 
-def _of_environment(run: Run, name: str) -> dict[tuple[str, str], Arm]:
-    found = {(arm.workload, arm.engine): arm for arm in run.plan.arms if arm.environment == name}
+def _named(run: Run, name: str) -> list[Arm]:
+    """Return the arms that ``name`` means: an environment's, or the one arm whose whole name it is."""
+    found = [arm for arm in run.plan.arms if name in (arm.environment, arm.name)]
     if not found:
         known = {arm.environment for arm in run.plan.arms}
         raise InputError(f"run {run.name} has no environment {name!r}", remedy=suggestion(name, known))
     return found
 
 
-def compare_environments(run: Run, samples: Samples, old: str, new: str, allowed: float = 0.0) -> Comparison:
-    """Compare two environments of one run, paired by block, for every workload and engine they share.
+def _pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
+    """Return the arms of the two that share a workload and engine, or the two arms whose whole names these are."""
+    ones, others = _named(run, old), _named(run, new)
+    if (ones[0].name, others[0].name) == (old, new):
+        return [(ones[0], others[0])]
+    places = {group_of(arm, run.plan): arm for arm in others}
+    shared = [(arm, places[place]) for arm in ones if (place := group_of(arm, run.plan)) in places]
+    if not shared:
+        raise InputError(
+            f"{old} and {new} share no workload on one engine",
+            remedy=f"name two arms in full: {ones[0].name} {others[0].name}",
+        )
+    return shared
 
+
+def compare_environments(run: Run, samples: Samples, old: str, new: str, allowed: float = 0.0) -> Comparison:
+    """Compare two environments of one run for every workload and engine they share.
+
+    The answer is the effect of the report's table, or, where neither is the other's reference, what the table would
+    say were ``old`` the reference (``analysis.between``). ``old`` and ``new`` may be whole names of arms too.
     ``allowed`` is the slow-down that is accepted (0.03: 3 %). Raises InputError for an unknown environment.
     """
-    ones, others = _of_environment(run, old), _of_environment(run, new)
-    shared = [key for key in ones if key in others]
-    metrics = primary_metrics(run.plan, samples, run.workloads)
-    items = []
-    for workload, engine in shared:
-        metric = metrics[workload]
-        pair = (ones[workload, engine], others[workload, engine])
-        logs = (_logs(samples, pair[0].name, metric), _logs(samples, pair[1].name, metric))
-        found = paired_interval(*logs, run.plan.min_blocks, len(shared))
-        items.append(_compared(f"{workload}@{engine}", (old, new), logs, metric, found, allowed))
-    return Comparison(tuple(items))
+    pairs = _pairs(run, old, new)
+    analysis = estimate(run.plan, samples, workloads=run.workloads, environments=run.environments, metrics=())
+    items, cautions = [], []
+    for one, other in pairs:
+        effect = between(analysis, samples, one, other, run.environments)
+        trials = _counts((samples, samples), (one.name, other.name), analysis.primary[one.workload])
+        items.append(_item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed))
+        if Flag.UNEQUAL_WORK in effect.flags:
+            cautions.append(f"{other.name} did not do the work of {one.name}: {'; '.join(effect.notes)}")
+    return Comparison(tuple(items), tuple(cautions))
+
+
+def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float) -> Compared:
+    return Compared(
+        name, *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p, effect.verdict, trials, allowed,
+        status_of(effect.low, effect.high, allowed),
+    )  # fmt: skip
 
 
 def differences(old: Run, new: Run, samples: tuple[Samples, Samples]) -> tuple[str, ...]:
@@ -209,18 +199,27 @@ def compare_runs(
         )
     for name in environments:
         for run in runs:
-            _of_environment(run, name)
-    names = [arm for arm in runs[0].plan.arms if arm.name in samples[1].arms and not arm.is_control]
-    names = [arm for arm in names if not environments or arm.environment in environments]
-    if not names:
+            _named(run, name)
+    arms = [arm for arm in runs[0].plan.arms if arm.name in samples[1].arms and not arm.is_control]
+    arms = [arm for arm in arms if not environments or arm.environment in environments]
+    if not arms:
         raise InputError("the runs share no environment of one workload and engine", remedy="compare other runs")
     metrics = primary_metrics(runs[0].plan, samples[0], runs[0].workloads)
-    least = max(run.plan.min_blocks for run in runs)
-    items = []
-    for arm in names:
-        metric = metrics[arm.workload]
-        logs = (_logs(samples[0], arm.name, metric), _logs(samples[1], arm.name, metric))
-        found = unpaired_interval(*logs, least, len(names))
-        items.append(_compared(arm.name, (runs[0].name, runs[1].name), logs, metric, found, allowed))
+    items = [_across(arm, metrics[arm.workload], runs, samples, len(arms), allowed) for arm in arms]
     apart = "the runs were made at different times: what the machine did between them is not cancelled"
     return Comparison(tuple(items), (apart, *reasons))
+
+
+def _across(
+    arm: Arm, metric: Metric, runs: tuple[Run, Run], samples: tuple[Samples, Samples], family: int, allowed: float
+) -> Compared:
+    """Compare one arm of two runs: nothing pairs its trials."""
+    least = max(run.plan.min_blocks for run in runs)
+    means = [mean_of(_logs(one, arm.name, metric), least) for one in samples]
+    found = quotient(means[0], means[1], family) if means[0] and means[1] else None
+    ratio, low, high, p = (found.ratio, found.low, found.high, found.p) if found else (None, None, None, None)
+    return Compared(
+        arm.name, runs[0].name, runs[1].name, metric.name, ratio, low, high, p,
+        verdict_of(found.low, found.high, runs[1].plan.margin) if found else "undecided",
+        _counts(samples, (arm.name, arm.name), metric), allowed, status_of(low, high, allowed),
+    )  # fmt: skip

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 DRAWS = 100_000
-#: Draws for the running estimate: the critical value is then known to about 1 %.
-DRAWS_RUNNING = 4_000
 _SEED = 20_260_101
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 #: From here on digits are not written out.
@@ -105,19 +105,3 @@ def number(value: Any) -> float:
     except OverflowError:
         return math.nan
     return result if math.isfinite(result) else math.nan
-
-
-def primary_metric(workload: Mapping[str, Any] | None) -> Metric:
-    """Return the metric that a workload's verdict rests on.
-
-    ``workload`` is its entry in run.json: the built-in benchmark is judged by throughput, a user's own
-    command by the value it reports, in the direction its ``metric`` names (wall time, which is what counts where no
-    metric is named: lower is better).
-    """
-    if not workload or not workload.get("command"):
-        return THROUGHPUT
-    spec = workload.get("metric")
-    spec = spec if isinstance(spec, dict) else {}
-    if not spec or spec.get("wall"):
-        return replace(VALUE, label="wall time", unit="s", better="lower", show=show_seconds)
-    return replace(VALUE, better="lower" if spec.get("better") == "lower" else "higher")

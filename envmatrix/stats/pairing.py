@@ -53,6 +53,15 @@ def families(plan: Plan) -> list[Family]:
     return found
 
 
+def group_of(arm: Arm, plan: Plan) -> tuple[str, str]:
+    """Return the workload and engine of the table that an arm stands in: its reference's, on one engine.
+
+    So that a workload that changes the program stands beside the one it is compared with.
+    """
+    reference = next((other for other in plan.arms if other.name == arm.reference), arm)
+    return (reference.workload if reference.engine == arm.engine else arm.workload), arm.engine
+
+
 def logs_of(values: Floats) -> Floats:
     """Return logs, NaN where a number is missing or not positive."""
     with np.errstate(divide="ignore", invalid="ignore"):

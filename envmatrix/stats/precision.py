@@ -6,16 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from envmatrix.plan import Plan
-from envmatrix.stats.effects import Analysis, Effect, estimate
-from envmatrix.stats.maxt import DRAWS_RUNNING
+from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.effects import Effect
 from envmatrix.stats.samples import Samples, first_blocks
-
-
-def running_estimate(
-    plan: Plan, samples: Samples, workloads: Mapping[str, Mapping[str, Any]] | None = None
-) -> Analysis:
-    """Estimate the primary metric only, with fewer draws: cheap enough to be called after every block."""
-    return estimate(plan, samples, workloads=workloads, metrics=(), draws=DRAWS_RUNNING)
 
 
 def _hopeless(effect: Effect, most_blocks: int, min_blocks: int) -> bool:
@@ -45,9 +38,14 @@ def precise_enough(
     """
     last = len(samples.blocks)
     return last > CONFIRMATIONS and all(
-        narrow_enough(running_estimate(plan, first_blocks(samples, last - back), workloads), target, active)
-        for back in range(CONFIRMATIONS)
+        narrow_enough(_without(plan, samples, back, workloads), target, active) for back in range(CONFIRMATIONS)
     )
+
+
+def _without(plan: Plan, samples: Samples, back: int, workloads: Mapping[str, Mapping[str, Any]] | None) -> Analysis:
+    """Estimate the primary metrics from all blocks but the last ``back``."""
+    earlier = first_blocks(samples, len(samples.blocks) - back)
+    return estimate(plan, earlier, workloads=workloads, metrics=())
 
 
 def narrow_enough(analysis: Analysis, target: float, active: Collection[str] | None = None) -> bool:

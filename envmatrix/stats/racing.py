@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
-from envmatrix.stats.effects import CONFIDENCE, LEVEL, primary_metrics, verdict_of
+from envmatrix.stats.effects import CONFIDENCE, LEVEL, verdict_of
 from envmatrix.stats.equal_work import unequal_work
-from envmatrix.stats.maxt import DRAWS_RUNNING, critical_value, student_quantile
+from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.pairing import Family, families, logs_of, paired, ratio_of, reference_logs
+from envmatrix.stats.primary import primary_metrics
 from envmatrix.stats.samples import Samples, first_blocks
 
 Floats = NDArray[np.float64]
@@ -46,7 +47,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Race:
-    """Who runs in the next block, and the confidence ``levels`` that ``effects.estimate`` is to use.
+    """Who runs in the next block, and the confidence ``levels`` that ``analysis.estimate`` is to use.
 
     ``finished``: nobody is left, or the leader of every family is surely within the margin of the best.
     """
@@ -111,15 +112,10 @@ def _same(differences: Floats, family: Family, level: float, margin: float) -> N
         if blocks < 2:
             found.append(False)
             continue
-        critical = critical_value(int(blocks), len(family.arms), len(family.copies), level=level, draws=_draws(level))
+        critical = critical_value(int(blocks), len(family.arms), len(family.copies), level=level)
         reach = critical * spread / math.sqrt(blocks)
         found.append(verdict_of(ratio_of(mean - reach), ratio_of(mean + reach), margin) == "same")
     return np.array(found, dtype=np.bool_)
-
-
-def _draws(level: float) -> int:
-    """Return enough draws that a hundred lie beyond the critical value."""
-    return max(DRAWS_RUNNING, min(100_000, round(100 / (1.0 - level))))
 
 
 @dataclass(frozen=True)

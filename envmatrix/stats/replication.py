@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy import stats
-
-from envmatrix.stats.effects import Analysis, Effect
-from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.effects import Effect
+from envmatrix.stats.welch import mean_of_effect, quotient
 
 Answer = Literal["reproduced", "not reproduced", "undecided"]
-LEVEL = 0.95
 #: Two effects whose ratios surely differ by less than this count as the same.
 TOLERANCE = 0.05
 
@@ -37,9 +34,8 @@ class Replication:
 def compare(first: Analysis, second: Analysis, tolerance: float = TOLERANCE) -> tuple[Replication, ...]:
     """Compare the primary effects of two runs, the control left out.
 
-    With m effects, each interval of the difference holds at level 1 - 0.05/m (Bonferroni), so that all answers
-    hold together. Criterion: *reproduced* when the whole interval lies within 1/(1+tolerance)..(1+tolerance);
-    *not reproduced* when it excludes 1 and does not lie within; otherwise *undecided*.
+    The intervals of the differences hold together (Bonferroni). *Reproduced*: the whole interval lies within
+    1/(1+tolerance)..(1+tolerance). *Not reproduced*: it excludes 1 and does not lie within. Else *undecided*.
     """
     effects = [effect for effect in first.primary_effects() if not effect.is_control]
     return tuple(_compared(effect, second.find(effect.arm), len(effects), tolerance) for effect in effects)
@@ -54,27 +50,12 @@ def _compared(one: Effect, other: Effect | None, family: int, tolerance: float) 
 
 
 def difference(one: Effect, other: Effect, family: int = 1) -> tuple[float, float] | None:
-    """Return the interval of other/one as a ratio, or None below two complete blocks in either run.
-
-    Welch's interval: the runs were made on different machines, so their variances need not agree.
-    """
-    parts = [_mean_error(effect) for effect in (one, other)]
-    if parts[0] is None or parts[1] is None:
+    """Return the interval of other/one as a ratio, or None where one of the two has no interval."""
+    means = mean_of_effect(one), mean_of_effect(other)
+    if means[0] is None or means[1] is None:
         return None
-    (mean1, error1, blocks1), (mean2, error2, blocks2) = parts[0], parts[1]
-    variance = error1**2 + error2**2
-    if variance == 0:
-        ratio = ratio_of(mean2 - mean1)
-        return ratio, ratio
-    freedom = variance**2 / (error1**4 / (blocks1 - 1) + error2**4 / (blocks2 - 1))
-    reach = float(stats.t.ppf(1 - (1 - LEVEL) / (2 * max(1, family)), freedom)) * math.sqrt(variance)
-    return ratio_of(mean2 - mean1 - reach), ratio_of(mean2 - mean1 + reach)
-
-
-def _mean_error(effect: Effect) -> tuple[float, float, int] | None:
-    if effect.low is None or not effect.ratio or effect.spread is None or effect.blocks < 2:
-        return None
-    return math.log(effect.ratio), effect.spread / math.sqrt(effect.blocks), effect.blocks
+    found = quotient(means[0], means[1], max(1, family))
+    return found.low, found.high
 
 
 def answer_of(low: float | None, high: float | None, tolerance: float) -> Answer:

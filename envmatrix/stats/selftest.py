@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.effects import CONFIDENCE, LEVEL, Analysis
+from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.effects import CONFIDENCE, LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.pairing import log_ratios, paired
 from envmatrix.stats.samples import Samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from envmatrix.stats.effects import estimate
+from envmatrix.stats.analysis import estimate
 from envmatrix.stats.samples import read_samples
 from envmatrix.stats.selftest import FalseAlarms, relabelled_false_alarms, simulated_false_alarms
 from envmatrix.store import RunFolder

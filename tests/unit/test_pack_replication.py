@@ -12,7 +12,8 @@ from envmatrix.errors import InputError
 from envmatrix.images.cache import file_digest
 from envmatrix.pack.comparison import Difference, Reproduction, image_differences, run_differences
 from envmatrix.plan import Plan, make_arms
-from envmatrix.stats.effects import Analysis, Effect
+from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.effects import LEVEL, Effect
 from envmatrix.stats.replication import answer_of, compare, difference
 
 PLAN = Plan("d", make_arms(("a", "b"), ("w",), ("local",), "base"), 1, 2, 40, 0.03, 0.03, 60)
@@ -76,7 +77,7 @@ def test_identical_effects_are_called_different_no_more_often_than_promised():
             pair.append(effect(math.exp(logs.mean()), float(logs.std(ddof=1)), blocks))
         low, high = difference(*pair)
         wrong += low > 1 or high < 1
-    assert wrong / 2000 == pytest.approx(0.05, abs=0.015)
+    assert wrong / 2000 == pytest.approx(1 - LEVEL, abs=0.012)
 
 
 def test_directions_are_compared_only_where_both_runs_have_one():

@@ -9,8 +9,10 @@ import pytest
 from scipy import stats as scipy_stats
 
 from envmatrix.errors import ExitCode, InputError
-from envmatrix.stats.comparison import compare_environments, compare_runs, status_of, unpaired_interval
+from envmatrix.stats.comparison import compare_environments, compare_runs, status_of
+from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.samples import read_samples
+from envmatrix.stats.welch import mean_of, quotient
 from tests.synthetic import Machine, make_plan, write_run
 
 PLAN = make_plan(("torch-2.6", "torch-2.13"))
@@ -50,7 +52,16 @@ def test_a_gate_fails_only_when_the_interval_says_so(tmp_path, speed, noise, cod
 
 def test_too_few_blocks_cannot_say(tmp_path):
     found = between(made(tmp_path, "run", {"torch-2.13": 0.5}, blocks=2))
-    assert (found.items[0].ratio, found.exit_code) == (None, ExitCode.FINE)
+    item = found.items[0]
+    assert item.ratio == pytest.approx(0.5, rel=0.1)
+    assert (item.low, item.high, item.p, item.status, found.exit_code) == (
+        None,
+        None,
+        None,
+        "cannot say",
+        ExitCode.FINE,
+    )
+    assert "too few trials" in found.lines()[0]
 
 
 def test_an_unknown_environment_is_named_with_the_nearest_known(tmp_path):
@@ -58,12 +69,17 @@ def test_an_unknown_environment_is_named_with_the_nearest_known(tmp_path):
         between(made(tmp_path, "run", {}), new="torch-2.12")
 
 
-def test_runs_are_compared_with_welchs_interval(tmp_path):
+def test_runs_are_compared_with_welchs_interval():
     chance = np.random.default_rng(1)
     one, other = chance.normal(0, 0.02, 8), chance.normal(0.1, 0.05, 12)
-    expected = scipy_stats.ttest_ind(other, one, equal_var=False).confidence_interval(0.95)
-    found = unpaired_interval(one, other, 2, 1)
-    assert np.log(found[1:]) == pytest.approx([expected.low, expected.high])
+    expected = scipy_stats.ttest_ind(other, one, equal_var=False)
+    interval = expected.confidence_interval(LEVEL)
+    found = quotient(mean_of(one, 2), mean_of(other, 2))
+    assert np.log([found.low, found.high]) == pytest.approx([interval.low, interval.high])
+    assert found.p == pytest.approx(expected.pvalue * 0.05 / (1 - LEVEL))
+    many = quotient(mean_of(one, 2), mean_of(other, 2), 5)
+    expected = scipy_stats.ttest_ind(other, one, equal_var=False).confidence_interval(1 - (1 - LEVEL) / 5)
+    assert np.log([many.low, many.high]) == pytest.approx([expected.low, expected.high])
 
 
 def test_a_slower_second_run_is_found_and_says_that_nothing_pairs_the_two(tmp_path):

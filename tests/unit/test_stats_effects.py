@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from envmatrix.plan import Arm
-from envmatrix.stats.effects import LEVEL, Flag, estimate, verdict_of
+from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effects import LEVEL, Flag, verdict_of
 from envmatrix.stats.maxt import adjusted_p, critical_value, null_maxima
-from envmatrix.stats.metrics import MEMORY, THROUGHPUT, primary_metric
+from envmatrix.stats.metrics import MEMORY, THROUGHPUT
 from envmatrix.stats.pairing import log_ratios, paired
-from envmatrix.stats.precision import narrow_enough, precise_enough, running_estimate
+from envmatrix.stats.precision import narrow_enough, precise_enough
+from envmatrix.stats.primary import primary_metric
 from envmatrix.stats.samples import fold
 from envmatrix.store import Trial
 from envmatrix.trials.external import metric_arguments
@@ -271,8 +273,8 @@ def test_all_intervals_of_a_run_cover_the_truth_together_in_95_of_100_runs():
 def test_narrow_enough_waits_for_the_widest_interval_and_not_for_arms_that_never_work():
     plan = make_plan(("good", "broken"))
     machine = Machine({}, noise=0.01, outcome={"broken": "failed"})
-    few = running_estimate(plan, fold(plan, make_trials(plan, machine, 3)))
-    many = running_estimate(plan, fold(plan, make_trials(plan, machine, 12)))
+    few = estimate(plan, fold(plan, make_trials(plan, machine, 3)), metrics=())
+    many = estimate(plan, fold(plan, make_trials(plan, machine, 12)), metrics=())
     assert not narrow_enough(few, 0.5)
     assert narrow_enough(many, 0.03)
     assert not narrow_enough(many, max(e.half_width for e in many.effects if e.low) * 0.99)

@@ -1,4 +1,4 @@
-"""Racing and the pilot."""
+"""Racing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 
-from envmatrix.stats.pilot import choose_length
 from envmatrix.stats.racing import looks, next_arms, surely_not_best
 from envmatrix.stats.samples import fold
 from tests.synthetic import Machine, make_plan, make_trials
@@ -75,26 +74,3 @@ def test_an_equal_rival_is_hardly_ever_surely_better():
     chance = np.random.default_rng(1)
     lost = [surely_not_best(chance.normal(0, 0.03, (1, 8)), chance.normal(0, 0.03, (5, 8)), 5)[0] for _ in range(2000)]
     assert np.mean(lost) < 0.05
-
-
-def made_trials(within, between, steps=400, trials=40, seed=2):
-    chance = np.random.default_rng(seed)
-    return [np.exp(np.log(0.02) + chance.normal(0, between) + chance.normal(0, within, steps)) for _ in range(trials)]
-
-
-def test_the_pilots_length_is_the_formulas_optimum():
-    length = choose_length(made_trials(within=0.3, between=0.05), overhead_s=4.0)
-    expected = np.sqrt(4.0 / 0.02 * 0.3**2 / 0.05**2)
-    assert length.steps == pytest.approx(expected, rel=0.3)
-
-
-def test_noisier_trials_ask_for_shorter_ones_and_dearer_starts_for_longer_ones():
-    calm, rough = (choose_length(made_trials(0.3, between), 4.0).steps for between in (0.02, 0.2))
-    dear = choose_length(made_trials(0.3, 0.2), 40.0).steps
-    assert rough < calm
-    assert rough < dear
-
-
-@pytest.mark.parametrize("trials", [[], [[0.1] * 400], [[0.1] * 5] * 9, [[0.0] * 400] * 9])
-def test_a_pilot_that_is_too_small_says_so(trials):
-    assert choose_length(trials, 4.0).steps is None

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from envmatrix.errors import StoreError
-from envmatrix.stats.effects import Flag, estimate
+from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effects import Flag
 from envmatrix.stats.samples import fold, read_samples
 from envmatrix.stats.selftest import rate_of, relabelled_false_alarms, simulated_false_alarms
 from envmatrix.store import Trial

@@ -1,0 +1,194 @@
+"""The one estimator: every effect of a run, and any two arms of it, from paired log ratios over blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from envmatrix.plan import Arm, Plan
+from envmatrix.stats.effects import LEVEL, Effect, Flag, Verdict, claim
+from envmatrix.stats.equal_work import unequal_work
+from envmatrix.stats.metrics import METRICS, Metric
+from envmatrix.stats.pairing import Family, families, log_ratios, paired, ratio_of
+from envmatrix.stats.primary import primary_metrics
+from envmatrix.stats.racing import Race, next_arms
+from envmatrix.stats.samples import Samples
+
+_OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """All effects of a run, in the order of the plan, metric by metric; ``race`` where the run raced."""
+
+    plan: Plan
+    effects: tuple[Effect, ...]
+    primary: Mapping[str, Metric] = field(default_factory=dict)
+    race: Race | None = None
+
+    def primary_effects(self) -> tuple[Effect, ...]:
+        """Return the effects that verdicts rest on: one for every arm that has a reference."""
+        return tuple(effect for effect in self.effects if effect.primary)
+
+    def find(self, arm: str, metric: str | None = None) -> Effect | None:
+        """Return the effect of an arm in a metric (None: its primary one), if there is one."""
+        for effect in self.effects:
+            if effect.arm == arm and (effect.primary if metric is None else effect.metric == metric):
+                return effect
+        return None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What effects are estimated from. ``levels``: the confidence of arms that are given at more than LEVEL."""
+
+    plan: Plan
+    samples: Samples
+    environments: Mapping[str, Mapping[str, Any]]
+    levels: Mapping[str, float]
+
+
+def estimate(
+    plan: Plan,
+    samples: Samples,
+    *,
+    workloads: Mapping[str, Mapping[str, Any]] | None = None,
+    environments: Mapping[str, Mapping[str, Any]] | None = None,
+    metrics: Sequence[str] | None = None,
+) -> Analysis:
+    """Estimate every arm's effect against its reference.
+
+    ``workloads`` and ``environments`` are run.json's entries (they name the primary metric and what changes
+    numerics); ``metrics`` the secondary metrics to report (None: all), the primary one always comes first.
+    Each (family, metric) has intervals that hold simultaneously with 95 % confidence. Where the run raced, an
+    arm that left early has the interval that its early verdict allows (see ``racing``).
+    """
+    primary = primary_metrics(plan, samples, workloads or {})
+    wanted = [METRICS[name] for name in (METRICS if metrics is None else metrics)]
+    race = next_arms(plan, samples, workloads) if plan.race else None
+    run = _Run(plan, samples, environments or {}, race.levels if race else {})
+    effects: list[Effect] = []
+    for family in families(plan):
+        work = {arm.name: unequal_work(samples, arm, plan) for arm in family.arms}
+        first = primary[family.arms[0].workload]
+        for metric in (first, *(m for m in wanted if m.name != first.name)):
+            effects += [
+                replace(_annotated(effect, arm, work[arm.name], run), primary=metric is first)
+                for arm, effect in zip(family.arms, _family_effects(family, metric, run), strict=True)
+                if effect.ratio is not None or metric is first
+            ]
+    order = {arm.name: index for index, arm in enumerate(plan.arms)}
+    return Analysis(plan, tuple(sorted(effects, key=lambda effect: order[effect.arm])), primary, race)
+
+
+def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
+    samples = run.samples
+    index = {name: position for position, name in enumerate(samples.arms)}
+    table = samples.table[metric.name]
+    at = [index[arm.name] for arm in family.arms]
+    differences = log_ratios(table[at], table[[index[name] for name in family.copies]], metric)
+    tried = samples.attempted[at] & samples.attempted[index[family.reference]]
+    numbers = paired(differences)
+    among = (max(1, int((numbers.blocks > 0).sum())), len(family.copies))
+    incomplete = (tried & ~np.isfinite(differences)).sum(axis=1)
+    rows = zip(family.arms, numbers.blocks, numbers.mean, numbers.spread, incomplete, strict=True)
+    return [
+        replace(
+            _effect(arm, int(blocks), float(mean), float(spread), among, run),
+            metric=metric.name,
+            incomplete=int(lacking),
+        )
+        for arm, blocks, mean, spread, lacking in rows
+    ]
+
+
+def _effect(arm: Arm, blocks: int, mean: float, spread: float, among: tuple[int, int], run: _Run) -> Effect:
+    """Return the effect of a mean; ``among``: how many comparisons share the reference, and its copies."""
+    found = Effect(
+        workload=arm.workload, environment=arm.environment, engine=arm.engine, reference=arm.reference or "",
+        metric="", ratio=ratio_of(mean) if blocks else None, low=None, high=None, p=None, verdict="undecided",
+        blocks=blocks, arm=arm.name, spread=spread if math.isfinite(spread) else None,
+    )  # fmt: skip
+    needed = max(2, run.plan.min_blocks)
+    if blocks < needed:
+        return replace(found, missing=needed - blocks)
+    said = claim(mean, spread, blocks, *among, run.levels.get(arm.name, LEVEL), run.plan.margin)
+    return replace(found, low=said.low, high=said.high, p=said.p, verdict=said.verdict)
+
+
+def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run) -> Effect:
+    facts = run.samples.facts[arm.name]
+    outcomes = facts.outcomes
+    found = {
+        Flag.UNEQUAL_WORK: bool(work),
+        Flag.CHANGES_NUMERICS: bool((run.environments.get(arm.runs) or {}).get("changes_numerics")),
+        Flag.STAND_IN: facts.stand_in > 0,
+        Flag.TOO_FEW_BLOCKS: effect.missing > 0,
+        Flag.FAILED: outcomes["failed"] + outcomes["timed_out"] > 0,
+        Flag.INVALID: outcomes["invalid"] > 0,
+        Flag.INCOMPLETE: effect.incomplete > 0,
+    }
+    return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
+
+
+def between(
+    analysis: Analysis,
+    samples: Samples,
+    old: Arm,
+    new: Arm,
+    environments: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Effect:
+    """Return the effect of ``new`` over ``old``, two arms of one run.
+
+    Where one is the other's reference this is the effect of the table, turned round if need be. Otherwise it is
+    what the table would say were ``old`` the reference of its family: as many comparisons, so that the interval
+    holds for whichever two arms were picked after looking at the table.
+    """
+    known = analysis.find(new.name) if new.reference == old.name else None
+    turned = analysis.find(old.name) if old.reference == new.name else None
+    if known:
+        return known
+    return inverted(turned, old, new) if turned else _contrast(analysis, samples, old, new, environments or {})
+
+
+def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:
+    """Return the effect of ``old`` over its reference ``new`` turned round: of ``new`` over ``old``."""
+    ratio, low, high = (None if value is None else 1.0 / value for value in (effect.ratio, effect.high, effect.low))
+    return replace(
+        effect, environment=new.environment, workload=new.workload, engine=new.engine, arm=new.name,
+        reference=old.name, ratio=ratio, low=low, high=high, verdict=_OPPOSITE.get(effect.verdict, effect.verdict),
+    )  # fmt: skip
+
+
+def _contrast(
+    analysis: Analysis, samples: Samples, old: Arm, new: Arm, environments: Mapping[str, Mapping[str, Any]]
+) -> Effect:
+    plan = analysis.plan
+    family = rebased(plan, old, new)
+    levels = analysis.race.levels if analysis.race else {}
+    surest = max(levels.get(arm.name, LEVEL) for arm in (old, new))
+    run = _Run(plan, samples, environments, {new.name: surest})
+    at = next(position for position, arm in enumerate(family.arms) if arm.name == new.name)
+    effect = _family_effects(family, analysis.primary[old.workload], run)[at]
+    arm = family.arms[at]
+    return replace(_annotated(effect, arm, unequal_work(samples, arm, plan), run), primary=True)
+
+
+def rebased(plan: Plan, old: Arm, new: Arm) -> Family:
+    """Return the family that holds both arms as it were with ``old`` as its reference, the control left out.
+
+    Two arms that share no reference make a family of their own.
+    """
+    names = {name for family in families(plan) if {old.name, new.name} <= (own := members(family)) for name in own}
+    arms = [arm for arm in plan.arms if arm.name in names and not arm.is_control and arm.name != old.name]
+    arms += [] if new in arms else [new]
+    return Family(old.name, (old.name,), tuple(replace(arm, reference=old.name) for arm in arms))
+
+
+def members(family: Family) -> set[str]:
+    """Return the names of all arms of a family, its reference and the copies of that among them."""
+    return {family.reference, *family.copies, *(arm.name for arm in family.arms)}

@@ -1,0 +1,41 @@
+"""Which metric a workload's verdicts rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from envmatrix.plan import Plan
+from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, Metric, show_seconds
+from envmatrix.stats.samples import Samples
+
+
+def primary_metric(workload: Mapping[str, Any] | None) -> Metric:
+    """Return the metric that a workload's verdict rests on.
+
+    ``workload`` is its entry in run.json: the built-in benchmark is judged by throughput, a user's own
+    command by the value it reports, in the direction its ``metric`` names (wall time, which is what counts where no
+    metric is named: lower is better).
+    """
+    if not workload or not workload.get("command"):
+        return THROUGHPUT
+    spec = workload.get("metric")
+    spec = spec if isinstance(spec, dict) else {}
+    if not spec or spec.get("wall"):
+        return replace(VALUE, label="wall time", unit="s", better="lower", show=show_seconds)
+    return replace(VALUE, better="lower" if spec.get("better") == "lower" else "higher")
+
+
+def primary_metrics(plan: Plan, samples: Samples, workloads: Mapping[str, Any]) -> dict[str, Metric]:
+    """Return each workload's primary metric; a run without workload entries is judged by what it measured."""
+    chosen: dict[str, Metric] = {}
+    for arm in plan.arms:
+        metric = primary_metric(workloads.get(arm.workload))
+        has_value = np.isfinite(samples.of(arm.name, "value")).any()
+        if arm.workload not in workloads and has_value:
+            metric = METRICS["value"]
+        chosen[arm.workload] = chosen.get(arm.workload, metric)
+    return chosen

@@ -1,0 +1,63 @@
+"""Two independent means of logs: what one is over the other, with Welch's interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+from envmatrix.stats.effects import LEVEL, Effect, promised_p
+from envmatrix.stats.pairing import ratio_of
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean of ``count`` logs with its standard error."""
+
+    mean: float
+    error: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """A ratio with its interval, and the p that it is 1."""
+
+    ratio: float
+    low: float
+    high: float
+    p: float
+
+
+def mean_of(logs: NDArray[np.float64], least: int) -> Mean | None:
+    """Return the mean of the logs that are there, None below ``least`` of them."""
+    there = logs[np.isfinite(logs)]
+    if there.size < max(2, least):
+        return None
+    return Mean(float(there.mean()), float(there.std(ddof=1) / math.sqrt(there.size)), there.size)
+
+
+def mean_of_effect(effect: Effect) -> Mean | None:
+    """Return the mean log ratio behind an effect, None where there were too few blocks for an interval."""
+    if effect.low is None or not effect.ratio or effect.spread is None or effect.blocks < 2:
+        return None
+    return Mean(math.log(effect.ratio), effect.spread / math.sqrt(effect.blocks), effect.blocks)
+
+
+def quotient(old: Mean, new: Mean, comparisons: int = 1) -> Quotient:
+    """Return new over old; the intervals of ``comparisons`` such hold together (Bonferroni), at ``LEVEL``.
+
+    Welch's, as the two were made at different times or on different machines, and their variances need not agree.
+    Written out because scipy gives an interval for samples only, and of an effect there are mean and spread.
+    """
+    mean, variance = new.mean - old.mean, old.error**2 + new.error**2
+    if variance == 0:
+        return Quotient(ratio_of(mean), ratio_of(mean), ratio_of(mean), 0.0 if mean else 1.0)
+    freedom = variance**2 / sum(part.error**4 / (part.count - 1) for part in (old, new))
+    error = math.sqrt(variance)
+    reach = float(stdtrit(freedom, 1.0 - (1.0 - LEVEL) / (2 * comparisons))) * error
+    p = promised_p(2.0 * comparisons * float(stdtr(freedom, -abs(mean) / error)))
+    return Quotient(ratio_of(mean), ratio_of(mean - reach), ratio_of(mean + reach), p)

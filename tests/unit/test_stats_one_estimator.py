@@ -1,0 +1,192 @@
+"""Table, compare, reproduce, history, live progress and figures say the same of one run."""
+
+from __future__ import annotations
+
+import html
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envmatrix.errors import InputError
+from envmatrix.report import summarise, write_reports
+from envmatrix.report.attributed import bars_of
+from envmatrix.report.forest import forest
+from envmatrix.report.formatting import bounds, interval, ratio
+from envmatrix.report.heat import heat_map
+from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.stats.analysis import between, estimate
+from envmatrix.stats.comparison import compare_environments
+from envmatrix.stats.history import read_history
+from envmatrix.stats.replication import compare
+from envmatrix.stats.samples import first_blocks, read_trials
+from envmatrix.store import RunFolder
+from tests.synthetic import Machine, make_plan, write_run
+
+RESULTS = Path(__file__).parents[2] / "results"
+REFERENCES = sorted(path.name for path in RESULTS.glob("reference-*"))
+
+
+@pytest.fixture(scope="module", params=[*REFERENCES, "raced"])
+def folder(request, tmp_path_factory):
+    """Every committed reference run, and a made-up one that raced."""
+    if request.param != "raced":
+        return RunFolder(RESULTS / request.param)
+    plan = make_plan(("best", "worst", "twin"), race=True)
+    machine = Machine({"best": 1.3, "worst": 0.8}, noise=0.01)
+    return write_run(tmp_path_factory.mktemp("runs") / "raced", plan, machine, 20)
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    return summarise(folder)
+
+
+def said(item):
+    return (item.ratio, item.low, item.high, item.p, item.verdict)
+
+
+def arms_of(summary):
+    return {arm.name: arm for arm in summary.plan.arms}
+
+
+def test_compare_says_of_every_pair_what_the_table_says(whole):
+    arms = arms_of(whole)
+    for effect in whole.analysis.primary_effects():
+        found = compare_environments(whole.run, whole.samples, effect.reference, effect.arm)
+        assert [said(item) for item in found.items] == [said(effect)]
+        old, new = arms[effect.reference].environment, effect.environment
+        if old != new:
+            items = compare_environments(whole.run, whole.samples, old, new).items
+            assert said(effect) in [said(item) for item in items]
+
+
+def test_compare_turned_round_is_the_tables_effect_turned_round(whole):
+    opposite = {"faster": "slower", "slower": "faster"}
+    for effect in whole.analysis.primary_effects():
+        item = compare_environments(whole.run, whole.samples, effect.arm, effect.reference).items[0]
+        assert (item.ratio, item.low, item.high) == pytest.approx((1 / effect.ratio, 1 / effect.high, 1 / effect.low))
+        assert (item.p, item.verdict) == (effect.p, opposite.get(effect.verdict, effect.verdict))
+
+
+def test_two_environments_are_as_far_apart_as_their_effects_in_the_table(whole):
+    """Of complete blocks: the ratio of two arms is the quotient of their ratios to the shared reference."""
+    for group in whole.groups:
+        rows = [row for row in group.rows if row.effect and row.effect.blocks == len(whole.samples.blocks)]
+        for one, other in itertools.permutations(rows, 2):
+            if one.effect.reference == other.effect.reference:
+                found = between(whole.analysis, whole.samples, one.arm, other.arm)
+                assert found.ratio == pytest.approx(other.effect.ratio / one.effect.ratio)
+                assert found.low <= found.ratio <= found.high
+
+
+def test_reproduce_compares_the_tables_effects(whole):
+    run = whole.run
+    analysis = estimate(run.plan, whole.samples, workloads=run.workloads, environments=run.environments, metrics=())
+    for item in compare(analysis, analysis):
+        assert item.first == item.second == whole.analysis.find(item.arm)
+
+
+def test_the_estimate_while_a_run_is_going_is_the_tables(folder, whole):
+    live = RunningEstimate(whole.plan, whole.run.workloads)
+    for trial in read_trials(folder):
+        live.add(trial)
+    for effect in live.analysis.primary_effects():
+        assert said(effect) == said(whole.analysis.find(effect.arm))
+
+
+def test_history_shows_the_tables_effects(whole, tmp_path):
+    folder = RunFolder(tmp_path / "copy")
+    folder.create(whole.run)
+    write_reports(folder, whole)
+    points = {(s.workload, s.engine, s.environment): s.points[-1] for s in read_history(tmp_path).series}
+    for group in whole.groups:
+        for row in group.all_rows:
+            if row.effect:
+                point = points[group.workload, group.engine, row.arm.environment]
+                assert (point.ratio, point.low, point.high) == (row.effect.ratio, row.effect.low, row.effect.high)
+
+
+def test_the_figures_numbers_are_the_tables(whole):
+    for group in whole.groups:
+        drawn = html.unescape(forest(group))
+        for row in group.all_rows:
+            if row.effect and row is not group.baseline:
+                assert f"{ratio(row.effect.ratio)} ({interval(row.effect)})" in drawn
+    heat = heat_map(whole)
+    shown = [effect for _, effects in heat.rows for effect in effects if effect] if heat else []
+    assert all(effect is whole.analysis.find(effect.arm) for effect in shown)
+    for item in whole.attributions:
+        total = bars_of(item)[-1][1]
+        effect = whole.analysis.find(f"{item.best}:{item.workload}@{item.engine}")
+        assert (ratio(total.ratio), bounds(total.low, total.high)) == (ratio(effect.ratio), interval(effect))
+
+
+PLAIN = make_plan(("a", "b", "c"))
+
+
+def pair(plan, blocks, speed, seed, tmp_path):
+    folder = write_run(tmp_path / f"run-{seed}", plan, Machine(speed, noise=0.03), blocks, seed)
+    return summarise(folder)
+
+
+def test_a_pair_without_the_reference_has_the_interval_of_a_table_whose_reference_is_the_older_one(tmp_path):
+    found = pair(PLAIN, 10, {"a": 1.1}, 3, tmp_path)
+    arms = arms_of(found)
+    bare = [arm for arm in PLAIN.arms if not arm.is_control]
+    rebased = make_plan(
+        (), arms=tuple(replace(a, reference=None if a.environment == "a" else "a:cnn@local") for a in bare)
+    )
+    keep = [found.samples.arms.index(arm.name) for arm in bare]
+    table = {name: values[keep] for name, values in found.samples.table.items()}
+    names, attempted = tuple(arm.name for arm in bare), found.samples.attempted[keep]
+    samples = replace(found.samples, arms=names, table=table, attempted=attempted)
+    expected = estimate(rebased, samples, metrics=())
+    for name in ("b", "c"):
+        pair_of = between(found.analysis, found.samples, arms["a:cnn@local"], arms[f"{name}:cnn@local"])
+        assert said(pair_of) == pytest.approx(said(expected.find(f"{name}:cnn@local")))
+
+
+def test_a_pair_without_the_reference_turns_round(tmp_path):
+    found = pair(PLAIN, 10, {"a": 1.3}, 4, tmp_path)
+    arms = arms_of(found)
+    one, other = arms["a:cnn@local"], arms["b:cnn@local"]
+    there = between(found.analysis, found.samples, one, other)
+    back = between(found.analysis, found.samples, other, one)
+    assert (back.ratio, back.low, back.high) == pytest.approx((1 / there.ratio, 1 / there.high, 1 / there.low))
+    assert (there.verdict, back.verdict) == ("slower", "faster")
+
+
+def test_unequal_work_is_told_where_two_environments_are_compared(tmp_path):
+    machine = Machine({"a": 2.0}, noise=0.01, loss={"a": 5.0})
+    found = summarise(write_run(tmp_path / "run", PLAIN, machine, 8))
+    for old in ("baseline", "b"):
+        assert any(
+            "did not do the work" in text for text in compare_environments(found.run, found.samples, old, "a").cautions
+        )
+
+
+def test_environments_that_meet_nowhere_are_an_error_and_no_empty_answer(tmp_path):
+    found = pair(make_plan(("a",), engines=("local", "docker")), 8, {}, 5, tmp_path)
+    arms = tuple(arm for arm in found.plan.arms if (arm.environment, arm.engine) != ("a", "local"))
+    arms = tuple(arm for arm in arms if (arm.environment, arm.engine) != ("baseline", "docker"))
+    run = replace(found.run, plan=make_plan((), arms=arms))
+    with pytest.raises(InputError, match="share no workload on one engine"):
+        compare_environments(run, found.samples, "baseline", "a")
+
+
+def test_a_run_is_precise_enough_by_the_intervals_of_its_table(tmp_path):
+    """No block ends a run whose table would then have an interval wider than the target."""
+    from envmatrix.stats.precision import precise_enough
+
+    plan = make_plan(("a", "b"), race=True, max_blocks=30)
+    folder = write_run(tmp_path / "run", plan, Machine({"a": 1.2}, noise=0.03), 30, 6)
+    samples = summarise(folder).samples
+    ends = [n for n in range(6, 31) if precise_enough(plan, first_blocks(samples, n), 0.04)]
+    assert ends
+    for count in ends:
+        effects = estimate(plan, first_blocks(samples, count), metrics=()).primary_effects()
+        assert max(effect.half_width for effect in effects) <= 0.04
+        assert np.isfinite([effect.high for effect in effects]).all()
