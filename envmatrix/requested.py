@@ -46,8 +46,8 @@ def _known(kind: str, words: list[str], known: Any) -> None:
 
 
 def requested_engines(design: Design, arguments: argparse.Namespace, say: Say) -> tuple[str, ...]:
-    """Return the names of the engines to use: those named (comma-separated), else the design's."""
-    named = tuple(arguments.engine.split(",")) if getattr(arguments, "engine", None) else design.engines
+    """Return the names of the engines to use: those named, else the design's."""
+    named = tuple(arguments.engine or design.engines)
     found = tuple(choose_engine(say) if name == "auto" else name for name in named)
     _known("engine", list(found), ENGINES)
     return tuple(dict.fromkeys(found))

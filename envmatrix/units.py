@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?\s*")
 _SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?\Z", re.IGNORECASE)
 
 
-def parse_percent(value: Any) -> Any:
+def parse_percent(value: object) -> float:
     """Turn '3%' or '0.03' into 0.03; anything outside 0..100 % is refused."""
     text = str(value).strip()
     try:
@@ -24,19 +24,19 @@ def parse_percent(value: Any) -> Any:
     return number
 
 
-def parse_duration(value: Any) -> Any:
-    """Turn '90', '90s', '5m', '1.5h' or '9m30s' into seconds."""
-    text = str(value).strip()
+def parse_duration(value: object) -> float:
+    """Turn 90, '90', '90s', '5m', '1.5h' or '9m30s' into seconds."""
+    text = f"{value:f}" if isinstance(value, float) else str(value).strip()
     parts = _DURATION.findall(text) if not _DURATION.sub("", text) else []
     plain = len(parts) > 1 and any(not unit for _, unit in parts)  # '9 30' could mean anything
     seconds = sum(float(number) * _SECONDS[unit or None] for number, unit in parts)
-    if plain or seconds <= 0:
+    if plain or not 0 < seconds < math.inf:
         msg = f"{value!r} is no duration, such as 30s, 5m, 9m30s or 2h"
         raise ValueError(msg)
     return seconds
 
 
-def parse_bytes(value: Any) -> Any:
+def parse_bytes(value: object) -> int:
     """Turn '512MiB', '8G' or '1000000' into bytes (K, M, G, T are powers of 1024)."""
     match = _BYTES.match(str(value).strip())
     unit = ((match[2] if match else None) or "B").upper()[0]

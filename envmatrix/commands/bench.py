@@ -6,8 +6,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
-from envmatrix.commands.plan import add_design
+from envmatrix.commands.grammar import Parser
 from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -19,42 +20,18 @@ if TYPE_CHECKING:
     from envmatrix.trials.experiment import Experiment
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("design_name", nargs="?", metavar="DESIGN", help="the design (default: default)")
-    add_design(parser)
+    shared.add_design(parser)
     parser.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
-    common.add_results(parser)
-    add_launcher(parser)
+    shared.add_results(parser)
+    shared.add_launcher(parser)
     parser.add_argument("--dry-run", action="store_true", help="with slurm: print the first scripts, submit nothing")
-    add_output(parser)
-
-
-def add_launcher(parser: argparse.ArgumentParser) -> None:
-    """Add where trials run, and what is asked of Slurm."""
-    parser.add_argument(
-        "--launcher", choices=("here", "slurm"), default="here", help="where trials run (default: here)"
+    shared.add_answer(parser)
+    parser.examples(
+        "envmatrix bench quick --budget 10m",
+        "envmatrix bench --environments tcmalloc,intel-omp --engine docker --name containers",
     )
-    add_slurm(parser)
-
-
-def add_slurm(parser: argparse.ArgumentParser) -> None:
-    """Add what a run asks of Slurm; each lies over the design's `slurm:` part."""
-    group = parser.add_argument_group("with --launcher slurm")
-    group.add_argument("--nodes", metavar="N", help="how many nodes work at once, each on a block of its own")
-    group.add_argument("--partition", metavar="NAME", help="partition (default: the cluster's)")
-    group.add_argument("--account", metavar="NAME", help="account to charge")
-    group.add_argument("--constraint", metavar="FEATURE", help="features that the nodes must have")
-    group.add_argument("--nodelist", nargs="+", metavar="NODE", help="nodes by name; blocks go round them")
-    group.add_argument("--time", metavar="TIME", help="time limit of one block, such as 2h")
-    group.add_argument("--gpus", metavar="N", help="GPUs of a node, such as 2 or a100:2")
-    group.add_argument("--modules", nargs="+", metavar="NAME", help="modules to load on the nodes")
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add what is printed at the end."""
-    common.add_json(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,7 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.requested import requested_design, requested_engines
     from envmatrix.trials.experiment import begin
 
-    arguments.design = arguments.design_name or arguments.design
     matrix = common.load_matrix(arguments)
     design = requested_design(matrix, arguments)
     engines = requested_engines(design, arguments, common.say_to_stderr)

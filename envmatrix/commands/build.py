@@ -5,21 +5,33 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
-from envmatrix.errors import ExitCode
+from envmatrix.commands.grammar import Parser, one_name
+from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from envmatrix.engines.base import Engine
-    from envmatrix.matrix import Matrix
+    from envmatrix.matrix import Design, Matrix
     from envmatrix.plan.environment import Environment
 
+#: Before a word that names a design and an environment.
+_DESIGN = "design:"
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("environments", nargs="*", metavar="ENV", help="named environments (default: the design's)")
-    parser.add_argument("--design", default="default", metavar="NAME", help="whose environments (default: default)")
-    common.add_matrix(parser)
-    common.add_engine(parser, "local")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        type=one_name,
+        metavar="NAME",
+        help="a design, or environments; design:NAME where an environment has that name too (default: default)",
+    )
+    parser.formerly("--design", "the design as a word of its own: `envmatrix build DESIGN`")
+    shared.add_matrix(parser)
+    shared.add_engine(parser)
+    parser.examples("envmatrix build quick", "envmatrix build tcmalloc intel-omp --engine apptainer")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,7 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.plan.environment import all_libraries, resolve
     from envmatrix.trials.experiment import (
         design_environments,
-        find_design,
         open_engines,
         places_of,
         prepare_images,
@@ -40,14 +51,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     matrix = common.load_matrix(arguments)
     facts = this_host().facts()
-    if arguments.environments:
-        chosen = {name: resolve(matrix, name, facts) for name in arguments.environments}
+    design = _design(matrix, arguments.names)
+    if design:
+        chosen = design_environments(matrix, design, facts)
     else:
-        chosen = design_environments(matrix, find_design(matrix, arguments.design), facts)
+        chosen = {name: resolve(matrix, name, facts) for name in arguments.names}
     places = places_of(Path(matrix.path), snapshot_bench()[1])
     name = choose_engine(common.say_to_stderr) if arguments.engine == "auto" else arguments.engine
     engines = open_engines([name], places)
-    if arguments.environments and name in ("docker", "apptainer"):
+    if not design and name in ("docker", "apptainer"):
         return _build_named(matrix, list(chosen.values()), engines[name])
     ready, missing = prepare_images(chosen, engines, all_libraries(matrix), common.say_to_stderr)
     for (image, engine), prepared in ready.items():
@@ -57,6 +69,29 @@ def run(arguments: argparse.Namespace) -> int:
     if not ready:
         return ExitCode.NOTHING_RAN
     return ExitCode.SOME_FAILED if missing else ExitCode.FINE
+
+
+def _design(matrix: Matrix, names: list[str]) -> Design | None:
+    """Return the design that is meant, or None: the names are environments."""
+    from envmatrix.trials.experiment import find_design
+
+    designs = [name for name in names or ["default"] if _names_design(matrix, name)]
+    if not designs:
+        return None
+    if len(names) > 1:
+        raise InputError(
+            f"{designs[0]!r} is a design, and {len(names)} names are given",
+            remedy="build one design at a time, or name environments alone",
+        )
+    return find_design(matrix, designs[0].removeprefix(_DESIGN))
+
+
+def _names_design(matrix: Matrix, name: str) -> bool:
+    if name not in matrix.environments:
+        return name.startswith(_DESIGN) or name in matrix.designs
+    if name in matrix.designs:
+        common.say_to_stderr(f"{name} is an environment and a design; for the design: `envmatrix build design:{name}`")
+    return False
 
 
 def _build_named(matrix: Matrix, environments: list[Environment], engine: Engine) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    common.add_matrix(parser)
-    common.add_json(parser)
+    shared.add_matrix(parser)
+    shared.add_json(parser)
+    parser.examples("envmatrix check", "envmatrix check --matrix cluster/matrix.yaml --json")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Arguments and output that several commands share."""
+"""What several commands read and print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envmatrix.errors import InputError, suggestion
 
@@ -17,26 +17,6 @@ if TYPE_CHECKING:
 
     from envmatrix.matrix import Matrix
     from envmatrix.store import RunFolder
-
-
-def add_matrix(parser: argparse.ArgumentParser) -> None:
-    """Add --matrix."""
-    parser.add_argument("--matrix", type=Path, metavar="FILE", help="the matrix (default: ./matrix.yaml)")
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add --json."""
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
-
-
-def add_results(parser: argparse.ArgumentParser) -> None:
-    """Add --results."""
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: ./results")
-
-
-def add_engine(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """Add --engine."""
-    parser.add_argument("--engine", default=default, metavar="NAME", help="local, docker, apptainer or auto")
 
 
 def load_matrix(arguments: argparse.Namespace) -> Matrix:
@@ -55,7 +35,7 @@ def matrix_path(arguments: argparse.Namespace) -> Path:
     return named or (here if here.exists() else default_matrix())
 
 
-def print_json(body: Any) -> None:
+def print_json(body: object) -> None:
     """Print a JSON document."""
     sys.stdout.write(json.dumps(body, indent=2, sort_keys=False) + "\n")
 
@@ -96,7 +76,7 @@ def find_run(results: Path, name: str | None) -> RunFolder:
         if not runs:
             raise InputError(f"there is no run in {results}", remedy="make one: `envmatrix bench`")
         return RunFolder(max(runs, key=lambda path: (path / "run.json").stat().st_mtime))
-    for path in (Path(name), results / name):
+    for path in (Path(name), results / name) if name else ():
         if (path / "run.json").exists():
             return RunFolder(path)
     known = [file.parent.name for file in results.glob("*/run.json")]

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import argparse
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser, one_name, percentage
 from envmatrix.errors import ExitCode, InputError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("old", metavar="RUN", help="the run, or the older one of two")
-    parser.add_argument("new", nargs="?", metavar="RUN_B", help="the newer run")
+    parser.add_argument("old", type=one_name, metavar="RUN", help="the run, or the older one of two")
+    parser.add_argument("new", nargs="?", type=one_name, metavar="NEWER", help="the newer run")
+    parser.add_list("--environments", "ENV", "OLD,NEW within one run; of two runs: only these")
     parser.add_argument(
-        "--environments", nargs="+", metavar="ENV", help="OLD NEW within one run; of two runs: only these"
-    )
-    parser.add_argument(
-        "--fail-slower", metavar="PERCENT", help="exit code 5 when the interval says slower by more than this"
+        "--fail-slower",
+        type=percentage,
+        metavar="PERCENT",
+        help="exit code 5 when the interval says slower by more than this",
     )
     parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, and say so")
-    common.add_results(parser)
-    common.add_json(parser)
+    shared.add_results(parser)
+    shared.add_json(parser)
+    parser.examples(
+        "envmatrix compare reference-default --environments baseline,tcmalloc",
+        "envmatrix compare before after --fail-slower 3%",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.stats.comparison import compare_environments, compare_runs
     from envmatrix.stats.samples import read_samples
 
-    allowed = _allowed(arguments.fail_slower)
+    allowed = arguments.fail_slower or 0.0
     old = common.find_run(arguments.results, arguments.old)
     names = tuple(arguments.environments or ())
     if arguments.new:
@@ -41,19 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         raise InputError(
             "one run needs two environments to compare",
-            remedy=f"envmatrix compare {arguments.old} --environments OLD NEW, or name a second run",
+            remedy=f"envmatrix compare {arguments.old} --environments OLD,NEW, or name a second run",
         )
     if arguments.json:
         common.print_json(found.to_json())
     else:
         common.print_text("\n".join(one_line(line, 1000) for line in found.lines()))
     return found.exit_code if arguments.fail_slower else ExitCode.FINE
-
-
-def _allowed(text: str | None) -> float:
-    from envmatrix.units import parse_percent
-
-    try:
-        return float(parse_percent(text)) if text else 0.0
-    except ValueError as error:
-        raise InputError(f"--fail-slower: {error}") from error

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from pathlib import Path
 
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
+
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="whose completion")
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"whose completion: {', '.join(SHELLS)}")
+    parser.examples('eval "$(envmatrix completion bash)"', "envmatrix completion fish | source")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -18,5 +24,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     from envmatrix.cli import whole_parser
 
-    common.print_text(shtab.complete(whole_parser(), arguments.shell))
+    parser = whole_parser()
+    for action in _actions(parser):
+        if action.type is Path:
+            action.complete = shtab.DIR if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
+    common.print_text(shtab.complete(parser, arguments.shell))
     return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)

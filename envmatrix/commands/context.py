@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("environment", metavar="ENV", help="a named environment")
+    shared.add_environment(parser)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a new or empty folder")
-    common.add_matrix(parser)
+    shared.add_matrix(parser)
+    parser.examples("envmatrix context intel-omp build/context")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to (default: containers/ beside the matrix)")
-    common.add_matrix(parser)
+    shared.add_output(parser, "DIR", "where to (default: containers/ beside the matrix)")
+    shared.add_matrix(parser)
+    parser.examples("envmatrix definitions", "envmatrix definitions --output build/containers")
 
 
 def run(arguments: argparse.Namespace) -> int:

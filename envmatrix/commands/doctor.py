@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 
 _SIGNS = {"good": "ok  ", "note": "note", "bad": "BAD "}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    common.add_json(parser)
+    shared.add_json(parser)
+    parser.examples("envmatrix doctor", "envmatrix doctor --json")
 
 
 def run(arguments: argparse.Namespace) -> int:

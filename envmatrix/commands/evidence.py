@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 from envmatrix.errors import ExitCode
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("environment", metavar="ENV", help="a named environment")
-    common.add_matrix(parser)
-    common.add_engine(parser, "local")
-    common.add_json(parser)
+    shared.add_environment(parser)
+    shared.add_matrix(parser)
+    shared.add_engine(parser)
+    shared.add_json(parser)
+    parser.examples("envmatrix evidence intel-omp", "envmatrix evidence tcmalloc --engine docker --json")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import argparse
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser, duration
 from envmatrix.errors import InputError
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("environment", metavar="ENV", help="a named environment")
-    common.add_matrix(parser)
-    common.add_engine(parser, "local")
-    parser.add_argument("--limit", type=float, default=86400.0, metavar="SECONDS", help="end it after this time")
+    shared.add_environment(parser)
+    shared.add_matrix(parser)
+    shared.add_engine(parser)
     parser.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="-- COMMAND",
-        help="what to run; it has this command's input and output, in Docker (and Podman) no input",
+        "--limit",
+        type=duration,
+        default=86400.0,
+        metavar="TIME",
+        help="end it after this time, such as 10m (default: 24h)",
+    )
+    parser.takes_command("what to run; it has this command's input and output, in Docker (and Podman) no input")
+    parser.examples(
+        "envmatrix exec tcmalloc -- python train.py --epochs 1",
+        "envmatrix exec intel-omp --engine docker --limit 10m -- python -c 'import torch; print(torch.__version__)'",
     )
 
 
@@ -26,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command there; its exit status is ours."""
     from envmatrix.trials.session import open_session
 
-    command = tuple(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
+    command = tuple(arguments.command)
     if not command:
         raise InputError("no command", remedy=f"envmatrix exec {arguments.environment} -- python train.py")
     session = open_session(common.load_matrix(arguments), arguments.environment, arguments.engine, common.say_to_stderr)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 
 FORMS = ("sh", "dockerfile", "json", "slurm", "pyxis")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("environment", metavar="ENV", help="a named environment")
+    shared.add_environment(parser)
     parser.add_argument("--as", dest="form", choices=FORMS, default="sh", help="default: sh")
-    common.add_matrix(parser)
-    common.add_engine(parser, "local")
+    shared.add_matrix(parser)
+    shared.add_engine(parser)
+    parser.examples("envmatrix export tcmalloc", "envmatrix export intel-omp --as slurm --engine apptainer")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser, whole
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument("kind", choices=("forest", "time"), help="speed-ups with intervals, or every trial over time")
-    parser.add_argument("run_name", nargs="?", metavar="RUN", help="the run (default: the newest)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: standard output)")
-    parser.add_argument("--group", type=int, default=0, metavar="N", help="which workload@engine, counted from 0")
-    common.add_results(parser)
+    shared.add_run(parser)
+    shared.add_output(parser, "FILE", "where to write it (default: standard output)")
+    parser.add_argument("--group", type=whole(0), default=0, metavar="N", help="which workload@engine, counted from 0")
+    shared.add_results(parser)
+    parser.examples("envmatrix figure forest", "envmatrix figure time reference-default --group 1 --output time.svg")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,8 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.store import write_whole
 
     svg = figure_svg(summarise(common.find_run(arguments.results, arguments.run_name)), arguments.kind, arguments.group)
-    if arguments.out:
-        write_whole(arguments.out, svg)
+    if arguments.output:
+        write_whole(arguments.output, svg)
     else:
         common.print_text(svg)
     return 0

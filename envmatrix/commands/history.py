@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    common.add_results(parser)
-    common.add_json(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write an HTML page instead")
+    shared.add_results(parser)
+    shared.add_json(parser)
+    shared.add_output(parser, "FILE", "write an HTML page instead")
+    parser.examples("envmatrix history", "envmatrix history --results /shared/results --output history.html")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,10 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.stats.history import read_history
 
     history = read_history(arguments.results)
-    if arguments.out:
-        with disk_errors(arguments.out):
-            arguments.out.write_text(to_html(history), encoding="utf-8")
-        common.print_text(str(arguments.out))
+    if arguments.output:
+        with disk_errors(arguments.output):
+            arguments.output.write_text(to_html(history), encoding="utf-8")
+        common.print_text(str(arguments.output))
     elif arguments.json:
         common.print_json(history.to_json())
     else:

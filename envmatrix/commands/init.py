@@ -6,7 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 from envmatrix.errors import InputError, Where
 
 _TEXT = """\
@@ -54,28 +56,28 @@ designs:
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--out", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="default: ./matrix.yaml")
+    shared.add_output(parser, "FILE", "default: ./matrix.yaml", Path("matrix.yaml"))
     parser.add_argument("--interpreter", default="python3", metavar="PYTHON", help="default: python3")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="how your program is started")
+    parser.takes_command("how your program is started (default: python train.py)")
+    parser.examples("envmatrix init -- python train.py --epochs 1", "envmatrix init --interpreter .venv/bin/python")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file; one that is there is never overwritten."""
     from envmatrix.matrix.parse import parse
 
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    command = command or ["python", "train.py"]
+    command = arguments.command or ["python", "train.py"]
     # JSON's strings and lists are YAML too, and quote whatever the words hold.
     text = _TEXT.format(interpreter=json.dumps(arguments.interpreter), command=json.dumps(command))
-    parse(text, arguments.out)
+    parse(text, arguments.output)
     try:
-        with arguments.out.open("x", encoding="utf-8") as file:
+        with arguments.output.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
         raise InputError(
-            "it is already there", where=Where(arguments.out), remedy="name another file: --out FILE"
+            "it is already there", where=Where(arguments.output), remedy="name another file: --output FILE"
         ) from error
-    common.print_text(f"wrote {arguments.out}: look at it, then `envmatrix bench`")
+    common.print_text(f"wrote {arguments.output}: look at it, then `envmatrix bench`")
     return 0

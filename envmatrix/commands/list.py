@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 
 if TYPE_CHECKING:
     from envmatrix.matrix import Matrix
@@ -13,12 +15,15 @@ if TYPE_CHECKING:
 SECTIONS = ("factors", "environments", "workloads", "designs", "runs")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("what", nargs="?", choices=SECTIONS, help="only this part")
-    common.add_matrix(parser)
-    common.add_results(parser)
-    common.add_json(parser)
+    parser.add_argument(
+        "what", nargs="?", choices=SECTIONS, metavar="PART", help=f"only this part: {', '.join(SECTIONS)}"
+    )
+    shared.add_matrix(parser)
+    shared.add_results(parser)
+    shared.add_json(parser)
+    parser.examples("envmatrix list designs", "envmatrix list runs --json")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser, one_name
 
 if TYPE_CHECKING:
     from envmatrix.images.locks import Locks
@@ -14,11 +16,14 @@ if TYPE_CHECKING:
     from envmatrix.plan.environment import Image
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("environments", nargs="*", metavar="ENV", help="whose images (default: all)")
-    common.add_matrix(parser)
-    parser.add_argument("--engine", metavar="NAME", help="docker or apptainer: pin its images' system packages instead")
+    parser.add_argument("environments", nargs="*", type=one_name, metavar="ENV", help="whose images (default: all)")
+    shared.add_matrix(parser)
+    parser.add_argument(
+        "--engine", type=one_name, metavar="NAME", help="pin the system packages of this engine's images instead"
+    )
+    parser.examples("envmatrix lock", "envmatrix lock tcmalloc jemalloc --engine docker")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("run_name", nargs="?", metavar="RUN", help="the run (default: the newest)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the archive (default: RUN.tar.gz)")
+    shared.add_run(parser)
+    shared.add_output(parser, "FILE", "the archive (default: RUN.tar.gz)")
     parser.add_argument("--images", action="store_true", help="with the image files (SIF); they are large")
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this SSH key")
-    common.add_matrix(parser)
-    common.add_results(parser)
-    common.add_json(parser)
+    shared.add_matrix(parser)
+    shared.add_results(parser)
+    shared.add_json(parser)
+    parser.examples(
+        "envmatrix pack reference-default", "envmatrix pack --images --sign ~/.ssh/id_ed25519 --output run.tar.gz"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import argparse
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser, whole
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    add_design(parser)
-    parser.add_argument("--blocks", type=int, default=2, help="how many blocks to show (default: 2)")
-    common.add_json(parser)
-
-
-def add_design(parser: argparse.ArgumentParser) -> None:
-    """Add --design and what overrides it."""
-    common.add_matrix(parser)
-    parser.add_argument("--design", default="default", metavar="NAME", help="the design (default: default)")
-    common.add_engine(parser)
-    parser.add_argument("--environments", nargs="+", metavar="ENV", help="only these, and the baseline")
-    parser.add_argument("--workloads", nargs="+", metavar="NAME", help="only these")
-    parser.add_argument("--seed", type=int, help="seed of the random order")
-    parser.add_argument("--budget", metavar="TIME", help="stop after this time, such as 10m")
-    parser.add_argument("--target", metavar="PERCENT", help="stop when every interval is this narrow, such as 2%%")
-    parser.add_argument("--min-blocks", type=int, metavar="N", help="no claim below this many blocks")
-    parser.add_argument("--max-blocks", type=int, metavar="N", help="stop after this many blocks")
+    shared.add_design(parser)
+    parser.add_argument("--blocks", type=whole(0), default=2, metavar="N", help="how many blocks to show (default: 2)")
+    shared.add_json(parser)
+    parser.examples("envmatrix plan quick", "envmatrix plan --environments tcmalloc,intel-omp --blocks 1")
 
 
 def run(arguments: argparse.Namespace) -> int:

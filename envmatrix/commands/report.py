@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import bench, common
+from envmatrix.commands.grammar import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("run_name", nargs="?", metavar="RUN", help="the run (default: the newest)")
+    shared.add_run(parser)
     parser.add_argument(
         "--as", dest="form", choices=("csv", "trials-csv", "markdown", "pyperf"), help="print it in this form instead"
     )
     parser.add_argument("--environment", default="baseline", metavar="ENV", help="for pyperf: whose trials")
-    common.add_results(parser)
-    common.add_json(parser)
+    shared.add_results(parser)
+    shared.add_json(parser)
+    parser.examples("envmatrix report", "envmatrix report reference-default --as csv")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import bench, common
+from envmatrix.commands.grammar import Parser, one_name, percentage
 from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -19,18 +21,30 @@ _UNVOUCHED = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument("archive", type=Path, metavar="ARCHIVE", help="what `envmatrix pack` wrote")
     parser.add_argument("--check", action="store_true", help="only verify the archive and say what is in it")
-    parser.add_argument("--run", dest="run_name", metavar="RUN", help="compare with this run, begun from it earlier")
+    parser.add_argument(
+        "run_name", nargs="?", type=one_name, metavar="RUN", help="compare with this run, begun from it earlier"
+    )
+    parser.formerly("--run", "the run as a word behind the archive: ARCHIVE RUN")
     parser.add_argument("--sha256", metavar="HEX", help="the digest that the archive must have")
     parser.add_argument("--signers", type=Path, metavar="FILE", help="allowed signers (ssh-keygen); others are refused")
-    parser.add_argument("--tolerance", metavar="PERCENT", default="5%", help="effects this close agree (default: 5%%)")
+    parser.add_argument(
+        "--tolerance",
+        type=percentage,
+        default=0.05,
+        metavar="PERCENT",
+        help="effects this close agree (default: 5%%)",
+    )
     parser.add_argument("--rebuild", action="store_true", help="build images here even if they are in the archive")
-    common.add_results(parser)
-    bench.add_launcher(parser)
-    bench.add_output(parser)
+    shared.add_results(parser)
+    shared.add_launcher(parser)
+    shared.add_answer(parser)
+    parser.examples(
+        "envmatrix reproduce run.tar.gz --check", "envmatrix reproduce run.tar.gz --signers allowed_signers --rebuild"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,23 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(f"there is no archive {archive}", remedy="make one with `envmatrix pack`")
     if arguments.sha256 and file_digest(archive) != arguments.sha256.lower().removeprefix("sha256:"):
         raise StoreError("the archive has another sha256", where=Where(archive), remedy="get it again")
-    tolerance = _tolerance(arguments.tolerance)
     pack = open_pack(archive, arguments.results / f"packed-{file_digest(archive)[:12]}", arguments.signers)
     common.say_to_stderr(f"{archive}: {len(pack.manifest.files)} files are as promised; {pack.signed}")
     if arguments.check:
         if arguments.json:
             common.print_json({**summary_of(pack.manifest), "signed": pack.signed})
         return ExitCode.FINE
-    return _again(pack, arguments, tolerance)
-
-
-def _tolerance(text: str) -> float:
-    from envmatrix.units import parse_percent
-
-    try:
-        return float(parse_percent(text))
-    except ValueError as error:
-        raise InputError(f"--tolerance: {error}") from error
+    return _again(pack, arguments, arguments.tolerance)
 
 
 def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int:
@@ -92,7 +96,7 @@ def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int
         write_reports(experiment.folder)
         code = bench.end(experiment, ended)
         if code in (ExitCode.INTERRUPTED, ExitCode.NOTHING_RAN):
-            common.say_to_stderr(f"then: envmatrix reproduce {arguments.archive} --run {experiment.run.name}")
+            common.say_to_stderr(f"then: envmatrix reproduce {arguments.archive} {experiment.run.name}")
             return code
     found = reproduction((pack.run, experiment.folder), pack.manifest.images, built_images(experiment), tolerance)
     write_whole(experiment.folder.path / "reproduction.json", json.dumps(found.to_json(), indent=1) + "\n")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 
 from envmatrix.commands import common
+from envmatrix.commands.grammar import Parser
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments: there are none."""
-    del parser
+    parser.examples("envmatrix schema")
 
 
 def run(arguments: argparse.Namespace) -> int:

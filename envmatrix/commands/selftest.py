@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import argparse
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
-from envmatrix.errors import ExitCode, InputError
+from envmatrix.commands.grammar import Parser, one_name, whole
+from envmatrix.errors import ExitCode
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--aa", type=int, default=1000, metavar="N", help="simulated A/A comparisons (default: 1000)")
-    parser.add_argument("--run", dest="run_name", metavar="RUN", help="also re-label the trials of this run")
-    common.add_results(parser)
-    common.add_json(parser)
+    parser.add_argument(
+        "run_name", nargs="?", type=one_name, metavar="RUN", help="also re-label the trials of this run"
+    )
+    parser.formerly("--run", "the run as a word of its own: RUN")
+    parser.add_argument(
+        "--aa", type=whole(1), default=1000, metavar="N", help="simulated A/A comparisons (default: 1000)"
+    )
+    shared.add_results(parser)
+    shared.add_json(parser)
+    parser.examples("envmatrix selftest", "envmatrix selftest reference-default --aa 5000")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the false-alarm rate; it is a failure when it is above what is promised."""
     from envmatrix.stats.selftest_report import selftest
 
-    if arguments.aa < 1:
-        raise InputError("--aa: at least one comparison is needed")
     folder = common.find_run(arguments.results, arguments.run_name) if arguments.run_name else None
     found = selftest(arguments.aa, folder)
     if arguments.json:

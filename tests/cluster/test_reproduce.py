@@ -39,7 +39,7 @@ def test_a_run_is_packed_and_reproduced_in_another_clone(tmp_path):
     assert effect["now"]["low"] < effect["now"]["ratio"] < effect["now"]["high"]
     assert not [item for item in answer["differences"] if item["where"].startswith(("image", "benchmark", "host"))]
 
-    text = there.run("reproduce", "run.tar.gz", "--run", answer["run"])
+    text = there.run("reproduce", "run.tar.gz", answer["run"])
     assert text.returncode == again.returncode, text.stderr
     assert effect["answer"] in text.stdout
     assert f"{effect['now']['ratio']:.3f} [" in text.stdout
@@ -73,7 +73,7 @@ def test_a_run_in_apptainer_is_reproduced_under_slurm_from_the_images_in_its_arc
     kept = json.loads((there.newest() / "images.json").read_text())
     sif = Path(kept[0]["reference"])
     sif.unlink()
-    lost = there.run("reproduce", "run.tar.gz", "--run", answer["run"])
+    lost = there.run("reproduce", "run.tar.gz", answer["run"])
     assert lost.returncode == 0, lost.stderr  # opening the archive has brought it back
     assert sif.exists()
 

@@ -74,7 +74,7 @@ def test_a_cancelled_job_is_not_fought_and_resume_finishes_its_block(project, cl
 
 
 def test_a_node_that_fails_is_named_and_left_out_and_its_block_is_finished_there_when_it_is_back(project, cluster):
-    process = project.start("bench", "long", *SLURM, "--nodelist", "n1", "n2")
+    process = project.start("bench", "long", *SLURM, "--nodelist", "n1,n2")
     project.wait_for(lambda: len(project.started()) >= 2)
     cluster.do("scontrol", "update", "nodename=n1", "state=down", "reason=pulled the plug")
     _, said = process.communicate(timeout=600)
@@ -99,7 +99,7 @@ def test_a_drained_node_finishes_its_block_and_gets_no_other(project, cluster):
 
 
 def test_a_dead_slurmd_in_the_middle_of_a_block_loses_no_finished_trial(project, cluster):
-    process = project.start("bench", "long", *SLURM, "--nodelist", "n1", "n2")
+    process = project.start("bench", "long", *SLURM, "--nodelist", "n1,n2")
     project.wait_for(lambda: len(project.started()) >= 2)
     cluster.kill("n1")
     cluster.do("scontrol", "update", "nodename=n1", "state=down", "reason=dead")
@@ -145,7 +145,7 @@ def test_a_trial_that_runs_out_of_memory_fails_with_that_reason_and_the_block_go
 
 
 def test_a_restart_of_slurmctld_loses_nothing(project, cluster):
-    process = project.start("bench", "long", *SLURM, "--nodelist", "n1", "n2")
+    process = project.start("bench", "long", *SLURM, "--nodelist", "n1,n2")
     project.wait_for(lambda: len(project.started()) >= 1)
     cluster.stop("slurmctld")
     project.wait_for(lambda: len(project.trials()) >= 2)  # files arrive although Slurm is silent
@@ -156,7 +156,7 @@ def test_a_restart_of_slurmctld_loses_nothing(project, cluster):
 
 
 def test_a_requeued_job_goes_on_and_repeats_no_finished_trial(project, cluster):
-    process = project.start("bench", "long", *SLURM, "--nodelist", "n1", "n2")
+    process = project.start("bench", "long", *SLURM, "--nodelist", "n1,n2")
     project.wait_for(lambda: len(project.started()) >= 2)
     job = next(job for job, *_ in cluster.jobs("running"))
     cluster.do("scontrol", "requeue", job)

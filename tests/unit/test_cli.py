@@ -32,7 +32,7 @@ def here(tmp_path, monkeypatch):
     [
         (["benhc"], "did you mean 'bench'?"),
         (["--nonsense"], "--help"),
-        (["bench", "--nonsense"], "`envmatrix bench --help` lists"),
+        (["bench", "--nonsense"], "unknown option --nonsense"),
         (["bench", "nosuch"], "no design 'nosuch'"),
         (["bench", "--environments", "othr"], "did you mean 'other'?"),
         (["bench", "--workloads", "cn"], "did you mean 'cnn'?"),

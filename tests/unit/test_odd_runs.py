@@ -48,7 +48,7 @@ CALLS = (
     ["report", "odd"], ["report", "odd", "--json"], ["report", "odd", "--as", "csv"],
     ["report", "odd", "--as", "trials-csv"], ["report", "odd", "--as", "markdown"],
     ["report", "odd", "--as", "pyperf"], ["figure", "forest", "odd"], ["figure", "time", "odd"],
-    ["compare", "odd", "--environments", "baseline", "t"], ["compare", "odd", "odd", "--anyway"], ["history"],
+    ["compare", "odd", "--environments", "baseline,t"], ["compare", "odd", "odd", "--anyway"], ["history"],
 )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_every_command_answers(tmp_path, capsys, blocks, change):
 def test_names_that_steer_a_terminal_are_shown_as_text(tmp_path, capsys):
     levels = {"environments": {}, "design": {"ladder": [HOSTILE, "t"]}}
     write(tmp_path, (HOSTILE, "t"), workloads=(HOSTILE, "--x"), **levels)
-    for arguments in [*CALLS, ["compare", "odd", "--environments", HOSTILE, "t"]]:
+    for arguments in [*CALLS, ["compare", "odd", "--environments", HOSTILE, "--environments", "t"]]:
         call(capsys, tmp_path, arguments)
 
 

@@ -1,0 +1,96 @@
+"""The words and options that several commands share: the same name means the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envmatrix.commands.grammar import Parser, duration, one_name, percentage, whole
+
+
+def add_matrix(parser: Parser) -> None:
+    """Add --matrix."""
+    parser.add_argument("--matrix", type=Path, metavar="FILE", help="the matrix (default: ./matrix.yaml)")
+
+
+def add_json(parser: Parser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def add_results(parser: Parser) -> None:
+    """Add --results."""
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: ./results")
+
+
+def add_output(parser: Parser, metavar: str, text: str, default: Path | None = None) -> None:
+    """Add --output, which ``--out`` was in some commands."""
+    parser.add_argument("--output", type=Path, default=default, metavar=metavar, help=text)
+    parser.formerly("--out", f"--output {metavar}")
+
+
+def add_run(parser: Parser) -> None:
+    """Add the word RUN."""
+    parser.add_argument("run_name", nargs="?", type=one_name, metavar="RUN", help="the run (default: the newest)")
+
+
+def add_environment(parser: Parser) -> None:
+    """Add the word ENV."""
+    parser.add_argument("environment", type=one_name, metavar="ENV", help="a named environment")
+
+
+def add_engine(parser: Parser) -> None:
+    """Add --engine where one engine is used."""
+    parser.add_argument(
+        "--engine", type=one_name, default="local", metavar="NAME", help="the engine, or auto (default: local)"
+    )
+
+
+def add_design(parser: Parser) -> None:
+    """Add the word DESIGN and what overrides it."""
+    parser.add_argument(
+        "design", nargs="?", type=one_name, default="default", metavar="DESIGN", help="the design (default: default)"
+    )
+    parser.formerly("--design", "the design as a word of its own: DESIGN")
+    add_matrix(parser)
+    parser.add_list("--engine", "NAME", "the engines, or auto (default: the design's)", spaced=False)
+    parser.add_list("--environments", "ENV", "only these, and the baseline: a,b or given again")
+    parser.add_list("--workloads", "NAME", "only these: a,b or given again")
+    parser.add_argument("--seed", type=whole(0), metavar="N", help="seed of the random order")
+    add_budget(parser, "stop after this time, such as 90s, 10m or 2h")
+    parser.add_argument(
+        "--target", type=percentage, metavar="PERCENT", help="stop when every interval is this narrow, such as 2%%"
+    )
+    parser.add_argument("--min-blocks", type=whole(2), metavar="N", help="no claim below this many blocks")
+    parser.add_argument("--max-blocks", type=whole(1), metavar="N", help="stop after this many blocks")
+
+
+def add_budget(parser: Parser, text: str) -> None:
+    """Add --budget."""
+    parser.add_argument("--budget", type=duration, metavar="TIME", help=text)
+
+
+def add_launcher(parser: Parser) -> None:
+    """Add where trials run, and what is asked of Slurm."""
+    parser.add_argument(
+        "--launcher", choices=("here", "slurm"), default="here", help="where trials run (default: here)"
+    )
+    add_slurm(parser)
+
+
+def add_slurm(parser: Parser) -> None:
+    """Add what a run asks of Slurm; each lies over the design's `slurm:` part."""
+    group = parser.add_argument_group("with --launcher slurm")
+    group.add_argument("--nodes", metavar="N", help="how many nodes work at once, each on a block of its own")
+    group.add_argument("--partition", metavar="NAME", help="partition (default: the cluster's)")
+    group.add_argument("--account", metavar="NAME", help="account to charge")
+    group.add_argument("--constraint", metavar="FEATURE", help="features that the nodes must have")
+    parser.add_list("--nodelist", "NODE", "nodes by name: a,b or given again; blocks go round them", target=group)
+    group.add_argument("--time", type=duration, metavar="TIME", help="time limit of one block, such as 90s, 10m or 2h")
+    group.add_argument("--gpus", metavar="N", help="GPUs of a node, such as 2 or a100:2")
+    parser.add_list("--modules", "NAME", "modules to load on the nodes: a,b or given again", target=group)
+
+
+def add_answer(parser: Parser) -> None:
+    """Add what is printed while a run goes on and at its end."""
+    add_json(parser)
+    parser.add_argument("--quiet", action="store_true", help="no progress")

@@ -1,0 +1,162 @@
+"""The grammar that every command shares: words and options in any order, lists, durations, and mistakes that help."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from envmatrix.errors import InputError
+from envmatrix.units import parse_duration, parse_percent
+
+#: A comma that separates; those of Slurm's n[1,3] do not.
+_COMMA = re.compile(r",(?![^\[\]]*\])")
+#: What a page or a word processor makes of "--".
+_DASHES = "\u2012\u2013\u2014\u2212"
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of one command. Words and options may stand in any order; every mistake is an InputError."""
+
+    def __init__(self, prog: str | None = None, **settings: Any) -> None:  # argparse makes subparsers with its own
+        settings = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **settings}
+        super().__init__(prog, **settings)
+        self.example_lines: tuple[str, ...] = ()
+        self._former: dict[str, str] = {}
+        self._spaced: set[str] = set()
+        self._takes_command = False
+
+    def examples(self, *lines: str) -> None:
+        """Show command lines at the end of the help."""
+        self.example_lines = lines
+        self.epilog = "\n".join(["examples:", *(f"  {line}" for line in lines)])
+
+    def formerly(self, option: str, now: str) -> None:
+        """Answer a spelling that is no more with the one that took its place."""
+        self._former[option] = now
+
+    def takes_command(self, text: str) -> None:
+        """Take all words behind ``--`` as a command line: ``arguments.command`` is the list of them."""
+        self.add_argument("command", nargs="*", metavar="-- COMMAND", help=text)
+        self._takes_command = True
+
+    def add_list(self, option: str, metavar: str, text: str, *, target: Any = None, spaced: bool = True) -> None:
+        """Add an option for names: separated by commas, or given again. ``spaced``: blanks once separated them."""
+        (target or self).add_argument(option, action="extend", type=names, metavar=metavar, help=text)
+        if spaced:
+            self._spaced.add(option)
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Parse; raise an InputError for anything that is not understood."""
+        given = list(args or ())
+        cut = given.index("--") if "--" in given else len(given)
+        head = given[:cut] if self._takes_command else given
+        self._refuse_unknown(given[:cut])
+        parsed, extra = self.parse_known_intermixed_args(head, namespace)
+        parsed.spaced_lists = tuple(self._spaced_lists(given[:cut]))
+        if extra:
+            self._refuse_words(parsed, extra)
+        if self._takes_command:
+            if parsed.command:
+                before = f"`--` comes before the command: -- {' '.join(parsed.command)}"
+                raise InputError(f"{parsed.command[0]!r} is one word too many", remedy=before)
+            parsed.command = given[cut + 1 :]
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse found as an InputError, so that one place prints it."""
+        text = message.removeprefix("argument ").replace("the following arguments are required:", "missing:")
+        raise InputError(text, remedy=f"`{self.prog} --help` lists what it takes")
+
+    def _refuse_unknown(self, given: Sequence[str]) -> None:
+        """Refuse an option that does not exist, with the one that took its place, or the nearest."""
+        for word in given:
+            name = word.partition("=")[0]
+            if name and name[0] in _DASHES:
+                raise InputError(f"{name} begins with a typographic dash", remedy=f"type it: --{name.lstrip(_DASHES)}")
+            if not re.match(r"-.*[^\W\d]", name) or name in self._option_string_actions:
+                continue
+            if name in self._former:
+                raise InputError(f"there is no option {name} any more", remedy=f"write {self._former[name]}")
+            raise InputError(f"unknown option {name}", remedy=self._nearest(name))
+
+    def _nearest(self, name: str) -> str:
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        longer = [option for option in known if option.startswith(name) and len(name) > 2]
+        near = longer or [f"--{word}" for word in get_close_matches(name[2:], [word[2:] for word in known], n=1)]
+        return f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists what it takes"
+
+    def _refuse_words(self, parsed: argparse.Namespace, extra: Sequence[str]) -> NoReturn:
+        """Refuse words for which there is no place: two designs at once are not silently one of them."""
+        words = self._get_positional_actions()
+        remedy = spaced_remedy(parsed, extra) or f"`{self.prog} --help` lists what it takes"
+        if not words:
+            raise InputError(f"`{self.prog}` takes no word, and {extra[0]!r} is one", remedy=remedy)
+        last, name = getattr(parsed, words[-1].dest), words[-1].metavar or words[-1].dest
+        raise InputError(f"one {name} is taken, and here are two: {last!r} and {extra[0]!r}", remedy=remedy)
+
+    def _spaced_lists(self, given: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield each list whose items could have been meant to be separated by blanks, as they once were."""
+        for index, option in enumerate(given):
+            if option in self._spaced:
+                words = given[index + 1 :]
+                end = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
+                if end > 1:
+                    yield option, tuple(words[:end])
+
+
+def spaced_remedy(parsed: argparse.Namespace, words: Sequence[str]) -> str:
+    """Say how a list is written when one of ``words`` was meant as an item of it, else ''."""
+    found: tuple[tuple[str, tuple[str, ...]], ...] = getattr(parsed, "spaced_lists", ())
+    for option, items in found:
+        if any(word in items[1:] for word in words):
+            return f"a list takes commas: {option} {','.join(items)}"
+    return ""
+
+
+def _typed(read: Callable[[Any], Any], text: str) -> Any:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def names(text: str) -> list[str]:
+    """Read names separated by commas."""
+    found = [name.strip() for name in _COMMA.split(text)]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r} holds an empty name")
+    return found
+
+
+def one_name(text: str) -> str:
+    """Read one name."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def duration(text: str) -> float:
+    """Read 90s, 10m, 2h or 9m30s as seconds; a number alone is seconds."""
+    return float(_typed(parse_duration, text))
+
+
+def percentage(text: str) -> float:
+    """Read 3% or 0.03 as 0.03."""
+    return float(_typed(parse_percent, text))
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number from ``least`` up."""
+
+    def read(text: str) -> int:
+        number = int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else None
+        if number is None or number < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} up")
+        return number
+
+    return read
