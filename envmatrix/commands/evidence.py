@@ -22,17 +22,21 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Start one process in the environment, print what it read back, and check the claims against it."""
     from envmatrix.record import claims
+    from envmatrix.record.model import read_evidence
+    from envmatrix.record.paths import lookup
     from envmatrix.trials.session import open_session
 
     session = open_session(common.load_matrix(arguments), arguments.environment, arguments.engine, common.say_to_stderr)
     evidence = session.evidence()
-    wrong = claims.contradictions(session.environment.claims, evidence)
+    promised, read = claims.read(session.environment.claims), read_evidence(evidence)
+    wrong = claims.contradictions(promised, read)
     if arguments.json:
         common.print_json({"environment": arguments.environment, "evidence": evidence, "contradictions": wrong})
     else:
         common.print_text("\n".join(_lines(evidence)))
-        for path, allowed in session.environment.claims.items():
-            common.print_text(f"claim {path} = {' or '.join(allowed)}: found {claims.lookup(evidence, path)}")
+        for claim in promised:
+            allowed = " or ".join(map(str, claim.allowed))
+            common.print_text(f"claim {claim.path} = {allowed}: found {lookup(read, claim.path)}")
         for sentence in wrong:
             common.print_text(f"CONTRADICTED: {sentence}")
     return ExitCode.SOME_FAILED if wrong else ExitCode.FINE

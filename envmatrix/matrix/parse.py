@@ -27,6 +27,7 @@ from envmatrix.matrix.model import (
     too_many_blocks,
 )
 from envmatrix.matrix.source import Key, Source, parse_yaml, read_text
+from envmatrix.record import claims
 
 VERSION = 1
 SECTIONS = ("version", "factors", "environments", "workloads", "designs")
@@ -165,7 +166,18 @@ class _Parser:
         made = {name: self._source_build(body, (*path, "build", name)) for name, body in builds}
         if None in made.values():
             return None
-        return self.validate(Level, {**data, "build": made}, path)
+        level = self.validate(Level, {**data, "build": made}, path)
+        for claimed, allowed in level.claims.items() if level else ():
+            self._claim(claimed, allowed, (*path, "claims", claimed))
+        return level
+
+    def _claim(self, claimed: str, allowed: tuple[str, ...], path: Key) -> None:
+        filled = [templates.fill(text, templates.SAMPLES) for text in allowed]
+        try:
+            claims.check(claims.parse(claimed, filled))
+        except claims.ClaimError as error:
+            place = path if error.index is None else (*path, error.index)
+            self.wrong(place, str(error), error.remedy, key=error.index is None)
 
     def _source_build(self, data: Any, path: Key) -> SourceBuild | None:
         return self.validate(SourceBuild, self.mapping(data, path), path)

@@ -9,6 +9,8 @@ _TEMPLATE = re.compile(r"\{([a-z_]+)\}")
 
 #: What a template may name. OMP_PLACES={0:2} and the like are no templates: their braces hold no word.
 KNOWN = ("logical_cpus", "physical_cores", "numa_nodes", "cpu_list", "physical_cpu_list", "last_cpu")
+#: Values of the kind that a machine gives, for checks that must not depend on this one.
+SAMPLES = {name: "0-1" if name.endswith("list") else "1" for name in KNOWN}
 
 
 def unknown(text: str) -> str | None:

@@ -128,19 +128,3 @@ TRIAL = keys(
         "record": optional(values(anything)),
     }
 )
-#: A trial's record, as far as the verdict on the trial follows from it (docs/record.md).
-_DIFFERENT_RANK = keys({"rank": count, "evidence_differs": optional(values(anything))})
-RECORD = keys(
-    {
-        "schema": integer,
-        "bench": optional(values(anything)),
-        "evidence": optional(
-            keys(
-                {
-                    "variables": optional(values(anything)),
-                    "parallel": optional(keys({"ranks": optional(items(_DIFFERENT_RANK))})),
-                }
-            )
-        ),
-    }
-)

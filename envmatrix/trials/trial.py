@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,7 +18,11 @@ from envmatrix.plan import Slot
 from envmatrix.plan.environment import Environment
 from envmatrix.process import Exit
 from envmatrix.record import claims
-from envmatrix.store import Outcome, Trial, shape, trial_of
+from envmatrix.record.claims import Claim
+from envmatrix.record.evidence import Evidence
+from envmatrix.record.model import Record, read_record
+from envmatrix.record.paths import lookup
+from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.trials import external
 from envmatrix.trials.experiment import Experiment
 
@@ -153,42 +157,42 @@ def judged(experiment: Experiment, slot: Slot, ended: Exit, job: Job, *, started
 
 def judge(experiment: Experiment, slot: Slot, ended: Exit, job: Job) -> tuple[Outcome, str, Mapping[str, Any] | None]:
     """Say what a trial's end, record and evidence amount to."""
-    record = read_record(job.mounts.work / external.RECORD)
+    body, record = load_record(job.mounts.work / external.RECORD)
     if ended.timed_out:
-        return "timed_out", str(ended), record
+        return "timed_out", str(ended), body
     if not ended.ok:
-        return "failed", f"the process {ended}{_last_line(job.log)}", record
+        return "failed", f"the process {ended}{_last_line(job.log)}", body
     if record is None:
         return "failed", f"the process ended well but left no readable record{_last_line(job.log)}", None
-    if record.get("skipped"):
-        return "skipped", str(record["skipped"]), record
+    if record.skipped:
+        return "skipped", record.skipped, body
     wrong = contradictions(experiment, slot, record)
-    return ("invalid", "; ".join(wrong), record) if wrong else ("ok", "", record)
+    return ("invalid", "; ".join(wrong), body) if wrong else ("ok", "", body)
 
 
-def contradictions(experiment: Experiment, slot: Slot, record: Mapping[str, Any]) -> list[str]:
+def contradictions(experiment: Experiment, slot: Slot, record: Record) -> list[str]:
     """Return every way in which a record contradicts what the trial was meant to be."""
     environment = experiment.environments[slot.arm.runs]
-    evidence = record.get("evidence") or {}
-    promised = environment.claims
-    if evidence.get("source") == "outside":  # a program that cannot be asked is not contradicted by its silence
-        promised = {path: allowed for path, allowed in promised.items() if claims.lookup(evidence, path) is not None}
+    evidence = record.evidence or Evidence()
+    promised = claims.read(environment.claims)
+    if evidence.source == "outside":  # a program that cannot be asked is not contradicted by its silence
+        promised = tuple(claim for claim in promised if lookup(evidence, claim.path) is not None)
     wrong = claims.contradictions(promised, evidence)
     wrong += contradicting_ranks(promised, evidence)
-    if (record.get("bench") or {}).get("digest") != experiment.run.bench_digest:
+    if record.bench is None or record.bench.digest != experiment.run.bench_digest:
         wrong.append("another version of bench/ ran than the one this run began with")
     return wrong + contradicting_variables(environment.variables, evidence)
 
 
-def contradicting_variables(wanted: Mapping[str, str | None], evidence: Mapping[str, Any]) -> list[str]:
+def contradicting_variables(wanted: Mapping[str, str | None], evidence: Evidence) -> list[str]:
     """Return which variables were not in the process as the environment sets them.
 
     Of one whose name looks like a secret's (TOKENIZERS_PARALLELISM does) the record says only that it was there. A
     program that ended before anybody could look at it from outside contradicts nothing.
     """
-    if evidence.get("source") == "outside" and evidence.get("variables") is None:
+    if evidence.source == "outside" and evidence.variables is None:
         return []
-    seen = evidence.get("variables") or {}
+    seen = evidence.variables or {}
     return [
         f"{name} should be {value!r}, but the process saw {seen.get(name)!r}"
         for name, value in wanted.items()
@@ -196,25 +200,25 @@ def contradicting_variables(wanted: Mapping[str, str | None], evidence: Mapping[
     ]
 
 
-def contradicting_ranks(promised: Mapping[str, tuple[str, ...]], evidence: Mapping[str, Any]) -> list[str]:
+def contradicting_ranks(promised: Sequence[Claim], evidence: Evidence) -> list[str]:
     """Return what the other ranks of a parallel trial contradict, by what of their evidence is not as rank 0's."""
     wrong = []
-    for part in (evidence.get("parallel") or {}).get("ranks") or []:
-        differs = part.get("evidence_differs") or {}
-        seen = {path: allowed for path, allowed in promised.items() if claims.lookup(differs, path) is not None}
-        where = f" (node {part['node']})" if part.get("node") else ""
-        wrong += [f"rank {part.get('rank')}{where} {text}" for text in claims.contradictions(seen, differs)]
+    ranks = evidence.parallel.ranks if evidence.parallel else None
+    for part in ranks or ():
+        differs = part.evidence_differs or Evidence()
+        seen = [claim for claim in promised if lookup(differs, claim.path) is not None]
+        where = f" (node {part.node})" if part.node else ""
+        wrong += [f"rank {part.rank}{where} {text}" for text in claims.contradictions(seen, differs)]
     return wrong
 
 
-def read_record(path: Path) -> Mapping[str, Any] | None:
-    """Read a trial's record, or None when there is none that can be read."""
+def load_record(path: Path) -> tuple[dict[str, Any], Record] | tuple[None, None]:
+    """Read a trial's record, as it was written and as it is understood; None when there is none that can be read."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-        shape.RECORD(body, "")
-    except (OSError, ValueError, RecursionError, TypeError):
-        return None
-    return body if isinstance(body, dict) and isinstance(body.get("schema"), int) else None
+        return body, read_record(body)
+    except (OSError, ValueError, RecursionError):  # RecordError is a ValueError
+        return None, None
 
 
 def _last_line(log: Path | None) -> str:

@@ -110,6 +110,11 @@ def test_what_is_no_duration_is_refused(text):
         ("bias: no", "files: programs", "m.yaml:14:45", "`files` belongs to a workload with a `command`"),
         ("budget: 5m", "memory: 0", "m.yaml:17:69", "is no size"),
         ("budget: 5m", f"memory: {'9' * 400}", "m.yaml:17:69", "is no size"),
+        ("openmp: libgomp", "opnmp: libgomp", "m.yaml:5:20", "evidence has no 'opnmp'\n  -> did you mean 'openmp'?"),
+        ("openmp: libgomp", "openmp: '> 1'", "m.yaml:5:28", "compares numbers, and openmp is a text"),
+        ("openmp: libgomp", "threads: [1, => 2]", "m.yaml:5:33", "no operator '=>'"),
+        ("openmp: libgomp", "threads: '>= {cpu_list}'", "m.yaml:5:29", "is no number"),
+        ("openmp: libgomp", "openmp: []", "m.yaml:5:20", "no value is allowed"),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_the_nearest_word(old, new, place, words):
@@ -147,6 +152,11 @@ def test_published_figures_may_be_of_any_row_of_a_table():
     rows = "baseline: 1, control: 1, cnn: 1, threads-one: 2"
     text = f"  cells: {{factors: {{threads: [default, one]}}, workloads: cnn, published: {{{rows}}}}}"
     assert len(parse(GOOD + text, Path("m.yaml")).designs["cells"].published) == 4
+
+
+def test_a_claim_may_compare_with_what_the_machine_has():
+    text = GOOD.replace("openmp: libgomp", "threads: '>= {physical_cores}', malloc.options.anything: '< 5'")
+    assert parse(text, Path("m.yaml")).factors["openmp"].levels["gnu"].claims["threads"] == (">= {physical_cores}",)
 
 
 def test_all_mistakes_are_told_at_once():

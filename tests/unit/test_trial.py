@@ -10,11 +10,13 @@ from bench.evidence import before_torch
 from envmatrix.errors import EngineError
 from envmatrix.plan import Arm, Slot
 from envmatrix.process import Exit
+from envmatrix.record import claims
+from envmatrix.record.model import read_evidence
 from envmatrix.trials.trial import contradicting_ranks, contradicting_variables, judge, run_trial
 
 
 def test_a_variable_must_be_in_the_process_as_the_environment_sets_it():
-    seen = {"variables": {"A": "1", "C": "3"}}
+    seen = read_evidence({"variables": {"A": "1", "C": "3"}})
     assert contradicting_variables({"A": "1", "B": None}, seen) == []
     assert contradicting_variables({"A": "2", "B": "2", "C": None}, seen) == [
         "A should be '2', but the process saw '1'",
@@ -25,16 +27,16 @@ def test_a_variable_must_be_in_the_process_as_the_environment_sets_it():
 
 def test_a_variable_that_the_record_hides_is_no_contradiction(monkeypatch):
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    seen = before_torch()
-    assert seen["variables"]["TOKENIZERS_PARALLELISM"] == "(hidden)"
+    seen = read_evidence({"variables": before_torch()["variables"]})
+    assert seen.variables["TOKENIZERS_PARALLELISM"] == "(hidden)"
     assert contradicting_variables({"TOKENIZERS_PARALLELISM": "false"}, seen) == []
     assert contradicting_variables({"TOKENIZERS_PARALLELISM": None}, seen)
-    assert contradicting_variables({"MY_TOKEN": "x"}, {"variables": {}})
+    assert contradicting_variables({"MY_TOKEN": "x"}, read_evidence({"variables": {}}))
 
 
 @pytest.mark.parametrize(("source", "wrong"), [("outside", 0), ("probe", 1)])
 def test_a_program_that_nobody_could_look_at_contradicts_nothing(source, wrong):
-    assert len(contradicting_variables({"A": "1"}, {"source": source, "variables": None})) == wrong
+    assert len(contradicting_variables({"A": "1"}, read_evidence({"source": source, "variables": None}))) == wrong
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,8 @@ def test_a_record_of_another_shape_makes_the_trial_failed_not_the_run(tmp_path, 
 
 
 def test_a_rank_without_a_number_contradicts_as_others_do():
-    evidence = {"parallel": {"ranks": [{"evidence_differs": {"malloc": {"library": "libc"}}}]}}
-    assert len(contradicting_ranks({"malloc": ("libjemalloc",)}, evidence)) == 1
+    evidence = read_evidence({"parallel": {"ranks": [{"evidence_differs": {"malloc": {"library": "libc"}}}]}})
+    assert len(contradicting_ranks([claims.parse("malloc", ["libjemalloc"])], evidence)) == 1
 
 
 def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took(tmp_path, monkeypatch):
