@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.record.model import read_record
+from tests.unknown_keys import unknown_keys
+
 pytestmark = pytest.mark.local
 PLACES = [
     *os.environ.get("BENCH_LIBRARIES", "").split(":"),
@@ -25,6 +28,12 @@ def library(*names):
 def evidence(bench, **env):
     record, _ = bench("evidence", env=env)
     return record["evidence"]
+
+
+def test_everything_that_is_written_is_in_the_types_of_the_record(bench):
+    record, _ = bench(steps=2, warmup_steps=1, eval_samples=10, profile_steps=1)
+    assert list(unknown_keys(read_record(record))) == []
+    assert read_record(record).model_dump(mode="json", by_alias=True, exclude_unset=True) == record
 
 
 def test_without_preloads_the_plain_libraries_serve(bench):

@@ -5,26 +5,15 @@ import time
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from bench import evidence as written
 from bench.evidence import machine, onednn, outside
 from envmatrix.record.evidence import Evidence, OneDnn
 from envmatrix.record.model import Record, RecordError, read_evidence, read_record
+from tests.unknown_keys import unknown_keys
 
 RESULTS = Path(__file__).parents[2] / "results"
 RUNS = sorted(RESULTS.glob("*/trials.jsonl"))
-
-
-def unknown(part, before=""):
-    """Yield the paths of the keys that the models do not know."""
-    if isinstance(part, BaseModel):
-        yield from (before + key for key in part.model_extra or {})
-        for name in type(part).model_fields:
-            yield from unknown(getattr(part, name), f"{before}{name}.")
-    elif isinstance(part, list):
-        for item in part:
-            yield from unknown(item, before)
 
 
 @pytest.mark.parametrize("file", RUNS, ids=lambda file: file.parent.name)
@@ -33,7 +22,7 @@ def test_every_committed_record_is_read_whole(file):
     assert records
     for body in filter(None, records):
         record = read_record(body)
-        assert list(unknown(record)) == []
+        assert list(unknown_keys(record)) == []
         assert record.model_dump(mode="json", by_alias=True, exclude_unset=True) == body
 
 
@@ -44,20 +33,20 @@ def test_the_runs_of_schema_1_are_there():
 def test_every_part_that_bench_reads_without_torch_is_in_the_model():
     first = written.before_torch()
     parts = written.collect(first, machine.affinity())
-    assert list(unknown(read_evidence(parts))) == []
+    assert list(unknown_keys(read_evidence(parts))) == []
     assert all(parts[name] for name in ("cpu", "memory", "sandbox", "system", "libraries", "variables"))
     watched = outside.Watch(1)
     watched.stop()
     seen = read_evidence(dict(watched.evidence(), source="outside"))
-    assert list(unknown(seen)) == []
+    assert list(unknown_keys(seen)) == []
     assert seen.cpu.model == machine.cpu()["model"]
-    assert list(unknown(OneDnn.model_validate(onednn.described("")))) == []
+    assert list(unknown_keys(OneDnn.model_validate(onednn.described("")))) == []
 
 
 def test_keys_of_a_newer_bench_are_kept():
     body = {"schema": 1, "new": 1, "evidence": {"new": {"a": [1]}, "openmp": {"new": "x"}}}
     record = read_record(body)
-    assert sorted(unknown(record)) == ["evidence.new", "evidence.openmp.new", "new"]
+    assert sorted(unknown_keys(record)) == ["evidence.new", "evidence.openmp.new", "new"]
     assert record.model_dump(mode="json", by_alias=True, exclude_unset=True) == body
 
 
