@@ -144,11 +144,11 @@ def end(experiment: Experiment, ended: Ended) -> ExitCode:
 
 def show(folder: RunFolder, *, as_json: bool) -> Summary:
     """Write the reports of a run and print its answer."""
-    from envmatrix.report import present, write_reports
+    from envmatrix.report import present, summary_to_json, write_reports
 
     summary = write_reports(folder)
     if as_json:
-        common.print_json(summary.to_json())
+        common.print_json(summary_to_json(summary))
     else:
         present(summary, common.console())
     return summary

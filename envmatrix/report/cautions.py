@@ -1,53 +1,18 @@
-"""Warnings as values: what a reader must know before acting on a report, each with its remedy."""
+"""Warnings about a run: what its trials and effects lack."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import Enum
 
 from envmatrix.printable import one_line
+from envmatrix.report import conditions
+from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count, interval, ratio
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.effects import Flag
 from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.stats.samples import Samples
 from envmatrix.store import Run
-
-
-class Kind(str, Enum):
-    """What can be wrong. The value is the stable word of summary.json."""
-
-    NOTHING_MEASURED = "nothing-measured"
-    NO_REFERENCE = "no-reference"
-    TOO_FEW_BLOCKS = "too-few-blocks"
-    CONTROL_OFF = "control-off-1.0"
-    UNEQUAL_WORK = "unequal-work"
-    STAND_IN = "stand-in-data"
-    NO_NUMBER = "no-usable-number"
-    FAILED = "failed-trials"
-    INVALID = "invalid-trials"
-    SKIPPED = "skipped-environment"
-    MIXED_HOSTS = "mixed-hosts"
-    STRANGERS = "trials-outside-the-plan"
-    DRIFT = "drift"
-    STEAL = "steal-time"
-    OTHER_LOAD = "other-load"
-    FREQUENCY = "frequency-change"
-    UNVERIFIED = "claims-not-verifiable"
-
-
-@dataclass(frozen=True)
-class Caution:
-    """One warning: what it is about, what was seen, and what to do about it."""
-
-    kind: Kind
-    subject: str
-    text: str
-    remedy: str
-
-
-Facts = tuple[Run, Samples, Analysis]
 
 
 def _nothing(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
@@ -184,14 +149,4 @@ CHECKS: tuple[Callable[[Run, Samples, Analysis], Iterator[Caution]], ...] = (
 
 def find_cautions(run: Run, samples: Samples, analysis: Analysis) -> tuple[Caution, ...]:
     """Run every check; most important kinds first."""
-    from envmatrix.report import conditions  # it needs Caution from here
-
-    machine = (
-        conditions.drift, conditions.stolen, conditions.other_load, conditions.frequency, conditions.unverified
-    )  # fmt: skip
-    return tuple(caution for check in (*CHECKS, *machine) for caution in check(run, samples, analysis))
-
-
-def effect_note(effect: Effect) -> str:
-    """Return an effect's flags as one text for a table, which names stand-in data once, in its title."""
-    return ", ".join(flag for flag in effect.flags if flag != Flag.STAND_IN)
+    return tuple(caution for check in (*CHECKS, *conditions.CHECKS) for caution in check(run, samples, analysis))

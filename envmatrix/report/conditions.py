@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.report.cautions import Caution, Kind
+from envmatrix.report.caution import Caution, Kind
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.samples import Samples
@@ -104,3 +104,9 @@ def unverified(run: Run, _samples: Samples, _analysis: Analysis) -> Iterator[Cau
                 Kind.UNVERIFIED, arm.environment, "its levels claim nothing that could be read back",
                 "add `claims:` to its level, so that a trial in which it does not work is INVALID",
             )  # fmt: skip
+
+
+#: A further check of the machine is one more entry here.
+CHECKS: tuple[Callable[[Run, Samples, Analysis], Iterator[Caution]], ...] = (
+    drift, stolen, other_load, frequency, unverified,
+)  # fmt: skip

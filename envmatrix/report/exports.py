@@ -13,8 +13,8 @@ import numpy as np
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.printable import clean
+from envmatrix.report.columns import effect_values, value_names
 from envmatrix.report.forest import forest
-from envmatrix.report.json_file import effect_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Group, Summary
 from envmatrix.report.svg import standalone
@@ -36,12 +36,10 @@ def _cell(value: Any) -> Any:
 
 def effects_csv(summary: Summary) -> str:
     """Return one line an effect."""
-    rows = [effect_to_json(effect) for effect in summary.analysis.effects]
-    head = list(rows[0]) if rows else ["workload", "environment", "engine", "metric", "ratio", "low", "high"]
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(head)
-    for row in rows:
+    writer.writerow(value_names())
+    for _, row in effect_values(summary):
         writer.writerow([_cell(" ".join(v) if isinstance(v, list) else v) for v in row.values()])
     return out.getvalue()
 

@@ -6,7 +6,7 @@ import html
 import re
 
 from envmatrix.printable import one_line
-from envmatrix.stats.effects import Effect
+from envmatrix.stats.effects import Effect, Flag
 
 # What changes a sentence inside a line; `-` and `#` do so only at its start, where no text of a user stands.
 # `<`, `>` and `&` are written as entities instead: a backslash before one would show the entity itself.
@@ -59,11 +59,18 @@ def p_value(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def percent(value: float | None) -> str:
-    """Format a fraction as a signed percentage."""
-    return NONE if value is None else f"{100 * value:+.1f} %"
-
-
 def count(number: int, noun: str) -> str:
     """Return '1 block', '2 blocks'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def effect_note(effect: Effect) -> str:
+    """Return an effect's flags as one text for a table, which names stand-in data once, in its title."""
+    return ", ".join(flag for flag in effect.flags if flag != Flag.STAND_IN)
+
+
+def reference_name(effect: Effect) -> str:
+    """Return the reference's environment, with its engine where that differs."""
+    environment, _, where = effect.reference.partition(":")
+    engine = where.rpartition("@")[2]
+    return environment if engine == effect.engine else f"{environment} on {engine}"

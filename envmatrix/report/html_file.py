@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from envmatrix.printable import clean, one_line
 from envmatrix.report.attributed import bars_of, steps_of, title_of, waterfall
-from envmatrix.report.cautions import effect_note
+from envmatrix.report.columns import Cell, Column, columns_of
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import forest
-from envmatrix.report.formatting import bounds, count, interval, p_value, ratio
+from envmatrix.report.formatting import bounds, count, p_value, ratio
 from envmatrix.report.heat import heat_map, heat_style
+from envmatrix.report.node_table import node_table
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.summary import Summary, reference_name
+from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.timeline import colour_of, timeline
 from envmatrix.stats.attribution import Attribution
-from envmatrix.stats.metrics import show_bytes, show_seconds
 from envmatrix.stats.nodes import CANCELS
 from envmatrix.stats.samples import OUTCOMES
 
@@ -29,10 +29,23 @@ if TYPE_CHECKING:
 
 SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _FILTERS = {
-    "clean": clean, "one_line": one_line, "ratio": ratio, "interval": interval, "p_value": p_value,
-    "reference": reference_name, "note": effect_note, "heat": heat_style, "seconds": show_seconds,
+    "clean": clean, "one_line": one_line, "ratio": ratio, "p_value": p_value, "heat": heat_style,
     "bounds": bounds,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """The table of one group: its columns with their headings, and each row with its cells."""
+
+    columns: tuple[tuple[Column, str], ...]
+    rows: tuple[tuple[Row, tuple[tuple[Column, Cell], ...]], ...]
+
+
+def _group_table(group: Group) -> GroupTable:
+    columns = columns_of(group, "html")
+    rows = tuple((row, tuple((column, column.cell_of(row, group)) for column in columns)) for row in group.all_rows)
+    return GroupTable(tuple((column, column.heading(group)) for column in columns), rows)
 
 
 @dataclass(frozen=True)
@@ -144,8 +157,8 @@ def to_html(summary: Summary) -> str:
     colours = colour_of(summary)
     return page_environment().get_template("report.html.j2").render(
         summary=summary, figures=_figures(summary), colours=colours, symbols=SYMBOLS,
-        show_bytes=show_bytes, outcome_names=OUTCOMES, evidence=evidence_table(summary),
-        cancels=CANCELS, plain_tables=_plain_tables(summary),
+        tables=[_group_table(group) for group in summary.groups], outcome_names=OUTCOMES,
+        evidence=evidence_table(summary), cancels=CANCELS, node_table=node_table, plain_tables=_plain_tables(summary),
         attributed=_attributed(summary), heat=heat_map(summary),
         provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce(summary),
         settings=[(name, _settings(body)) for name, body in summary.run.environments.items()],

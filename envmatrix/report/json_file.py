@@ -7,25 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from envmatrix.printable import clean
-from envmatrix.report.cautions import Caution
+from envmatrix.report.caution import Caution
+from envmatrix.report.columns import effect_values
 from envmatrix.report.summary import Group, Row, Summary
-from envmatrix.stats.effects import Effect
 from envmatrix.stats.nodes import NodeReport
 
 SCHEMA = 1
-
-
-def effect_to_json(effect: Effect) -> dict[str, Any]:
-    """Return one effect; ratio above 1 means better than the reference."""
-    return {
-        "workload": effect.workload, "environment": effect.environment, "engine": effect.engine,
-        "reference": effect.reference, "metric": effect.metric, "primary": effect.primary,
-        "ratio": _finite(effect.ratio), "low": _finite(effect.low), "high": _finite(effect.high),
-        "p": _finite(effect.p), "verdict": effect.verdict, "blocks": effect.blocks,
-        "flags": list(effect.flags),
-        "missing_blocks": effect.missing, "incomplete_blocks": effect.incomplete,
-        "spread": _finite(effect.spread), "notes": list(effect.notes),
-    }  # fmt: skip
 
 
 def _finite(value: float | None) -> float | None:
@@ -71,8 +58,8 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
 
     The long lists come last: a history of very many runs reads only what stands before them.
     """
-    effects = summary.analysis.effects
-    controls = [effect for effect in effects if effect.is_control and effect.primary]
+    effects = list(effect_values(summary))
+    controls = [(effect, values) for effect, values in effects if effect.is_control]
     return {
         "schema": SCHEMA,
         "run": summary.run.name,
@@ -88,7 +75,7 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
         "nodes": [_nodes_to_json(item) for item in summary.nodes],
         "ladders": {name: [asdict(step) for step in steps] for name, steps in summary.ladders.items()},
         "warnings": [_caution_to_json(item) for item in summary.cautions],
-        "effects": [effect_to_json(effect) for effect in effects if not effect.is_control],
-        "control": effect_to_json(controls[0]) if controls else {},
-        "controls": [effect_to_json(effect) for effect in effects if effect.is_control],
+        "effects": [values for effect, values in effects if not effect.is_control],
+        "control": next((values for effect, values in controls if effect.primary), {}),
+        "controls": [values for _, values in controls],
     }

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envmatrix.report.attributed import AttributionTable, attribution_tables
-from envmatrix.report.cautions import effect_note
-from envmatrix.report.formatting import NONE, count, interval, markdown_cell, ratio
+from envmatrix.report.columns import Column, columns_of
+from envmatrix.report.formatting import NONE, count, markdown_cell
+from envmatrix.report.node_table import node_table
 from envmatrix.report.operators import OperatorTable
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
-from envmatrix.report.summary import Group, Row, Summary, published_cells, reference_name
-from envmatrix.stats.metrics import MEMORY
+from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.stats.nodes import CANCELS, NodeReport
 
 
@@ -22,33 +22,19 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [*lines, *body])
 
 
-def _cells(row: Row, group: Group) -> tuple[str, ...]:
-    effect = row.effect
-    name = row.arm.environment
-    if effect and group.baseline and effect.reference != group.baseline.arm.name:
-        name += f" (against {reference_name(effect)})"
-    return (
-        name,
-        ratio(effect.ratio) if effect else "1",
-        interval(effect) if effect else "reference",
-        effect.verdict if effect else NONE,
-        group.metric.show(row.value) if row.value is not None else NONE,
-        MEMORY.show(row.memory) if row.memory is not None else NONE,
-        str(effect.blocks if effect else row.outcomes.get("ok", 0)),
-        *published_cells(row, group),
-        row.skipped or (effect_note(effect) if effect else ""),
-    )
+def _cell(column: Column, row: Row, group: Group) -> str:
+    cell = column.cell_of(row, group)
+    return f"{cell.text} ({cell.aside})" if cell.aside else cell.text
 
 
 def group_markdown(group: Group) -> str:
     """Return one group's section."""
-    unit = f" ({group.metric.unit})" if group.metric.unit and group.metric.unit != "s" else ""
-    head = ("environment", "speed-up", "95 % interval", "verdict", group.metric.label + unit,
-            "peak memory", "blocks", *(("accuracy", "published") if group.has_published else ()), "notes")  # fmt: skip
-    title = markdown_cell(group.title)
-    rows = [_cells(row, group) for row in group.all_rows]
+    columns = columns_of(group, "markdown")
+    head = tuple(column.heading(group) for column in columns)
+    rows = [tuple(_cell(column, row, group) for column in columns) for row in group.all_rows]
     sentence = scaling_sentence(group)
     below = f"\n{markdown_cell(sentence)}\n" if sentence else ""
+    title = markdown_cell(group.title)
     return f"## {title}\n\n**{markdown_cell(group.headline)}**\n\n{table(head, rows)}\n{below}"
 
 
@@ -76,10 +62,8 @@ def _plain(title: str, found: PlainTable | None, below: str) -> str:
 
 def nodes_markdown(found: NodeReport) -> str:
     """Return the section that says how much the nodes differ."""
-    rows = [(row.node, f"{row.relative:.3f}", str(row.blocks)) for row in found.rows]
     title = f"## Nodes: {markdown_cell(found.workload)} on {found.engine}"
-    head = ("node", "baseline's speed over the mean of the nodes", "blocks")
-    return f"{title}\n\n{markdown_cell(found.line())}\n\n{table(head, rows)}\n\n{CANCELS}\n"
+    return f"{title}\n\n{markdown_cell(found.line())}\n\n{_section(node_table(found))}\n\n{CANCELS}\n"
 
 
 def _cautions(summary: Summary) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.attributed import attributions, ladders
-from envmatrix.report.cautions import Caution, find_cautions
+from envmatrix.report.caution import Caution
+from envmatrix.report.cautions import find_cautions
 from envmatrix.report.engine_table import engine_table
-from envmatrix.report.formatting import NONE, count, ratio
+from envmatrix.report.formatting import count, ratio, reference_name
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.workload_table import workload_table
@@ -75,11 +76,6 @@ class Group:
         return tuple(row for row in (self.baseline, *self.rows, self.control) if row)
 
     @property
-    def has_published(self) -> bool:
-        """Whether figures of a source stand beside ours; accuracy is shown with them."""
-        return any(row.published for row in self.all_rows)
-
-    @property
     def headline(self) -> str:
         """The answer in one sentence, with its interval."""
         best = self.best
@@ -133,26 +129,6 @@ class Summary:
     def trials(self) -> int:
         """Number of trials on disk that belong to the plan."""
         return sum(self.outcomes.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the document of summary.json."""
-        from envmatrix.report.json_file import summary_to_json
-
-        return summary_to_json(self)
-
-
-def published_cells(row: Row, group: Group) -> tuple[str, ...]:
-    """Return a row's accuracy and a source's figures, where the group shows any."""
-    if not group.has_published:
-        return ()
-    return (f"{row.accuracy:.1%}" if row.accuracy is not None else NONE, row.published or NONE)
-
-
-def reference_name(effect: Effect) -> str:
-    """Return the reference's environment, with its engine where that differs."""
-    environment, _, where = effect.reference.partition(":")
-    engine = where.rpartition("@")[2]
-    return environment if engine == effect.engine else f"{environment} on {engine}"
 
 
 def _row(arm: Arm, run: Run, samples: Samples, analysis: Analysis) -> Row:

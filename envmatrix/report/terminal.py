@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
@@ -12,74 +13,61 @@ from rich.text import Text
 
 from envmatrix.printable import clean, one_line
 from envmatrix.report.attributed import attribution_tables
-from envmatrix.report.cautions import effect_note
-from envmatrix.report.formatting import NONE, interval, ratio
+from envmatrix.report.columns import Column, columns_of
+from envmatrix.report.formatting import interval, ratio
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
-from envmatrix.report.summary import Group, Row, Summary, published_cells
-from envmatrix.stats.metrics import MEMORY
+from envmatrix.report.summary import Group, Summary
+from envmatrix.stats.effects import Verdict
 
-_STYLE = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
+_STYLE: Mapping[Verdict, str] = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
 _MOST_OPERATORS = 5
-_MEDIAN = 4
-#: Columns that may be folded, to how much at first and at last.
-_TEXTS = ("environment", "published", "notes")
+#: Texts may be folded, to how much at first and at last.
 _FOLDED, _LEAST = 24, 11
+#: Columns up to this rank leave before texts are folded as far as can be.
+_FIRST_TO_GO = 2
 
 
-def _cells(row: Row, group: Group) -> list[Text]:
-    effect = row.effect
-    verdict = effect.verdict if effect else "reference"
-    texts = [
-        row.arm.environment,
-        ratio(effect.ratio) if effect else "1",
-        interval(effect) if effect else "",
-        verdict,
-        group.metric.show(row.value) if row.value is not None else NONE,
-        MEMORY.show(row.memory) if row.memory is not None else NONE,
-        str(effect.blocks if effect else row.outcomes.get("ok", 0)),
-        *published_cells(row, group),
-        row.skipped or (effect_note(effect) if effect else ""),
-    ]
-    cells = [Text(one_line(text, 60)) for text in texts]
-    cells[3].stylize(_STYLE.get(verdict, ""))
-    return cells
+@dataclass(frozen=True)
+class _Drawn:
+    """One column as it will be printed: its heading and its cells."""
+
+    column: Column
+    head: str
+    cells: tuple[Text, ...]
+
+    def width(self, folded: int) -> int:
+        longest = max(len(self.head), *(cell.cell_len for cell in self.cells))
+        return min(longest, folded) if self.column.kind == "text" else longest
 
 
-def _needed(head: Sequence[str], rows: Sequence[Sequence[Text]], shown: Sequence[int], folded: int) -> int:
-    """Return the width of a table whose texts are folded to ``folded`` columns, and its figures not at all."""
-    longest = {at: max(len(head[at]), *(row[at].cell_len for row in rows)) for at in shown}
-    widths = (min(size, folded) if head[at] in _TEXTS else size for at, size in longest.items())
-    return sum(widths) + 3 * len(shown) + 1
+def _drawn(column: Column, group: Group) -> _Drawn:
+    cells = [column.cell_of(row, group) for row in group.all_rows]
+    texts = tuple(Text(one_line(cell.text, 60), _STYLE[cell.verdict] if cell.verdict else "") for cell in cells)
+    return _Drawn(column, column.heading(group, short=True), texts)
 
 
-def _shown(head: Sequence[str], rows: Sequence[Sequence[Text]], width: int) -> list[int]:
-    """Return the columns to show: a narrow terminal does without memory, then others, until the rest fits."""
-    noted = any(row[-1].plain for row in rows)
-    shown = [at for at in range(len(head)) if noted or head[at] != "notes"]
-    optional = (("memory", _FOLDED), (head[_MEDIAN], _FOLDED), ("notes", _LEAST), ("accuracy", _LEAST))
-    for name, folded in optional:
-        if _needed(head, rows, shown, folded) > width:
-            shown = [at for at in shown if head[at] != name]
-    return shown
+def _fitting(columns: list[_Drawn], width: int) -> list[_Drawn]:
+    """Return the columns to show: a narrow terminal does without some until the rest fits."""
+    for leaving in sorted((item.column for item in columns if item.column.gives_way), key=lambda c: c.gives_way):
+        folded = _FOLDED if leaving.gives_way <= _FIRST_TO_GO else _LEAST
+        if sum(item.width(folded) + 3 for item in columns) + 1 > width:
+            columns = [item for item in columns if item.column is not leaving]
+    return columns
 
 
 def group_table(group: Group, width: int) -> Table:
     """Return one group's table, best environment first, the control last; it fits a terminal of 80 columns."""
     table = Table(title=Text(clean(group.title)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
-    published = ("accuracy", "published") if group.has_published else ()
-    head = ("environment", "speed-up", "95 % interval", "verdict", group.metric.unit or group.metric.label, "memory",
-            "blocks", *published, "notes")  # fmt: skip
-    cells = [_cells(row, group) for row in group.all_rows]
-    shown = _shown(head, cells, width)
-    for name in (head[at] for at in shown):
-        if name in _TEXTS:
-            table.add_column(name, overflow="fold", min_width=_LEAST)
+    shown = _fitting([_drawn(column, group) for column in columns_of(group, "terminal")], width)
+    for item in shown:
+        if item.column.kind == "text":
+            table.add_column(item.head, overflow="fold", min_width=_LEAST)
         else:
-            table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
-    for row, texts in zip(group.all_rows, cells, strict=True):
+            table.add_column(item.head, justify="right" if item.column.kind == "figure" else "left", no_wrap=True)
+    for row, *texts in zip(group.all_rows, *(item.cells for item in shown), strict=True):
         style = "dim" if row is group.control else ("bold" if row is group.best else "")
-        table.add_row(*(texts[at] for at in shown), style=style)
+        table.add_row(*texts, style=style)
     return table
 
 

@@ -70,8 +70,8 @@ def _scales(times: Floats, values: Floats) -> tuple[Scale, Scale]:
 def timeline(summary: Summary, group: Group, name: str = "time") -> str:
     """Return the figure of one group's trials as an svg element; '' when there is no trial."""
     trials = summary.samples.trials
-    mine = [index for index, arm in enumerate(summary.plan.arms)
-            if (arm.workload, arm.engine) == (group.workload, group.engine)]  # fmt: skip
+    names = {row.arm.name for row in group.all_rows}
+    mine = [index for index, arm in enumerate(summary.plan.arms) if arm.name in names]
     chosen = np.flatnonzero(np.isin(trials["arm"], mine))
     chosen = chosen[:: max(1, -(-chosen.size // _MOST_POINTS))]
     if not chosen.size:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from envmatrix.report.cautions import Kind
+from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise_samples
 from envmatrix.stats.samples import fold
 from tests.synthetic import Machine, make_plan, make_run, make_trials

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from envmatrix.report.cautions import Kind
+from envmatrix.report.caution import Kind
 from envmatrix.report.formatting import markdown_cell
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown

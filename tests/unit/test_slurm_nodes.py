@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.report.cautions import Kind
+from envmatrix.report.caution import Kind
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown

@@ -1,0 +1,38 @@
+"""A warning as a value: what a reader must know before acting on a report, with its remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(str, Enum):
+    """What can be wrong. The value is the stable word of summary.json."""
+
+    NOTHING_MEASURED = "nothing-measured"
+    NO_REFERENCE = "no-reference"
+    TOO_FEW_BLOCKS = "too-few-blocks"
+    CONTROL_OFF = "control-off-1.0"
+    UNEQUAL_WORK = "unequal-work"
+    STAND_IN = "stand-in-data"
+    NO_NUMBER = "no-usable-number"
+    FAILED = "failed-trials"
+    INVALID = "invalid-trials"
+    SKIPPED = "skipped-environment"
+    MIXED_HOSTS = "mixed-hosts"
+    STRANGERS = "trials-outside-the-plan"
+    DRIFT = "drift"
+    STEAL = "steal-time"
+    OTHER_LOAD = "other-load"
+    FREQUENCY = "frequency-change"
+    UNVERIFIED = "claims-not-verifiable"
+
+
+@dataclass(frozen=True)
+class Caution:
+    """One warning: what it is about, what was seen, and what to do about it."""
+
+    kind: Kind
+    subject: str
+    text: str
+    remedy: str

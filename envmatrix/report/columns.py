@@ -1,0 +1,180 @@
+"""The columns of the tables of environments. A further one is one more entry of COLUMNS, and nothing else.
+
+The terminal, report.md and report.html show ``cell``; CSV and summary.json hold ``value``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from envmatrix.report.formatting import NONE, effect_note, interval, p_value, ratio, reference_name
+from envmatrix.report.summary import Group, Row, Summary
+from envmatrix.stats.effects import Effect, Verdict
+from envmatrix.stats.metrics import show_bytes
+
+Medium = Literal["terminal", "markdown", "html"]
+Value: TypeAlias = str | bool | int | float | list[str] | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell says; pages show ``aside`` beside it, and ``verdict`` gives it a colour."""
+
+    text: str
+    aside: str = ""
+    verdict: Verdict | None = None
+
+
+def _always(_group: Group) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. ``name`` is its key for programs, ``title`` its heading for people (empty: not shown to them).
+
+    ``value`` is what programs get of an effect (None: nothing); ``cell`` what people see, the value as it is where
+    there is none. ``short`` is a heading for a narrow terminal, which leaves out columns with a ``gives_way``, lowest
+    first, and before that folds texts. ``shown`` says whether a group has anything for it.
+    """
+
+    name: str
+    title: str | Callable[[Group], str] = ""
+    value: Callable[[Row, Effect], Value] | None = None
+    cell: Callable[[Row, Group], Cell] | None = None
+    short: str | Callable[[Group], str] = ""
+    kind: Literal["figure", "word", "text"] = "figure"
+    shown: Callable[[Group], bool] = _always
+    media: tuple[Medium, ...] = ("terminal", "markdown", "html")
+    gives_way: int = 0
+
+    def heading(self, group: Group, *, short: bool = False) -> str:
+        """Return the title over a group's table."""
+        titles = [title(group) if callable(title) else title for title in (self.short if short else "", self.title)]
+        return titles[0] or titles[1]
+
+    def cell_of(self, row: Row, group: Group) -> Cell:
+        """Return what people see of a row."""
+        if self.cell:
+            return self.cell(row, group)
+        value = self.value(row, row.effect) if self.value and row.effect else None
+        return Cell(NONE if value is None else str(value))
+
+
+def _environment(row: Row, group: Group) -> Cell:
+    effect = row.effect
+    other = effect and group.baseline and effect.reference != group.baseline.arm.name
+    return Cell(row.arm.environment, f"against {reference_name(effect)}" if effect and other else "")
+
+
+def _speed_up(row: Row, _group: Group) -> Cell:
+    return Cell(ratio(row.effect.ratio) if row.effect else "1")
+
+
+def _interval(row: Row, _group: Group) -> Cell:
+    return Cell(interval(row.effect) if row.effect else "")
+
+
+def _p(row: Row, _group: Group) -> Cell:
+    return Cell(p_value(row.effect.p) if row.effect else "")
+
+
+def _verdict(row: Row, _group: Group) -> Cell:
+    return Cell(row.effect.verdict, verdict=row.effect.verdict) if row.effect else Cell("reference")
+
+
+def _median(row: Row, group: Group) -> Cell:
+    return Cell(NONE if row.value is None else group.metric.show(row.value))
+
+
+def _metric_title(group: Group) -> str:
+    unit = group.metric.unit
+    return f"{group.metric.label} ({unit})" if unit and unit != "s" else group.metric.label
+
+
+def _memory(row: Row, _group: Group) -> Cell:
+    return Cell(NONE if row.memory is None else show_bytes(row.memory))
+
+
+def _memory_ratio(row: Row, _group: Group) -> Cell:
+    return Cell(ratio(row.memory_effect.ratio) if row.memory_effect else "")
+
+
+def _blocks(row: Row, _group: Group) -> Cell:
+    return Cell(str(row.effect.blocks if row.effect else row.outcomes.get("ok", 0)))
+
+
+def _accuracy(row: Row, _group: Group) -> Cell:
+    return Cell(NONE if row.accuracy is None else f"{row.accuracy:.1%}")
+
+
+def _published(row: Row, _group: Group) -> Cell:
+    return Cell(row.published or NONE)
+
+
+def _has_published(group: Group) -> bool:
+    return any(row.published for row in group.all_rows)
+
+
+def _notes(row: Row, _group: Group) -> Cell:
+    return Cell(row.skipped or (effect_note(row.effect) if row.effect else ""))
+
+
+def _has_notes(group: Group) -> bool:
+    return any(_notes(row, group).text for row in group.all_rows)
+
+
+#: In the order in which they stand. Accuracy is shown beside a source's figures.
+COLUMNS: tuple[Column, ...] = (
+    Column("workload", value=lambda _, effect: effect.workload),
+    Column("environment", "environment", lambda _, effect: effect.environment, _environment, kind="text"),
+    Column("engine", value=lambda _, effect: effect.engine),
+    Column("reference", value=lambda _, effect: effect.reference),
+    Column("metric", value=lambda _, effect: effect.metric),
+    Column("primary", value=lambda _, effect: effect.primary),
+    Column("ratio", "speed-up", lambda _, effect: effect.ratio, _speed_up),
+    Column("interval", "95 % interval", cell=_interval),
+    Column("low", value=lambda _, effect: effect.low),
+    Column("high", value=lambda _, effect: effect.high),
+    Column("p", "adjusted p", lambda _, effect: effect.p, _p, media=("html",)),
+    Column("verdict", "verdict", lambda _, effect: effect.verdict, _verdict, kind="word"),
+    Column("median", _metric_title, cell=_median, short=lambda group: group.metric.unit, gives_way=2),
+    Column("memory", "peak memory", cell=_memory, short="memory", gives_way=1),
+    Column("memory_ratio", "memory ratio", cell=_memory_ratio, media=("html",)),
+    Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),
+    Column("accuracy", "accuracy", cell=_accuracy, shown=_has_published, gives_way=4),
+    Column("published", "published", cell=_published, kind="text", shown=_has_published),
+    Column("flags", "notes", lambda _, effect: list(effect.flags), _notes, kind="text", shown=_has_notes, gives_way=3),
+    Column("missing_blocks", value=lambda _, effect: effect.missing),
+    Column("incomplete_blocks", value=lambda _, effect: effect.incomplete),
+    Column("spread", value=lambda _, effect: effect.spread),
+    Column("notes", value=lambda _, effect: list(effect.notes)),
+)
+
+
+def columns_of(group: Group, medium: Medium) -> list[Column]:
+    """Return the columns that a group's table has in a medium."""
+    return [column for column in COLUMNS if column.title and medium in column.media and column.shown(group)]
+
+
+def value_names() -> list[str]:
+    """Return the keys of what programs get of an effect."""
+    return [column.name for column in COLUMNS if column.value]
+
+
+def values_of(row: Row, effect: Effect) -> dict[str, Value]:
+    """Return what programs get of one effect; numbers that are not known are None."""
+    values = {column.name: column.value(row, effect) for column in COLUMNS if column.value}
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+
+
+def effect_values(summary: Summary) -> Iterator[tuple[Effect, Mapping[str, Value]]]:
+    """Yield every effect, secondary metrics' too, with what programs get of it; ratio above 1 is better."""
+    rows = {row.arm.name: row for group in summary.groups for row in group.all_rows}
+    for effect in summary.analysis.effects:
+        median = summary.samples.median(effect.arm, effect.metric)
+        row = replace(rows[effect.arm], effect=effect, value=median)
+        yield effect, values_of(row, effect)
