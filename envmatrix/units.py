@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?\s*")
@@ -30,7 +29,7 @@ def parse_duration(value: object) -> float:
     parts = _DURATION.findall(text) if not _DURATION.sub("", text) else []
     plain = len(parts) > 1 and any(not unit for _, unit in parts)  # '9 30' could mean anything
     seconds = sum(float(number) * _SECONDS[unit or None] for number, unit in parts)
-    if plain or not 0 < seconds < math.inf:
+    if plain or not 0 < seconds < 2**53:
         msg = f"{value!r} is no duration, such as 30s, 5m, 9m30s or 2h"
         raise ValueError(msg)
     return seconds

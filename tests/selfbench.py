@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -62,7 +61,7 @@ def reporting(trials: int) -> Iterator[Line]:
         folder = write_run(Path(scratch) / "run", plan, Machine(speed={}), 0)
         with folder.trials_file.open("w") as file:  # without the fsync a trial that `append` does
             for trial in make_trials(plan, Machine(speed={}), trials // len(plan.arms)):
-                file.write(json.dumps({"schema": 1, **asdict(trial)}) + "\n")
+                file.write(trial.line() + "\n")
         code = (
             "import resource, sys, time; from pathlib import Path; b = time.perf_counter()\n"
             "from envmatrix.report import write_reports; from envmatrix.store import RunFolder\n"

@@ -9,8 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envmatrix.host import Host
+from envmatrix.matrix import Design
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan, Slot, make_arms
+from envmatrix.plan.environment import Environment, Image
 from envmatrix.store import Run, RunFolder, Trial, trial_of
+
+MATRIX_TEXTS = {"matrix.yaml": "version: 1\n"}
 
 
 @dataclass(frozen=True)
@@ -39,22 +45,36 @@ def make_plan(environments: tuple[str, ...], **more: Any) -> Plan:
     return Plan(**{**fields, **more})
 
 
-def make_run(plan: Plan, name: str = "made-up", **more: Any) -> Run:
-    """Return run.json's content for a plan."""
-    environments = {
-        arm.runs: {
-            "levels": {"malloc": arm.runs},
-            "variables": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": None},
-            "preload": [["", f"lib{arm.runs}.so"]], "changes_numerics": arm.runs == "bf16",
-        }
-        for arm in plan.arms
-    }  # fmt: skip
+HOST = Host("made-up-host", "6.1", "x86_64", "made-up", "made-up CPU", (0, 1), (0, 1), 1, 2**34, hypervisor=False)
+
+
+def make_environment(name: str, levels: Mapping[str, str] | None = None, **more: Any) -> Environment:
+    """Return an environment as a run holds it."""
     fields = {
-        "name": name, "created": "2026-01-01T00:00:00Z", "plan": plan, "matrix_digest": "sha256:00",
-        "bench_digest": "sha256:11", "host": {"name": "made-up-host", "cpu": "made-up CPU"},
-        "versions": {"envmatrix": "0.1.0"}, "environments": environments,
-        "workloads": {arm.workload: {"options": {"batch_size": 64}} for arm in plan.arms},
-        "matrix_text": "version: 1\n",
+        "description": "", "image": Image("torch-2.13.0"), "preload": (("", f"lib{name}.so"),), "claims": {},
+        "variables": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": None}, "changes_numerics": name == "bf16",
+    }  # fmt: skip
+    return Environment(name=name, levels=levels or {"malloc": name}, **{**fields, **more})
+
+
+def make_design(plan: Plan, **more: Any) -> Design:
+    """Return a design with the limits of a plan."""
+    limits = {
+        "name": plan.design, "seed": plan.seed, "min_blocks": plan.min_blocks, "max_blocks": plan.max_blocks,
+        "target": plan.target, "margin": plan.margin, "budget": plan.budget_s, "race": plan.race,
+        "workloads": ("cnn",),
+    }  # fmt: skip
+    return Design.model_validate({**limits, **more})
+
+
+def make_run(plan: Plan, name: str = "made-up", *, design: Mapping[str, Any] | None = None, **more: Any) -> Run:
+    """Return run.json's content for a plan; ``design`` lies over the plan's limits."""
+    fields = {
+        "name": name, "created": "2026-01-01T00:00:00Z", "design": make_design(plan, **(design or {})),
+        "arms": plan.arms, "matrix_digest": "sha256:00", "bench_digest": "sha256:11", "host": HOST,
+        "versions": {"envmatrix": "0.1.0"}, "libraries": (),
+        "environments": {arm.runs: make_environment(arm.runs) for arm in plan.arms},
+        "workloads": {arm.workload: Workload(name=arm.workload, options={"batch_size": 64}) for arm in plan.arms},
     }  # fmt: skip
     return Run(**{**fields, **more})
 
@@ -112,7 +132,7 @@ def make_trials(plan: Plan, machine: Machine, blocks: int, seed: int = 1) -> Ite
 def write_run(path: Path, plan: Plan, machine: Machine, blocks: int, seed: int = 1, **more: Any) -> RunFolder:
     """Write a real results folder and return it."""
     folder = RunFolder(path)
-    folder.create(make_run(plan, path.name, **more))
+    folder.create(make_run(plan, path.name, **more), MATRIX_TEXTS)
     for trial in make_trials(plan, machine, blocks, seed):
         folder.append(trial)
     return folder

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from envmatrix.commands.grammar import Parser, duration, one_name, percentage, whole
+
+if TYPE_CHECKING:
+    from envmatrix.launchers.slurm.requested import SlurmOverrides
+    from envmatrix.trials.requested import Overrides
 
 
 def add_matrix(parser: Parser) -> None:
@@ -57,9 +63,7 @@ def add_design(parser: Parser) -> None:
     parser.add_list("--workloads", "NAME", "only these: a,b or given again")
     parser.add_argument("--seed", type=whole(0), metavar="N", help="seed of the random order")
     add_budget(parser, "stop after this time, such as 90s, 10m or 2h")
-    parser.add_argument(
-        "--target", type=percentage, metavar="PERCENT", help="stop when every interval is this narrow, such as 2%%"
-    )
+    add_target(parser, "stop when every interval is this narrow, such as 2%%")
     parser.add_argument("--min-blocks", type=whole(2), metavar="N", help="no claim below this many blocks")
     parser.add_argument("--max-blocks", type=whole(1), metavar="N", help="stop after this many blocks")
 
@@ -67,6 +71,11 @@ def add_design(parser: Parser) -> None:
 def add_budget(parser: Parser, text: str) -> None:
     """Add --budget."""
     parser.add_argument("--budget", type=duration, metavar="TIME", help=text)
+
+
+def add_target(parser: Parser, text: str) -> None:
+    """Add --target."""
+    parser.add_argument("--target", type=percentage, metavar="PERCENT", help=text)
 
 
 def add_launcher(parser: Parser) -> None:
@@ -88,6 +97,26 @@ def add_slurm(parser: Parser) -> None:
     group.add_argument("--time", type=duration, metavar="TIME", help="time limit of one block, such as 90s, 10m or 2h")
     group.add_argument("--gpus", metavar="N", help="GPUs of a node, such as 2 or a100:2")
     parser.add_list("--modules", "NAME", "modules to load on the nodes: a,b or given again", target=group)
+
+
+def overrides(options: argparse.Namespace) -> Overrides:
+    """Return what the options of ``add_design`` lay over the design."""
+    from envmatrix.trials.requested import Overrides
+
+    return Overrides(**_values(options, Overrides))
+
+
+def slurm_overrides(options: argparse.Namespace) -> SlurmOverrides:
+    """Return what the options of ``add_slurm`` ask for."""
+    from envmatrix.launchers.slurm.requested import SlurmOverrides
+
+    return SlurmOverrides(**_values(options, SlurmOverrides))
+
+
+def _values(options: argparse.Namespace, kind: type[Overrides | SlurmOverrides]) -> dict[str, Any]:
+    from dataclasses import fields
+
+    return {field.name: getattr(options, field.name) for field in fields(kind)}
 
 
 def add_answer(parser: Parser) -> None:

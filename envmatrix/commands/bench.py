@@ -36,12 +36,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prepare, run and report one design."""
-    from envmatrix.requested import requested_design, requested_engines
     from envmatrix.trials.experiment import begin
+    from envmatrix.trials.requested import requested_design, requested_engines
 
     matrix = common.load_matrix(arguments)
-    design = requested_design(matrix, arguments)
-    engines = requested_engines(design, arguments, common.say_to_stderr)
+    design = requested_design(matrix, arguments.design, shared.overrides(arguments))
+    engines = requested_engines(design, arguments.engine, common.say_to_stderr)
     if arguments.dry_run and arguments.launcher != "slurm":
         raise InputError("--dry-run shows the scripts of --launcher slurm", remedy="`envmatrix plan` shows the order")
     design, host = place(matrix, design, engines, arguments)
@@ -75,7 +75,7 @@ def place(
         return design, None
     from envmatrix.launchers.slurm.requested import look_at_nodes, overlay
 
-    design = design.model_copy(update={"slurm": overlay(design.slurm, arguments)})
+    design = design.model_copy(update={"slurm": overlay(design.slurm, shared.slurm_overrides(arguments))})
     span = max(spread.values())
     check_race(race=design.race, width=design.slurm.nodes // span)
     return design, look_at_nodes(design.slurm, engines, span, common.say_to_stderr)
@@ -93,11 +93,11 @@ def show_scripts(experiment: Experiment) -> int:
     """Print the batch scripts that the first blocks would be submitted with; leave no run behind."""
     import shutil
 
-    from envmatrix.launchers.slurm.jobs import slurm_options, widest
+    from envmatrix.launchers.slurm.jobs import widest
     from envmatrix.launchers.slurm.requested import scripts
 
     try:
-        at_once = max(1, slurm_options(experiment).nodes // widest(experiment))
+        at_once = max(1, experiment.run.design.slurm.nodes // widest(experiment))
         common.print_text("\n".join(scripts(experiment, at_once)))
     finally:
         shutil.rmtree(experiment.folder.path)
@@ -162,7 +162,7 @@ def tell_how_to_use(experiment: Experiment, summary: Summary) -> None:
     for group in summary.groups:
         if group.best is None:
             continue
-        environment = experiment.environments[group.best.arm.runs]
+        environment = experiment.run.environments[group.best.arm.runs]
         prepared = experiment.prepared[environment.image.name, group.engine]
         lines = export_lines(environment, preload_paths(prepared, environment), "sh")
         common.print_text(f"\nthe best environment for {group.workload} on {group.engine}:\n\n{lines}\n")

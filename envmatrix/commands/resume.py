@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import bench, common
@@ -13,6 +14,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_run(parser)
     shared.add_budget(parser, "a new budget for the whole run, such as 90s, 10m or 2h")
+    shared.add_target(parser, "a new target for the whole run, such as 1%%")
     shared.add_matrix(parser)
     shared.add_results(parser)
     shared.add_slurm(parser)
@@ -22,18 +24,17 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Go on where the run stopped: nothing lost, repeated or reordered."""
-    from dataclasses import replace
-
     from envmatrix.trials.experiment import reopen
+    from envmatrix.trials.resumed import resumed
 
     folder = common.find_run(arguments.results, arguments.run_name)
     experiment = reopen(folder, common.matrix_path(arguments), common.say_to_stderr)
-    if arguments.budget:
-        plan = replace(experiment.run.plan, budget_s=arguments.budget)
-        experiment = replace(experiment, run=replace(experiment.run, plan=plan))
+    slurm = None
     if experiment.run.launcher == "slurm":
-        from envmatrix.launchers.slurm.requested import with_options
+        from envmatrix.launchers.slurm.requested import overlay
 
-        asked = with_options(experiment.run.design, arguments)
-        experiment = replace(experiment, run=replace(experiment.run, design=asked))
+        slurm = overlay(experiment.run.design.slurm, shared.slurm_overrides(arguments))
+    experiment = resumed(
+        experiment, budget=arguments.budget, target=arguments.target, slurm=slurm, command=tuple(sys.argv[1:])
+    )
     return bench.carry_out(experiment, arguments)

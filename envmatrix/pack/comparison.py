@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.replication import Replication, compare
@@ -21,8 +21,8 @@ class Difference:
 
     where: str
     what: str
-    then: Any
-    now: Any
+    then: object
+    now: object
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} was {_shown(self.then)}, is {_shown(self.now)}"
@@ -38,7 +38,7 @@ class Reproduction:
     effects: tuple[Replication, ...]
     tolerance: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the document for programs."""
         return {
             "schema": 1, "packed_run": self.first.name, "run": self.second.name, "tolerance": self.tolerance,
@@ -47,13 +47,13 @@ class Reproduction:
         }  # fmt: skip
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = "absent" if value is None else str(value)
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def _effect_json(item: Replication) -> dict[str, Any]:
-    def part(effect: Effect | None) -> dict[str, Any] | None:
+def _effect_json(item: Replication) -> dict[str, object]:
+    def part(effect: Effect | None) -> dict[str, object] | None:
         keys = ("ratio", "low", "high", "verdict", "blocks", "flags")
         return None if effect is None else {key: getattr(effect, key) for key in keys}
 
@@ -63,7 +63,7 @@ def _effect_json(item: Replication) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _mappings(where: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+def _mappings(where: str, then: Mapping[str, object], now: Mapping[str, object]) -> Iterator[Difference]:
     for key in dict.fromkeys((*then, *now)):
         values = [list(v) if isinstance(v, tuple) else v for v in (then.get(key), now.get(key))]
         if values[0] != values[1]:
@@ -83,18 +83,23 @@ def image_differences(
     return found
 
 
+def _set_by(environment: Environment | None) -> dict[str, object]:
+    """Return what an environment sets: its variables, and where and with what its processes start."""
+    if environment is None:
+        return {}
+    placed = {"preload": environment.preload, "cpus": environment.cpus, "memory_nodes": environment.memory_nodes}
+    return {**environment.variables, **placed}
+
+
 def run_differences(first: Run, second: Run) -> list[Difference]:
     """List what differs in the machine, the benchmark and what environments set (templates fill per machine)."""
+    hosts = [asdict(run.host) for run in (first, second)]
     found = [
-        *_mappings("host", {k: first.host.get(k) for k in _HOST}, {k: second.host.get(k) for k in _HOST}),
+        *_mappings("host", *({key: host[key] for key in _HOST} for host in hosts)),
         *_mappings("benchmark", {"digest": first.bench_digest}, {"digest": second.bench_digest}),
     ]
-    for name, body in first.environments.items():
-        other = second.environments.get(name, {})
-        variables = body.get("variables", {}), other.get("variables", {})
-        found += _mappings(f"environment {name}", *variables)
-        keys = ("preload", "cpus", "memory_nodes")
-        found += _mappings(f"environment {name}", {k: body.get(k) for k in keys}, {k: other.get(k) for k in keys})
+    for name, environment in first.environments.items():
+        found += _mappings(f"environment {name}", _set_by(environment), _set_by(second.environments.get(name)))
     for arm, reason in second.skipped.items():
         if arm not in first.skipped:
             found.append(Difference(arm, "skipped here", None, reason))

@@ -13,7 +13,7 @@ from envmatrix.pack.manifest import Manifest
 from envmatrix.store import Run, RunFolder
 from envmatrix.trials.experiment import Experiment
 
-_RESULTS = ("run.json", "trials.jsonl", "summary.json", "report.md", "report.html")
+_RESULTS = ("run.json", "history.jsonl", "trials.jsonl", "summary.json", "report.md", "report.html")
 #: Folders of a checkout that hold definitions and bills of material, as far as they are there.
 _DEFINITIONS = ("containers",)
 _LARGEST_DEFINITION = 16 * 2**20
@@ -24,7 +24,7 @@ def collect(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str,
     """Return the files of a pack by name: results, matrix, locks and definitions, SBOMs, and bench/ itself."""
     if not folder.trials_file.exists():
         raise InputError(f"run {run.name} has no trials yet", remedy=f"`envmatrix resume {run.name}`")
-    found: dict[str, Content] = {"matrix.yaml": run.matrix_text.encode()}
+    found: dict[str, Content] = {name: text.encode() for name, text in folder.matrix().items()}
     for name in _RESULTS:
         if (folder.path / name).exists():
             found[f"run/{name}"] = folder.path / name

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from envmatrix.benchmark import folder_digest
 from envmatrix.errors import StoreError, Where
 from envmatrix.host import Host
@@ -68,7 +66,7 @@ def begin_again(pack: Opened, results: Path, say: Say, place: Place, *, launcher
     """
     run = pack.run.load()
     matrix = load(pack.folder / "matrix.yaml")
-    engines = tuple(dict.fromkeys(arm.engine for arm in run.plan.arms))
+    engines = tuple(dict.fromkeys(arm.engine for arm in run.arms))
     design, host = place(matrix, packed_design(run, pack.run.run_file), engines)
     given = {} if rebuild else given_images(pack.manifest, pack.folder)
     for (image, engine), prepared in given.items():
@@ -80,16 +78,10 @@ def begin_again(pack: Opened, results: Path, say: Say, place: Place, *, launcher
 
 
 def packed_design(run: Run, file: Path) -> Design:
-    """Return the design of a packed run; a StoreError names the file when it is none that envmatrix wrote."""
-    try:
-        design = Design.model_validate(dict(run.design))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"]))
-        raise StoreError(f"its design cannot be read: {place}: {problem['msg']}", where=Where(file)) from error
-    if not NAME.match(design.name):  # it becomes the name of a folder
-        raise StoreError(f"{design.name!r} is no usable name of a design", where=Where(file))
-    return design
+    """Return the design of a packed run, as it stood in the end; a StoreError for a name that is no folder's."""
+    if not NAME.match(run.design.name):
+        raise StoreError(f"{run.design.name!r} is no usable name of a design", where=Where(file))
+    return run.design
 
 
 def built_images(experiment: Experiment) -> Mapping[str, str]:
@@ -100,4 +92,4 @@ def built_images(experiment: Experiment) -> Mapping[str, str]:
 def was_begun_from(pack: Opened, run: Run) -> bool:
     """Whether a run was made with the matrix and the benchmark of a pack."""
     packed = pack.run.load()
-    return run.bench_digest == packed.bench_digest and run.matrix_text == packed.matrix_text
+    return run.bench_digest == packed.bench_digest and run.matrix_digest == packed.matrix_digest

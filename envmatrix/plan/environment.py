@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.host import parse_cpus
@@ -22,8 +19,6 @@ JOINED = {
     "PYTORCH_CUDA_ALLOC_CONF": ",",
 }
 _REFERENCE_IMAGE = "default"
-#: Fields that say something about an environment without changing what it is.
-_NAMES = frozenset({"name", "description", "claims", "own_levels"})
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class Environment:
     cpus: str | None = None
     memory_nodes: str | None = None
     changes_numerics: bool = False
-    libraries: tuple[Library, ...] = field(default=())
+    libraries: tuple[Library, ...] = ()
     own_levels: Mapping[str, str] | None = None
 
     def levels_text(self) -> str:
@@ -250,43 +245,3 @@ def _numbers(name: str, key: str, values: list[str], facts: Mapping[str, str]) -
 def _preload_order(items: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Put allocators first: OpenMP runtimes allocate while they load, and must find the final malloc."""
     return sorted(items, key=lambda item: "malloc" not in item[1])
-
-
-def digest(environment: Environment) -> str:
-    """Return a sha256 over everything that makes this environment what it is, its names apart."""
-    body = {key: value for key, value in asdict(environment).items() if key not in _NAMES}
-    if not environment.image.builds:  # so that environments keep the digests they had before there were any
-        del body["image"]["builds"]
-    return "sha256:" + hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def to_json(environment: Environment) -> dict[str, Any]:
-    """Return the environment's part of run.json."""
-    return {**asdict(environment), "digest": digest(environment)}
-
-
-def from_json(body: Mapping[str, Any]) -> Environment:
-    """Read what ``to_json`` wrote: a resumed run uses the environments it began with, not today's matrix."""
-    fields = {key: value for key, value in body.items() if key in Environment.__dataclass_fields__}
-    fields["image"] = _image_from_json(body["image"])
-    fields["libraries"] = tuple(Library(**_tuples(item)) for item in body["libraries"])
-    fields["preload"] = tuple((key, file) for key, file in body["preload"])
-    fields["claims"] = {path: tuple(allowed) for path, allowed in body["claims"].items()}
-    return Environment(**fields)
-
-
-def _image_from_json(body: Mapping[str, Any]) -> Image:
-    builds = tuple(
-        SourceBuild(
-            item["name"],
-            tuple((name, value) for name, value in item["env"]),
-            tuple((file, old, new) for file, old, new in item["edit"]),
-            tuple(item["programs"]),
-        )
-        for item in body.get("builds", ())
-    )
-    return Image(**_tuples({**body, "builds": builds}))
-
-
-def _tuples(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in body.items()}

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from envmatrix.matrix import Design
+
 #: Name of the second copy of the baseline (A/A): its interval is the noise floor.
 CONTROL = "control"
 
@@ -33,7 +35,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Slot:
-    """One trial to be: ``trial`` is its stable name, ``pad`` the length of the padding of its environment.
+    """One trial to be: ``trial`` is its stable name, ``padding`` the length of what fills up its environment.
 
     The padding moves the stack by a random amount, so that one lucky memory layout does not stick to an
     environment (Mytkowicz et al., ASPLOS 2009).
@@ -43,12 +45,12 @@ class Slot:
     block: int
     position: int
     arm: Arm
-    pad: int
+    padding: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A design made concrete. ``arms`` keeps the order of the design; the order within a block is random.
+    """What the loop and the statistics take of a design. ``arms`` keeps its order; within a block it is random.
 
     ``race``: arms that are surely not the best, or surely the same as their reference, leave before the end.
     """
@@ -75,6 +77,21 @@ class Plan:
     def blocks(self, first: int = 0) -> Iterator[list[Slot]]:
         """Yield the blocks from ``first`` to the last one allowed."""
         return (self.block(index) for index in range(first, self.max_blocks))
+
+
+def plan_of(design: Design, arms: tuple[Arm, ...]) -> Plan:
+    """Return the plan of a design whose arms are known; pure, and the same for the same seed."""
+    return Plan(
+        design=design.name,
+        arms=arms,
+        seed=design.seed,
+        min_blocks=design.min_blocks,
+        max_blocks=design.max_blocks,
+        target=design.target,
+        margin=design.margin,
+        budget_s=design.budget,
+        race=design.race,
+    )
 
 
 def arm_name(environment: str, workload: str, engine: str) -> str:

@@ -57,9 +57,7 @@ def _table(arms: Sequence[Arm], reference: Arm, analysis: Analysis) -> dict[str,
 
 def attributions(run: Run, samples: Samples, analysis: Analysis) -> tuple[Attribution, ...]:
     """Return the attribution of every workload and engine whose arms are a full factorial of two factors or more."""
-    levels: dict[str, Mapping[str, str]] = {
-        name: entry["levels"] for name, entry in run.environments.items() if isinstance(entry.get("levels"), dict)
-    }
+    levels = {name: environment.levels for name, environment in run.environments.items()}
     found = []
     for workload, engine, arms in _groups(run):
         cells = find_cells(arms, levels, samples, analysis.primary[workload])
@@ -71,7 +69,7 @@ def attributions(run: Run, samples: Samples, analysis: Analysis) -> tuple[Attrib
 
 def ladders(run: Run, samples: Samples, analysis: Analysis) -> Mapping[str, tuple[Step, ...]]:
     """Return 'workload on engine' -> what each step adds, for a design with a ladder."""
-    rungs = tuple(run.design.get("ladder") or ())
+    rungs = run.design.ladder
     found: dict[str, tuple[Step, ...]] = {}
     for workload, engine, arms in _groups(run):
         named = {arm.environment: arm.name for arm in arms}

@@ -50,18 +50,12 @@ def drift(run: Run, samples: Samples, analysis: Analysis) -> Iterator[Caution]:
             )  # fmt: skip
 
 
-def _cpus(run: Run) -> int | None:
-    """Return how many CPUs the machine has, None where its run.json does not say."""
-    cpus = run.host.get("cpus")
-    return len(cpus) if isinstance(cpus, (list, tuple)) and cpus else None
-
-
 def stolen(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
     """Find time that the hypervisor gave to others.
 
     The kernel's ticks (a hundredth of a second) are summed over all CPUs, and counted over the timed part.
     """
-    there = samples.table["training_s"] * (_cpus(run) or 1)
+    there = samples.table["training_s"] * max(1, len(run.host.cpus))
     shares = samples.table["steal_ticks"] / _TICKS_PER_S / there
     shares = shares[np.isfinite(shares)]
     if shares.size and float(np.mean(shares)) > STOLEN:
@@ -75,7 +69,7 @@ def other_load(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caut
     """Find a load that the trials, which run one at a time, cannot have made themselves."""
     load = samples.table["load_1m"]
     load = load[np.isfinite(load)]
-    count = _cpus(run)
+    count = len(run.host.cpus)
     if count and load.size and float(np.median(load)) > 1.5 * count + 1:
         yield Caution(
             Kind.OTHER_LOAD, "the machine", f"its load was {np.median(load):.1f} on {count} CPUs",
@@ -98,8 +92,8 @@ def unverified(run: Run, _samples: Samples, _analysis: Analysis) -> Iterator[Cau
     """Find environments that differ from their reference but claim nothing that evidence could contradict."""
     runs = {arm.name: arm.runs for arm in run.plan.arms}
     for arm in run.plan.arms:
-        own, other = (run.environments.get(name) or {} for name in (arm.runs, runs.get(arm.reference or "", "")))
-        if other and own.get("levels") != other.get("levels") and not own.get("claims") and not own.get("variables"):
+        own, other = (run.environments.get(name) for name in (arm.runs, runs.get(arm.reference or "", "")))
+        if own and other and own.levels != other.levels and not own.claims and not own.variables:
             yield Caution(
                 Kind.UNVERIFIED, arm.environment, "its levels claim nothing that could be read back",
                 "add `claims:` to its level, so that a trial in which it does not work is INVALID",

@@ -99,7 +99,7 @@ def pyperf_json(summary: Summary, environment: str) -> str:
         raise InputError(
             f"environment {environment!r} has no ok trial with a throughput", remedy="export another environment"
         )
-    metadata = {"hostname": clean(summary.run.host.get("name") or "unknown")}
+    metadata = {"hostname": clean(summary.run.host.name or "unknown")}
     return json.dumps({"version": "1.0", "metadata": metadata, "benchmarks": benchmarks}, indent=1) + "\n"
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from envmatrix.plan.environment import Environment
 from envmatrix.printable import clean, one_line
 from envmatrix.report.attributed import bars_of, steps_of, title_of, waterfall
 from envmatrix.report.columns import Cell, Column, columns_of
@@ -25,7 +25,7 @@ from envmatrix.stats.nodes import CANCELS
 from envmatrix.stats.samples import OUTCOMES
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment as Templates
 
 SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _FILTERS = {
@@ -68,7 +68,7 @@ def page_values(kinds: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def page_environment() -> Environment:
+def page_environment() -> Templates:
     """Return Jinja with this package's templates; it escapes everything that is not markup made here."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -91,19 +91,18 @@ def provenance(summary: Summary) -> list[tuple[str, str]]:
         ("run", run.name), ("created", run.created), ("design", run.plan.design), ("launcher", run.launcher),
         ("seed", str(run.plan.seed)), ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
     ]  # fmt: skip
-    rows += [(f"host {key}", _text(value)) for key, value in run.host.items()]
+    rows += [(f"host {key}", _text(value)) for key, value in asdict(run.host).items()]
     rows += [(f"version of {key}", str(value)) for key, value in run.versions.items()]
+    rows += [("changed by resume", change.text()) for change in run.history]
     return rows
 
 
-def _settings(environment: Mapping[str, Any]) -> str:
-    variables = environment.get("variables") or {}
-    lines = [f"{name}={value}" if value is not None else f"# {name} is absent" for name, value in variables.items()]
-    own = environment.get("own_levels")
-    levels = (environment.get("levels") or {}) if own is None else own
+def _settings(environment: Environment) -> str:
+    variables = environment.variables.items()
+    lines = [f"{name}={value}" if value is not None else f"# {name} is absent" for name, value in variables]
+    levels = environment.levels if environment.own_levels is None else environment.own_levels
     head = [f"# {factor}: {level}" for factor, level in levels.items()]
-    preload = environment.get("preload") or []
-    files = [str(item[-1]) if isinstance(item, (list, tuple)) and item else str(item) for item in preload]
+    files = [file for _, file in environment.preload]
     return "\n".join([*head, *([f"# preload: {' '.join(files)}"] if files else []), *lines])
 
 
@@ -162,5 +161,5 @@ def to_html(summary: Summary) -> str:
         attributed=_attributed(summary), heat=heat_map(summary),
         provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce(summary),
         settings=[(name, _settings(body)) for name, body in summary.run.environments.items()],
-        matrix_text=clean(summary.run.matrix_text, 200_000), **page_values(len(colours)),
+        **page_values(len(colours)),
     )  # fmt: skip

@@ -64,7 +64,7 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
         "schema": SCHEMA,
         "run": summary.run.name,
         "created": summary.run.created,
-        "host": clean(summary.run.host.get("name") or ""),
+        "host": clean(summary.run.host.name),
         "design": summary.plan.design,
         "best": [_best_to_json(group) for group in summary.groups],
         "arms": [_row_to_json(row, group) for group in summary.groups for row in group.all_rows],

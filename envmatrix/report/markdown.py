@@ -74,15 +74,16 @@ def _cautions(summary: Summary) -> str:
 
 
 def _facts(summary: Summary) -> str:
-    run, host = summary.run, summary.run.host
+    run = summary.run
     data = ", ".join(summary.data) or NONE
     data += " (stand-in for the real data)" if summary.stand_in else ""
     outcomes = ", ".join(f"{number} {name}" for name, number in summary.outcomes.items()) or "none"
     rows = [
         ("run", run.name), ("design", run.plan.design), ("created", run.created),
-        ("host", str(host.get("name") or host.get("hostname") or NONE)),
+        ("host", run.host.name or NONE),
         ("trials", outcomes), ("data", data), ("seed", str(run.plan.seed)),
         ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
+        *(("changed by resume", change.text()) for change in run.history),
     ]  # fmt: skip
     return "## Run\n\n" + table(("what", "value"), rows) + "\n"
 

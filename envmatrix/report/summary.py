@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.attributed import attributions, ladders
@@ -133,7 +132,7 @@ class Summary:
 
 def _row(arm: Arm, run: Run, samples: Samples, analysis: Analysis) -> Row:
     metric = analysis.primary[arm.workload]
-    entry: Mapping[str, Any] = run.environments.get(arm.runs) or {}
+    entry = run.environments.get(arm.runs)
     return Row(
         arm=arm,
         effect=analysis.find(arm.name),
@@ -141,11 +140,11 @@ def _row(arm: Arm, run: Run, samples: Samples, analysis: Analysis) -> Row:
         value=samples.median(arm.name, metric.name),
         memory=samples.median(arm.name, MEMORY.name),
         outcomes=dict(samples.facts[arm.name].outcomes),
-        levels=dict(entry.get("levels") or {}),
-        description=str(entry.get("description") or ""),
+        levels=entry.levels if entry else {},
+        description=entry.description if entry else "",
         skipped=run.skipped.get(arm.name, ""),
         accuracy=samples.median(arm.name, "accuracy"),
-        published=str((run.design.get("published") or {}).get(arm.environment, "")),
+        published=run.design.published.get(arm.environment, ""),
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.precision import precise_enough
@@ -16,7 +16,7 @@ from envmatrix.store import Trial
 class RunningEstimate:
     """Folds trials in as they come; estimates only when asked."""
 
-    def __init__(self, plan: Plan, workloads: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, plan: Plan, workloads: Mapping[str, Workload]) -> None:
         self._plan = plan
         self._workloads = workloads
         self._samples = SampleBuilder(plan)

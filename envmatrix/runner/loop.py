@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import FrameType
+from typing import Protocol
 
 from envmatrix import project
 from envmatrix.launchers.base import Launcher, check_race
@@ -180,7 +181,7 @@ class _Loop:
 def _terminate_as_interrupt() -> Iterator[None]:
     """Let SIGTERM (a batch system, a closed terminal) end a run as cleanly as Ctrl-C."""
 
-    def interrupt(_number: int, _frame: Any) -> None:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     # What is ignored stays ignored: that is what `nohup` means.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
+from envmatrix.plan.environment import Environment
 from envmatrix.stats.effects import LEVEL, Effect, Flag, Verdict, claim
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.metrics import METRICS, Metric
@@ -48,7 +49,7 @@ class _Run:
 
     plan: Plan
     samples: Samples
-    environments: Mapping[str, Mapping[str, Any]]
+    environments: Mapping[str, Environment]
     levels: Mapping[str, float]
 
 
@@ -56,13 +57,13 @@ def estimate(
     plan: Plan,
     samples: Samples,
     *,
-    workloads: Mapping[str, Mapping[str, Any]] | None = None,
-    environments: Mapping[str, Mapping[str, Any]] | None = None,
+    workloads: Mapping[str, Workload] | None = None,
+    environments: Mapping[str, Environment] | None = None,
     metrics: Sequence[str] | None = None,
 ) -> Analysis:
     """Estimate every arm's effect against its reference.
 
-    ``workloads`` and ``environments`` are run.json's entries (they name the primary metric and what changes
+    ``workloads`` and ``environments`` are those of the run (they name the primary metric and what changes
     numerics); ``metrics`` the secondary metrics to report (None: all), the primary one always comes first.
     Each (family, metric) has intervals that hold simultaneously with 95 % confidence. Where the run raced, an
     arm that left early has the interval that its early verdict allows (see ``racing``).
@@ -122,10 +123,10 @@ def _effect(arm: Arm, blocks: int, mean: float, spread: float, among: tuple[int,
 
 def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run) -> Effect:
     facts = run.samples.facts[arm.name]
-    outcomes = facts.outcomes
+    outcomes, environment = facts.outcomes, run.environments.get(arm.runs)
     found = {
         Flag.UNEQUAL_WORK: bool(work),
-        Flag.CHANGES_NUMERICS: bool((run.environments.get(arm.runs) or {}).get("changes_numerics")),
+        Flag.CHANGES_NUMERICS: environment is not None and environment.changes_numerics,
         Flag.STAND_IN: facts.stand_in > 0,
         Flag.TOO_FEW_BLOCKS: effect.missing > 0,
         Flag.FAILED: outcomes["failed"] + outcomes["timed_out"] > 0,
@@ -140,7 +141,7 @@ def between(
     samples: Samples,
     old: Arm,
     new: Arm,
-    environments: Mapping[str, Mapping[str, Any]] | None = None,
+    environments: Mapping[str, Environment] | None = None,
 ) -> Effect:
     """Return the effect of ``new`` over ``old``, two arms of one run.
 
@@ -165,7 +166,7 @@ def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:
 
 
 def _contrast(
-    analysis: Analysis, samples: Samples, old: Arm, new: Arm, environments: Mapping[str, Mapping[str, Any]]
+    analysis: Analysis, samples: Samples, old: Arm, new: Arm, environments: Mapping[str, Environment]
 ) -> Effect:
     plan = analysis.plan
     family = rebased(plan, old, new)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -155,9 +155,14 @@ def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, 
 def differences(old: Run, new: Run, samples: tuple[Samples, Samples]) -> tuple[str, ...]:
     """Return what makes two runs not comparable: another machine, benchmark or workload."""
     found = [
-        f"{key} of the hosts differ: {old.host.get(key)} and {new.host.get(key)}"
-        for key in ("name", "cpu_model", "cpus", "memory_bytes")
-        if _differ(old.host, new.host, key)
+        f"{key} of the hosts differ: {then} and {now}"
+        for key, then, now in (
+            ("name", old.host.name, new.host.name),
+            ("cpu_model", old.host.cpu_model, new.host.cpu_model),
+            ("cpus", list(old.host.cpus), list(new.host.cpus)),
+            ("memory_bytes", old.host.memory_bytes, new.host.memory_bytes),
+        )
+        if then != now
     ]
     if old.bench_digest != new.bench_digest:
         found.append("the benchmark itself differs")
@@ -168,11 +173,6 @@ def differences(old: Run, new: Run, samples: tuple[Samples, Samples]) -> tuple[s
     if data[0] and data[1] and data[0].isdisjoint(data[1]):
         found.append("the data sets differ")
     return tuple(found)
-
-
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any], key: str) -> bool:
-    values = [list(v) if isinstance(v, (list, tuple)) else v for v in (one.get(key), other.get(key))]
-    return values[0] != values[1]
 
 
 def compare_runs(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect
@@ -29,7 +29,7 @@ def precise_enough(
     plan: Plan,
     samples: Samples,
     target: float,
-    workloads: Mapping[str, Mapping[str, Any]] | None = None,
+    workloads: Mapping[str, Workload] | None = None,
     active: Collection[str] | None = None,
 ) -> bool:
     """Whether the run can end: ``narrow_enough`` now, and without the last one and the last two blocks.
@@ -42,7 +42,7 @@ def precise_enough(
     )
 
 
-def _without(plan: Plan, samples: Samples, back: int, workloads: Mapping[str, Mapping[str, Any]] | None) -> Analysis:
+def _without(plan: Plan, samples: Samples, back: int, workloads: Mapping[str, Workload] | None) -> Analysis:
     """Estimate the primary metrics from all blocks but the last ``back``."""
     earlier = first_blocks(samples, len(samples.blocks) - back)
     return estimate(plan, earlier, workloads=workloads, metrics=())

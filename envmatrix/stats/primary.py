@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, Metric, show_seconds
 from envmatrix.stats.samples import Samples
 
 
-def primary_metric(workload: Mapping[str, Any] | None) -> Metric:
+def primary_metric(workload: Workload | None) -> Metric:
     """Return the metric that a workload's verdict rests on.
 
-    ``workload`` is its entry in run.json: the built-in benchmark is judged by throughput, a user's own
-    command by the value it reports, in the direction its ``metric`` names (wall time, which is what counts where no
-    metric is named: lower is better).
+    The built-in benchmark is judged by throughput, a user's own command by the value it reports, in the direction
+    its ``metric`` names (wall time, which is what counts where no metric is named: lower is better).
     """
-    if not workload or not workload.get("command"):
+    if workload is None or not workload.command:
         return THROUGHPUT
-    spec = workload.get("metric")
-    spec = spec if isinstance(spec, dict) else {}
-    if not spec or spec.get("wall"):
+    if workload.metric is None or workload.metric.wall:
         return replace(VALUE, label="wall time", unit="s", better="lower", show=show_seconds)
-    return replace(VALUE, better="lower" if spec.get("better") == "lower" else "higher")
+    return replace(VALUE, better=workload.metric.better)
 
 
-def primary_metrics(plan: Plan, samples: Samples, workloads: Mapping[str, Any]) -> dict[str, Metric]:
+def primary_metrics(plan: Plan, samples: Samples, workloads: Mapping[str, Workload]) -> dict[str, Metric]:
     """Return each workload's primary metric; a run without workload entries is judged by what it measured."""
     chosen: dict[str, Metric] = {}
     for arm in plan.arms:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, verdict_of
 from envmatrix.stats.equal_work import unequal_work
@@ -128,7 +129,7 @@ class Field:
     eligible: NDArray[np.bool_]
 
 
-def field_of(family: Family, plan: Plan, samples: Samples, workloads: Mapping[str, Any]) -> Field:
+def field_of(family: Family, plan: Plan, samples: Samples, workloads: Mapping[str, Workload]) -> Field:
     """Collect a family's numbers in its workload's primary metric."""
     metric = primary_metrics(plan, samples, workloads)[family.arms[0].workload]
     index = {name: position for position, name in enumerate(samples.arms)}
@@ -189,7 +190,7 @@ def _one_look(
     ]
 
 
-def next_arms(plan: Plan, samples: Samples, workloads: Mapping[str, Mapping[str, Any]] | None = None) -> Race:
+def next_arms(plan: Plan, samples: Samples, workloads: Mapping[str, Workload] | None = None) -> Race:
     """Decide which arms run in the next block. Call it after every block; references and controls always stay.
 
     The last block counts once every arm that was still in has run in it, so a block that is half on disk changes
@@ -202,7 +203,7 @@ def next_arms(plan: Plan, samples: Samples, workloads: Mapping[str, Mapping[str,
     return race
 
 
-def _replayed(plan: Plan, samples: Samples, workloads: Mapping[str, Mapping[str, Any]]) -> Race:
+def _replayed(plan: Plan, samples: Samples, workloads: Mapping[str, Workload]) -> Race:
     """Replay the race of every family over all blocks of ``samples``."""
     references = {family.reference for family in families(plan)}
     raced = [family for family in families(plan) if not family.arms[0].is_control]

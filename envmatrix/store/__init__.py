@@ -1,31 +1,19 @@
-"""results/RUN/ on disk: run.json, and a line of trials.jsonl for every trial."""
+"""results/RUN/ on disk: run.json and its history, the matrix, and a line of trials.jsonl for every trial."""
 
-from envmatrix.store.folder import (
-    Outcome,
-    Run,
-    RunFolder,
-    Trial,
-    check_schema,
-    read_json,
-    run_from_json,
-    run_to_json,
-    trial_from_line,
-    trial_of,
-    without_record,
-    write_whole,
-)
+from envmatrix.store.files import read_json, write_whole
+from envmatrix.store.folder import MATRIX, RunFolder
+from envmatrix.store.run import Change, Run
+from envmatrix.store.trial import Outcome, Trial, trial_from_line, trial_of
 
 __all__ = [
+    "MATRIX",
+    "Change",
     "Outcome",
     "Run",
     "RunFolder",
     "Trial",
-    "check_schema",
     "read_json",
-    "run_from_json",
-    "run_to_json",
     "trial_from_line",
     "trial_of",
-    "without_record",
     "write_whole",
 ]

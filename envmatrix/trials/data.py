@@ -6,9 +6,9 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from envmatrix.errors import EnvmatrixError
+from envmatrix.matrix.model import Workload
 from envmatrix.process import run
 from envmatrix.say import Say
 
@@ -38,9 +38,14 @@ def _prepare_one(bench: Path, folder: Path, name: str | None, say: Say) -> str:
     return str(found["name"])
 
 
-def pinned_workload(workload: Mapping[str, Any], names: Mapping[str | None, str]) -> dict[str, Any]:
-    """Return a workload's part of run.json with the data set that is really there: a resumed run reads the same."""
-    if workload["command"]:
-        return dict(workload)
-    options = workload["options"]
-    return {**workload, "options": {**options, "data": names[options.get("data")]}}
+def wanted_data(workload: Workload) -> str | None:
+    """Return the name of the data set that a workload asks for; None: the default one."""
+    name = workload.options.get("data")
+    return None if name is None else str(name)
+
+
+def pinned_workload(workload: Workload, names: Mapping[str | None, str]) -> Workload:
+    """Return a workload with the data set that is really there: a resumed run reads the same."""
+    if workload.command:
+        return workload
+    return workload.model_copy(update={"options": {**workload.options, "data": names[wanted_data(workload)]}})

@@ -7,9 +7,8 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envmatrix import __version__, benchmark, project
 from envmatrix.engines.base import Engine, Prepared, library_path
@@ -20,14 +19,14 @@ from envmatrix.host import Host, parse_cpus, this_host
 from envmatrix.images.cache import Cache
 from envmatrix.images.places import Places
 from envmatrix.matrix import Design, Matrix
-from envmatrix.matrix.model import cells
+from envmatrix.matrix.model import Workload, cells
 from envmatrix.matrix.parse import parse
-from envmatrix.plan import Plan, make_arms
+from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.plan import environment as environments
 from envmatrix.plan.environment import Environment, Library
 from envmatrix.say import Say
-from envmatrix.store import Run, RunFolder, read_json, write_whole
-from envmatrix.trials.data import pinned_workload, prepare_data
+from envmatrix.store import MATRIX, Run, RunFolder, read_json, write_whole
+from envmatrix.trials.data import pinned_workload, prepare_data, wanted_data
 
 #: Images that a run did not build (they came with a pack), beside its run.json.
 _GIVEN = "images.json"
@@ -40,14 +39,13 @@ class Experiment:
     run: Run
     folder: RunFolder
     engines: Mapping[str, Engine]
-    environments: Mapping[str, Environment]
     prepared: Mapping[tuple[str, str], Prepared]
     bench: Path
     data: Path
 
     @property
     def plan(self) -> Plan:
-        """The plan of the run."""
+        """The plan of the run, as it stands."""
         return self.run.plan
 
 
@@ -67,19 +65,9 @@ def design_environments(matrix: Matrix, design: Design, facts: Mapping[str, str]
     return {name: environments.resolve(matrix, name, facts) for name in names}
 
 
-def make_plan(design: Design, names: tuple[str, ...], engines: tuple[str, ...]) -> Plan:
-    """Make the plan of a design; pure, and the same for the same seed."""
-    return Plan(
-        design=design.name,
-        arms=make_arms(names, design.workloads, engines, design.baseline, design.application),
-        seed=design.seed,
-        min_blocks=design.min_blocks,
-        max_blocks=design.max_blocks,
-        target=design.target,
-        margin=design.margin,
-        budget_s=design.budget,
-        race=design.race,
-    )
+def arms_of(design: Design, names: tuple[str, ...], engines: tuple[str, ...]) -> tuple[Arm, ...]:
+    """Return the arms of a design whose environments are called ``names``."""
+    return make_arms(names, design.workloads, engines, design.baseline, design.application)
 
 
 def prepare_images(
@@ -174,77 +162,82 @@ def begin(
     facts = host.facts(confined(design, host))
     chosen = design_environments(matrix, design, facts)
     engines = open_engines(engine_names, places_of(Path(matrix.path), bench))
-    ready, missing = prepare_images(chosen, engines, environments.all_libraries(matrix), say, given)
+    libraries = environments.all_libraries(matrix)
+    ready, missing = prepare_images(chosen, engines, libraries, say, given)
     if design.shm and set(engine_names) != {"docker"}:
         say("`shm` sizes /dev/shm in Docker alone; elsewhere it is what the system gives (usually half the memory)")
-    plan = make_plan(design, tuple(chosen), engine_names)
-    skipped = _skipped(plan, missing)
+    arms = arms_of(design, tuple(chosen), engine_names)
+    skipped = _skipped(design.name, arms, missing)
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
         name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}",
         created=created.isoformat(timespec="seconds"),
-        plan=plan,
+        design=design,
+        arms=arms,
         matrix_digest=matrix.digest,
         bench_digest=digest,
-        host=host.to_json(),
+        host=host,
         versions={"envmatrix": __version__},
-        environments={name: environments.to_json(env) for name, env in chosen.items()},
+        environments=chosen,
         workloads=_workloads(matrix, design, bench, say),
-        design=design.model_dump(mode="json"),
+        libraries=libraries,
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
         skipped=skipped,
         launcher=launcher,
-        matrix_text=Path(matrix.path).read_text(encoding="utf-8"),
         command=command,
     )
-    run, folder = _new_folder(run, results)
+    run, folder = _new_folder(run, results, {MATRIX: Path(matrix.path).read_text(encoding="utf-8")})
     keep_given(folder, given or {})
-    return Experiment(run, folder, engines, chosen, ready, bench, _data_folder())
+    return Experiment(run, folder, engines, ready, bench, _data_folder())
 
 
-def _skipped(plan: Plan, missing: Mapping[tuple[str, str], str]) -> dict[str, str]:
+def _skipped(design: str, arms: tuple[Arm, ...], missing: Mapping[tuple[str, str], str]) -> dict[str, str]:
     """Return arm name -> why it cannot run here; NothingRanError when none can."""
-    skipped = {arm.name: reason for arm in plan.arms if (reason := missing.get((arm.runs, arm.engine)))}
-    if len(skipped) == len(plan.arms):
+    skipped = {arm.name: reason for arm in arms if (reason := missing.get((arm.runs, arm.engine)))}
+    if len(skipped) == len(arms):
         first = next(iter(skipped.values()))
-        raise NothingRanError(f"no environment of design {plan.design!r} can be had here: {first}")
+        raise NothingRanError(f"no environment of design {design!r} can be had here: {first}")
     return skipped
 
 
-def _workloads(matrix: Matrix, design: Design, bench: Path, say: Say) -> dict[str, dict[str, Any]]:
+def _workloads(matrix: Matrix, design: Design, bench: Path, say: Say) -> dict[str, Workload]:
     """Return the workloads of a design as run.json keeps them, their data sets made ready and named."""
-    bodies = {name: matrix.workloads[name].model_dump(mode="json") for name in (*design.workloads, *design.application)}
-    wanted = [body["options"].get("data") for body in bodies.values() if not body["command"]]
-    names = prepare_data(bench, _data_folder(), wanted, say)
+    chosen = {name: matrix.workloads[name] for name in (*design.workloads, *design.application)}
+    names = prepare_data(bench, _data_folder(), _data_of(chosen.values()), say)
     home = Path(matrix.path).resolve().parent
-    return {name: placed_workload(pinned_workload(body, names), home) for name, body in bodies.items()}
+    return {name: placed_workload(pinned_workload(entry, names), home) for name, entry in chosen.items()}
 
 
-def placed_workload(workload: dict[str, Any], home: Path) -> dict[str, Any]:
+def _data_of(workloads: Iterable[Workload]) -> list[str | None]:
+    """Return the data sets that the built-in workloads among these ask for."""
+    return [wanted_data(workload) for workload in workloads if not workload.command]
+
+
+def placed_workload(workload: Workload, home: Path) -> Workload:
     """Return a workload with the absolute path of its program's folder (by default, that of matrix.yaml)."""
-    if not workload["command"]:
+    if not workload.command:
         return workload
-    folder = (home / (workload["files"] or ".")).resolve()
+    folder = (home / (workload.files or ".")).resolve()
     if not folder.is_dir():
         raise InputError(
-            f"workload {workload['name']!r}: files: there is no folder {folder}",
+            f"workload {workload.name!r}: files: there is no folder {folder}",
             remedy="name the folder that holds the program, relative to matrix.yaml",
         )
-    return {**workload, "files": str(folder)}
+    return workload.model_copy(update={"files": str(folder)})
 
 
 def _data_folder() -> Path:
     return project.cache_folder() / "data"
 
 
-def _new_folder(run: Run, results: Path) -> tuple[Run, RunFolder]:
+def _new_folder(run: Run, results: Path, matrix: Mapping[str, str]) -> tuple[Run, RunFolder]:
     """Create the run's folder under a name that no other run has."""
     for attempt in itertools.count(1):
         name = run.name if attempt == 1 else f"{run.name}-{attempt}"
         folder = RunFolder(results / name)
         if not folder.path.exists():
-            named = replace(run, name=name)
-            folder.create(named)
+            named = run.model_copy(update={"name": name})
+            folder.create(named, matrix)
             return named, folder
     raise AssertionError
 
@@ -273,18 +266,18 @@ def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:
     """
     run = folder.load()
     bench = kept_bench(run.bench_digest)
-    chosen = {name: environments.from_json(body) for name, body in run.environments.items()}
-    engines = open_engines(dict.fromkeys(arm.engine for arm in run.plan.arms), places_of(matrix_path, bench))
-    ready, _ = prepare_images(chosen, engines, libraries_of(run, matrix_path), say, kept_given(folder))
+    engines = open_engines(dict.fromkeys(arm.engine for arm in run.arms), places_of(matrix_path, bench))
+    ready, _ = prepare_images(run.environments, engines, libraries_of(folder, run), say, kept_given(folder))
     check_same_bits(run, ready)
-    options = [body["options"] for body in run.workloads.values() if not body["command"]]
-    prepare_data(bench, _data_folder(), [body.get("data") for body in options], say)
-    return Experiment(run, folder, engines, chosen, ready, bench, _data_folder())
+    prepare_data(bench, _data_folder(), _data_of(run.workloads.values()), say)
+    return Experiment(run, folder, engines, ready, bench, _data_folder())
 
 
-def libraries_of(run: Run, matrix_path: Path) -> tuple[Library, ...]:
+def libraries_of(folder: RunFolder, run: Run) -> tuple[Library, ...]:
     """Return the libraries that a run's images hold: those of its whole matrix, also of levels that it left out."""
-    return environments.all_libraries(parse(run.matrix_text, matrix_path))
+    if run.libraries is not None:
+        return run.libraries
+    return environments.all_libraries(parse(folder.matrix()[MATRIX], folder.run_file))
 
 
 def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None:
@@ -309,7 +302,8 @@ def keep_given(folder: RunFolder, given: Mapping[tuple[str, str], Prepared]) -> 
 def kept_given(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
     """Return the images that a run was given; an InputError names one that is gone."""
     file = folder.path / _GIVEN
-    found = [prepared_from(body) for body in read_json(file)] if file.exists() else []
+    bodies = read_json(file) if file.exists() else []
+    found = [prepared_from(body) for body in bodies] if isinstance(bodies, list) else []
     for prepared in found:
         if prepared and not Path(prepared.reference).exists():
             raise InputError(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from envmatrix.errors import EnvmatrixError
+from envmatrix.matrix.model import Metric, Workload
 
 #: What a trial's process writes into its work folder (docs/record.md).
 RECORD = "record.json"
@@ -17,27 +16,28 @@ COPIED_BYTES = 2**20
 _PYTHONS = {"python", "python3"}
 
 
-def metric_arguments(metric: Mapping[str, Any] | None) -> list[str]:
+def metric_arguments(metric: Metric | None) -> list[str]:
     """Return the arguments of ``python -m bench command`` that say where the metric is; the default is wall time."""
-    if metric is None or metric.get("wall"):
+    if metric is None or metric.wall:
         return ["--metric-wall", "--metric-name=value", "--better=lower"]
-    better = ["--metric-name=value", f"--better={metric['better']}"]
-    if metric.get("regex"):
-        return [f"--metric-regex={metric['regex']}", *better]
-    file, _, key = str(metric.get("json_file") or "").partition(":")
+    better = ["--metric-name=value", f"--better={metric.better}"]
+    if metric.regex:
+        return [f"--metric-regex={metric.regex}", *better]
+    file, _, key = (metric.json_file or "").partition(":")
     return ["--metric-json", file, key, *better]
 
 
-def command_arguments(workload: Mapping[str, Any], record: str, python: str) -> tuple[str, ...]:
+def command_arguments(workload: Workload, record: str, python: str) -> tuple[str, ...]:
     """Return the arguments that run a command workload; ``python`` in it means the environment's own."""
-    program, *rest = workload["command"]
+    program, *rest = workload.command
     argv = [python if program in _PYTHONS else program, *rest]
-    return ("-m", "bench", "command", f"--record={record}", *metric_arguments(workload["metric"]), "--", *argv)
+    return ("-m", "bench", "command", f"--record={record}", *metric_arguments(workload.metric), "--", *argv)
 
 
-def metric_file(workload: Mapping[str, Any]) -> str:
+def metric_file(workload: Workload) -> str:
     """Return the path, in the program's folder, of the file that it writes its metric to; '' when there is none."""
-    file, _, _ = str((workload["metric"] or {}).get("json_file") or "").partition(":")
+    named = workload.metric.json_file if workload.metric else None
+    file, _, _ = (named or "").partition(":")
     path = PurePosixPath(file)
     return "" if not path.parts or path.is_absolute() or ".." in path.parts else str(path)
 

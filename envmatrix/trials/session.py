@@ -21,7 +21,7 @@ from envmatrix.matrix import Matrix
 from envmatrix.plan.environment import Environment, all_libraries, resolve
 from envmatrix.say import Say
 from envmatrix.trials.experiment import open_engines, places_of, snapshot_bench
-from envmatrix.trials.trial import base_variables, environment_variables, make_limits, preload_paths
+from envmatrix.trials.trial import base_variables, environment_variables, placed_limits, preload_paths
 
 _EVIDENCE_LIMIT_S = 300.0
 
@@ -54,7 +54,7 @@ class Session:
             },
             preload=self.preload,
             mounts=mounts,
-            limits=make_limits({"trial_limit": limit_s}, self.environment),
+            limits=placed_limits(self.environment, limit_s),
             log=log,
         )
 

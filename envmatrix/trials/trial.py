@@ -14,6 +14,8 @@ from envmatrix import benchmark, project
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared, library_path
 from envmatrix.errors import EnvmatrixError, StoreError
 from envmatrix.host import parse_cpus
+from envmatrix.matrix import Design
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Slot
 from envmatrix.plan.environment import Environment
 from envmatrix.process import Exit
@@ -62,37 +64,43 @@ def preload_paths(prepared: Prepared, environment: Environment) -> tuple[str, ..
     return tuple(library_path(prepared, key, file) for key, file in environment.preload)
 
 
-def make_limits(design: Mapping[str, Any], environment: Environment) -> Limits:
-    """Return a trial's limits: the design's, narrowed by where the environment places its CPUs."""
-    placed = environment.cpus or design.get("cpus")
-    nodes = environment.memory_nodes
+def placed_limits(environment: Environment, seconds: float, cpus: str | None = None) -> Limits:
+    """Return the limits of a process: its time, and where the environment (else ``cpus``) places it."""
+    placed, nodes = environment.cpus or cpus, environment.memory_nodes
     return Limits(
-        seconds=design["trial_limit"],
+        seconds=seconds,
         cpus=parse_cpus(placed) if placed else (),
         memory_nodes=parse_cpus(nodes) if nodes else (),
-        memory_bytes=design.get("memory"),
-        shm_bytes=design.get("shm"),
-        gpus=tuple(design.get("gpus") or ()),
     )
 
 
-def bench_arguments(workload: Mapping[str, Any], inside: Mapping[str, str], python: str) -> tuple[str, ...]:
+def make_limits(design: Design, environment: Environment) -> Limits:
+    """Return a trial's limits: the design's, narrowed by where the environment places its CPUs."""
+    return replace(
+        placed_limits(environment, design.trial_limit, design.cpus),
+        memory_bytes=design.memory,
+        shm_bytes=design.shm,
+        gpus=design.gpus,
+    )
+
+
+def bench_arguments(workload: Workload, inside: Mapping[str, str], python: str) -> tuple[str, ...]:
     """Return the arguments that run a workload with ``python -m bench``."""
     record = f"{inside['work']}/{external.RECORD}"
-    if workload["command"]:
+    if workload.command:
         return external.command_arguments(workload, record, python)
-    chosen = benchmark.arguments(workload["options"])
+    chosen = benchmark.arguments(workload.options)
     return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *chosen)
 
 
 def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
     """Make the job of one slot: a pure function of the experiment but for the paths the engine gives."""
     arm = slot.arm
-    environment = experiment.environments[arm.runs]
+    environment = experiment.run.environments[arm.runs]
     engine = experiment.engines[arm.engine]
     prepared = experiment.prepared[environment.image.name, arm.engine]
     workload = experiment.run.workloads[arm.workload]
-    files = {_FILES: Path(workload["files"])} if workload["command"] else {}
+    files = {_FILES: Path(workload.files)} if workload.command and workload.files else {}
     mounts = Mounts(work, {"bench": experiment.bench, "data": experiment.data, **files})
     inside = engine.inside(mounts)
     return Job(
@@ -103,12 +111,12 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
         env={
             **base_variables(inside["work"], inside["bench"], prepared.python),
             **environment_variables(environment),
-            "ENVMATRIX_PAD": "x" * slot.pad,
+            "ENVMATRIX_PAD": "x" * slot.padding,
         },
         preload=preload_paths(prepared, environment),
         mounts=mounts,
         limits=replace(
-            make_limits(experiment.run.design, environment), network=benchmark.nodes_of(workload["options"]) > 1
+            make_limits(experiment.run.design, environment), network=benchmark.nodes_of(workload.options) > 1
         ),
         log=experiment.folder.logs / f"{slot.trial}.log",
     )
@@ -172,7 +180,7 @@ def judge(experiment: Experiment, slot: Slot, ended: Exit, job: Job) -> tuple[Ou
 
 def contradictions(experiment: Experiment, slot: Slot, record: Record) -> list[str]:
     """Return every way in which a record contradicts what the trial was meant to be."""
-    environment = experiment.environments[slot.arm.runs]
+    environment = experiment.run.environments[slot.arm.runs]
     evidence = record.evidence or Evidence()
     promised = claims.read(environment.claims)
     if evidence.source == "outside":  # a program that cannot be asked is not contradicted by its silence

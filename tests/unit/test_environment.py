@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import parse
@@ -105,13 +106,7 @@ def test_setting_levels_share_one_image(matrix):
 
 
 def test_an_environment_survives_its_way_through_json(matrix):
+    kept = TypeAdapter(environment.Environment)
     for name in matrix.environments:
         one = environment.resolve(matrix, name, FACTS)
-        assert environment.from_json(environment.to_json(one)) == one
-
-
-def test_the_digest_says_whether_two_environments_are_the_same(matrix):
-    digests = {name: environment.digest(environment.resolve(matrix, name, FACTS)) for name in matrix.environments}
-    assert len(set(digests.values())) == len(digests)
-    renamed = environment.build(matrix, "other-name", {}, FACTS)
-    assert environment.digest(renamed) == digests["baseline"]
+        assert kept.validate_json(kept.dump_json(one)) == one

@@ -11,7 +11,9 @@ from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import all_libraries
+from envmatrix.store import RunFolder
 from envmatrix.trials.experiment import check_same_bits, libraries_of, snapshot_bench
+from tests.synthetic import make_plan, make_run
 
 
 @pytest.fixture
@@ -53,9 +55,11 @@ designs: {default: {environments: [baseline], workloads: mine}}
 
 def test_a_resumed_run_has_the_libraries_of_its_whole_matrix_as_when_it_began(tmp_path):
     matrix = parse(MATRIX, tmp_path / "matrix.yaml")
-    run = SimpleNamespace(matrix_text=MATRIX)
-    assert [library.key for library in libraries_of(run, tmp_path / "other.yaml")] == ["malloc-jemalloc"]
-    assert libraries_of(run, tmp_path / "other.yaml") == all_libraries(matrix)
+    folder = RunFolder(tmp_path / "run")
+    folder.create(make_run(make_plan(()), libraries=all_libraries(matrix)), {"matrix.yaml": "something else"})
+    assert [library.key for library in libraries_of(folder, folder.load())] == ["malloc-jemalloc"]
+    folder.create(make_run(make_plan(()), libraries=None), {"matrix.yaml": MATRIX})  # as runs of schema 1 are read
+    assert libraries_of(folder, folder.load()) == all_libraries(matrix)
 
 
 @pytest.mark.parametrize("facts", [{"package torch": "2.13.0"}, {}])

@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.images.lockfile import Pinned
@@ -45,16 +46,9 @@ def test_a_build_arrives_at_its_image_and_survives_run_json() -> None:
     env = environments.resolve(found, "more", {})
     build = SourceBuild("my-ext", (("A", "1"),), (("a/b.txt", "old", "new\nline"),), ("cmake", "g++"))
     assert env.image.builds == (build,)
-    assert environments.from_json(environments.to_json(env)) == env
+    kept = TypeAdapter(Environment)
+    assert kept.validate_json(kept.dump_json(env)) == env
     assert image_asked(env.image) == "torch==2.13.0 ; My_Ext==1.0 ; --no-binary=my-ext"
-
-
-def test_environments_that_build_nothing_keep_the_digest_they_had_before_builds() -> None:
-    env = Environment("e", "", {"torch": "plain"}, Image("i", requirements=("torch==2.13.0",)), {}, (), {})
-    assert environments.digest(env) == "sha256:47fae2cb11424909afbb1083004a9f9795a42cfde760ee13ffdb2f94a7bad54b"
-    builds = Environment("e", "", {"torch": "plain"}, Image("i", builds=(SourceBuild("a"),)), {}, (), {})
-    other = Environment("e", "", {"torch": "plain"}, Image("i", builds=(SourceBuild("b"),)), {}, (), {})
-    assert environments.digest(builds) != environments.digest(other)
 
 
 @pytest.mark.parametrize(

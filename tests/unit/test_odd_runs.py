@@ -9,10 +9,12 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.store import RunFolder
-from tests.synthetic import Machine, make_plan, make_run, make_trials
+from tests.synthetic import MATRIX_TEXTS, Machine, make_environment, make_plan, make_run, make_trials
 
 CELLS = {"baseline": ("glibc", "gnu"), "t": ("tc", "gnu"), "i": ("glibc", "intel"), "ti": ("tc", "intel")}
-LEVELS = {name: {"levels": dict(zip(("malloc", "openmp"), cell, strict=True))} for name, cell in CELLS.items()}
+LEVELS = {
+    name: make_environment(name, dict(zip(("malloc", "openmp"), cell, strict=True))) for name, cell in CELLS.items()
+}
 HOSTILE = "</td><script>x</script>\x1b[31mred\x07\u202e|`[bold]"
 
 
@@ -55,7 +57,7 @@ CALLS = (
 def write(path, names=("t", "i", "ti"), blocks=8, change=None, **more):
     plan = make_plan(names, workloads=more.pop("workloads", ("cnn",)))
     folder = RunFolder(path / "odd")
-    folder.create(make_run(plan, "odd", **{"environments": LEVELS, **more}))
+    folder.create(make_run(plan, "odd", **{"environments": LEVELS, **more}), MATRIX_TEXTS)
     for trial in make_trials(plan, Machine({"t": 1.2, "ti": 1.3}), blocks):
         folder.append(change(trial) if change else trial)
     return folder
@@ -82,7 +84,7 @@ def test_every_command_answers(tmp_path, capsys, blocks, change):
 
 
 def test_names_that_steer_a_terminal_are_shown_as_text(tmp_path, capsys):
-    levels = {"environments": {}, "design": {"ladder": [HOSTILE, "t"]}}
+    levels = {"environments": {}, "design": {"ladder": [HOSTILE.translate(dict.fromkeys(range(32))), "t"]}}
     write(tmp_path, (HOSTILE, "t"), workloads=(HOSTILE, "--x"), **levels)
     for arguments in [*CALLS, ["compare", "odd", "--environments", HOSTILE, "--environments", "t"]]:
         call(capsys, tmp_path, arguments)
@@ -137,9 +139,9 @@ def test_a_summary_of_another_program_is_passed_over(tmp_path, capsys):
 def test_arms_that_stand_twice_in_a_run_are_named(tmp_path, capsys):
     folder = write(tmp_path)
     body = json.loads(folder.run_file.read_text())
-    body["plan"]["arms"].append({**body["plan"]["arms"][2], "name": "another"})
+    body["arms"].append({**body["arms"][2], "name": "another"})
     folder.run_file.write_text(json.dumps(body))
     for arguments in CALLS[:-1]:
         code, said = call(capsys, tmp_path, arguments)
         assert code == 2
-        assert "plan.arms holds t:cnn@local more than once" in said
+        assert "arms: t:cnn@local stands there more than once" in said

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.engines.docker import let_write
+from envmatrix.matrix.model import Metric, Workload
 from envmatrix.trials.external import COPIED_BYTES, link_files, metric_file
 
 
@@ -21,7 +22,8 @@ from envmatrix.trials.external import COPIED_BYTES, link_files, metric_file
     ],
 )
 def test_the_metrics_file_is_named_where_it_lies_in_the_programs_folder(metric, name):
-    assert metric_file({"metric": metric}) == name
+    workload = Workload(name="mine", command=("a",), metric=metric and Metric.model_validate(metric))
+    assert metric_file(workload) == name
 
 
 def test_an_old_metric_or_record_is_neither_read_nor_overwritten(tmp_path):

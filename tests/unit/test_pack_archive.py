@@ -16,7 +16,8 @@ from envmatrix.pack.archive import entry_of, unpack, write_archive
 from envmatrix.pack.manifest import Manifest, is_safe, read_manifest
 from envmatrix.pack.rerun import packed_design
 from envmatrix.pack.signature import sign, verify
-from tests.synthetic import make_plan, make_run
+from envmatrix.store import RunFolder
+from tests.synthetic import MATRIX_TEXTS, make_plan, make_run
 
 FILES = {"run/run.json": b'{"schema": 1}', "bench/a.py": b"print(1)\n" * 3000, "matrix.yaml": "é".encode()}
 
@@ -123,17 +124,25 @@ def test_a_manifest_of_another_kind_or_a_newer_schema_is_told_apart(tmp_path, te
         unpack(forged(tmp_path / "a.tar.gz", [], text), tmp_path / "out")
 
 
+def rewritten(path, design):
+    """Return a run whose file somebody else wrote."""
+    folder = RunFolder(path / "run")
+    folder.create(make_run(make_plan(())), MATRIX_TEXTS)
+    folder.run_file.write_text(json.dumps({**json.loads(folder.run_file.read_text()), "design": design}))
+    return folder
+
+
 @pytest.mark.parametrize(
     ("design", "words"),
     [
         ({"name": "../../evil", "workloads": ["w"]}, "no usable name"),
-        ({"name": "d", "workloads": []}, "cannot be read: workloads"),
-        ({}, "cannot be read: name"),
+        ({"name": "d", "workloads": []}, "design.workloads: "),
+        ({"workloads": ["w"]}, "design.name: "),
     ],
 )
 def test_a_packed_design_that_envmatrix_did_not_write_is_refused(tmp_path, design, words):
     with pytest.raises(StoreError, match=words):
-        packed_design(make_run(make_plan(()), design=design), tmp_path / "run.json")
+        packed_design(rewritten(tmp_path, design).load(), tmp_path / "run.json")
 
 
 def test_something_that_is_no_archive_is_told(tmp_path):

@@ -10,14 +10,14 @@ import pytest
 from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise_samples
 from envmatrix.stats.samples import fold
-from tests.synthetic import Machine, make_plan, make_run, make_trials
+from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials
 
 PLAN = make_plan(("fast",))
 
 
 def kinds_after(change=lambda trial: trial, **run):
     trials = [change(trial) for trial in make_trials(PLAN, Machine({}, noise=0.01, stand_in=False), 10)]
-    summary = summarise_samples(make_run(PLAN, **{"host": {"cpus": [0, 1]}, **run}), fold(PLAN, trials))
+    summary = summarise_samples(make_run(PLAN, **run), fold(PLAN, trials))
     assert all(caution.text and caution.remedy for caution in summary.cautions)
     return {caution.kind for caution in summary.cautions}
 
@@ -54,11 +54,11 @@ def test_what_the_machine_did_is_told(change, kind):
 
 
 def test_stolen_ticks_are_of_all_cpus_and_of_the_timed_part_alone():
-    host = {"cpus": list(range(64))}
+    host = replace(HOST, cpus=tuple(range(64)))
     assert kinds_after(of_system("steal_ticks", 60), host=host) == set()  # 0.6 s of 64 CPUs for 4 s: 0.2 %
     assert kinds_after(of_system("steal_ticks", 600), host=host) == {Kind.STEAL}
     samples = fold(PLAN, [of_system("steal_ticks", 80)(t) for t in make_trials(PLAN, Machine({}, noise=0.0), 10)])
-    told = summarise_samples(make_run(PLAN, host={"cpus": [0, 1]}), samples).cautions
+    told = summarise_samples(make_run(PLAN), samples).cautions
     assert "for 10.0% of the time" in next(one.text for one in told if one.kind == Kind.STEAL)
 
 
@@ -67,7 +67,10 @@ def test_blocks_on_different_machines_are_no_reason_to_warn():
 
 
 def test_levels_that_claim_nothing_are_told():
-    environments = {"baseline": {"levels": {"malloc": "glibc"}}, "fast": {"levels": {"malloc": "tc"}}}
+    environments = {
+        "baseline": make_environment("baseline", {"malloc": "glibc"}, variables={}),
+        "fast": make_environment("fast", {"malloc": "tc"}, variables={}),
+    }
     assert kinds_after(environments=environments) == {Kind.UNVERIFIED}
-    environments["fast"]["claims"] = {"malloc": ["libtcmalloc"]}
+    environments["fast"] = replace(environments["fast"], claims={"malloc": ("libtcmalloc",)})
     assert kinds_after(environments=environments) == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -19,7 +20,7 @@ from envmatrix.report.terminal import present
 from envmatrix.report.write import write_reports
 from envmatrix.stats.samples import fold
 from envmatrix.store import RunFolder, Trial
-from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
+from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
 EVERYONE = ("baseline", "control", "fast", "slow")
 HOSTILE = "</td></svg><script>alert(1)</script><img src=x onerror=alert(2)>\"'`|[red]\x1b[31m\ud800\u202e\n"
@@ -149,7 +150,9 @@ def test_a_run_that_raced_says_who_stopped_and_why(made):
 
 def test_a_factorial_run_shows_what_each_factor_brings(tmp_path):
     cells = {"baseline": ("glibc", "gnu"), "t": ("tc", "gnu"), "i": ("glibc", "intel"), "ti": ("tc", "intel")}
-    levels = {name: {"levels": dict(zip(("malloc", "openmp"), cell, strict=True))} for name, cell in cells.items()}
+    levels = {
+        name: make_environment(name, dict(zip(("malloc", "openmp"), cell, strict=True))) for name, cell in cells.items()
+    }
     plan = make_plan(tuple(cells)[1:], workloads=("cnn", "mlp"))
     speed = {"t": 1.25, "i": 1.1, "ti": 1.375}
     folder = write_run(tmp_path / "run", plan, Machine(speed, noise=0.01), 8, environments=levels)
@@ -172,10 +175,10 @@ def test_a_ladder_shows_what_each_step_adds(tmp_path):
 
 def hostile_run(path):
     plan = make_plan((HOSTILE, "b\\|*_`<b>"), workloads=(HOSTILE,), design=HOSTILE)
-    run = make_run(plan, HOSTILE, host={HOSTILE: HOSTILE, "n": [HOSTILE]}, matrix_text=HOSTILE * 3,
+    run = make_run(plan, HOSTILE, host=replace(HOST, name=HOSTILE, cpu_model=HOSTILE), versions={HOSTILE: HOSTILE},
                    command=(HOSTILE,), skipped={plan.arms[3].name: HOSTILE})  # fmt: skip
     folder = RunFolder(path)
-    folder.create(run)
+    folder.create(run, {"matrix.yaml": HOSTILE.replace("\ud800", "")})
     for trial in make_trials(plan, Machine({}), 7):
         trial.record["evidence"]["malloc"]["library"] = HOSTILE
         trial.record["data"]["name"] = HOSTILE

@@ -8,6 +8,7 @@ from envmatrix.launchers.slurm.files import BlockFolder
 from envmatrix.launchers.slurm.flight import Flight
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.store import RunFolder
+from tests.synthetic import make_design, make_plan
 
 
 class Client:
@@ -19,7 +20,7 @@ class Client:
 
 
 def launcher(tmp_path, ask):
-    run = SimpleNamespace(design={}, created="2026", skipped={}, workloads={})
+    run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={})
     made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), Client(), said.append, ask)
     files = BlockFolder(tmp_path / "b0000")
     made._flights[0] = Flight(0, {}, files, files.next_attempt(), job="7")

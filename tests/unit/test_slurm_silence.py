@@ -11,6 +11,7 @@ from envmatrix.launchers.slurm.flight import Flight
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.plan import Arm, Slot
 from envmatrix.store import RunFolder
+from tests.synthetic import make_design, make_plan
 
 SILENT = "echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 NODES = "echo 'n1|debug*|idle|8|1|4|2|16000|(null)|none'"
@@ -32,7 +33,7 @@ def slurm(tmp_path, monkeypatch):
 @pytest.fixture
 def launcher(tmp_path):
     said = []
-    run = SimpleNamespace(design={}, created="2026", skipped={}, workloads={})
+    run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={})
     experiment = SimpleNamespace(run=run, folder=RunFolder(tmp_path))
     made = SlurmLauncher(experiment, SlurmClient(), said.append, None)
     slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)

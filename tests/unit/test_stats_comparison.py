@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from envmatrix.stats.comparison import compare_environments, compare_runs, statu
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.samples import read_samples
 from envmatrix.stats.welch import mean_of, quotient
-from tests.synthetic import Machine, make_plan, write_run
+from tests.synthetic import HOST, Machine, make_plan, write_run
 
 PLAN = make_plan(("torch-2.6", "torch-2.13"))
 
@@ -94,7 +95,7 @@ def test_a_slower_second_run_is_found_and_says_that_nothing_pairs_the_two(tmp_pa
 
 def test_runs_of_other_machines_or_benchmarks_are_refused_unless_told(tmp_path):
     old = made(tmp_path, "old", {})
-    new = made(tmp_path, "new", {}, host={"name": "other"}, bench_digest="sha256:other")
+    new = made(tmp_path, "new", {}, host=replace(HOST, name="other"), bench_digest="sha256:other")
     with pytest.raises(InputError, match=r"not comparable: name of the hosts differ.*benchmark itself"):
         compare_runs(old, new)
     assert any("benchmark" in text for text in compare_runs(old, new, anyway=True).cautions)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import LEVEL, Flag, verdict_of
@@ -228,20 +229,20 @@ def test_a_plan_whose_reference_is_not_among_its_arms_has_no_effects():
 @pytest.mark.parametrize(
     ("workload", "better"),
     [
-        ({"command": ["a"]}, "lower"),
         ({"command": ["a"], "metric": None}, "lower"),
-        ({"command": ["a"], "metric": {"better": "lower"}}, "lower"),
+        ({"command": ["a"], "metric": {"regex": "(.)", "better": "lower"}}, "lower"),
         ({"command": ["a"], "metric": {"regex": "(.)", "better": "higher"}}, "higher"),
         ({"command": ["a"], "metric": {"wall": True, "better": "higher"}}, "lower"),
         ({"options": {}}, "higher"),
     ],
 )
 def test_a_command_is_judged_in_the_direction_it_names(workload, better):
+    workload = Workload.model_validate({"name": "w", **workload})
     metric = primary_metric(workload)
     assert metric.better == better
-    assert metric.name == ("value" if "command" in workload else "samples_per_s")
-    if "command" in workload:
-        assert f"--better={better}" in metric_arguments(workload.get("metric"))
+    assert metric.name == ("value" if workload.command else "samples_per_s")
+    if workload.command:
+        assert f"--better={better}" in metric_arguments(workload.metric)
 
 
 def test_each_engine_has_its_own_reference_and_its_baseline_shows_the_engines_cost():

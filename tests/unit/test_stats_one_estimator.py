@@ -23,7 +23,7 @@ from envmatrix.stats.history import read_history
 from envmatrix.stats.replication import compare
 from envmatrix.stats.samples import first_blocks, read_trials
 from envmatrix.store import RunFolder
-from tests.synthetic import Machine, make_plan, write_run
+from tests.synthetic import MATRIX_TEXTS, Machine, make_plan, write_run
 
 RESULTS = Path(__file__).parents[2] / "results"
 REFERENCES = sorted(path.name for path in RESULTS.glob("reference-*"))
@@ -99,7 +99,7 @@ def test_the_estimate_while_a_run_is_going_is_the_tables(folder, whole):
 
 def test_history_shows_the_tables_effects(whole, tmp_path):
     folder = RunFolder(tmp_path / "copy")
-    folder.create(whole.run)
+    folder.create(whole.run, MATRIX_TEXTS)
     write_reports(folder, whole)
     points = {(s.workload, s.engine, s.environment): s.points[-1] for s in read_history(tmp_path).series}
     for group in whole.groups:
@@ -172,7 +172,7 @@ def test_environments_that_meet_nowhere_are_an_error_and_no_empty_answer(tmp_pat
     found = pair(make_plan(("a",), engines=("local", "docker")), 8, {}, 5, tmp_path)
     arms = tuple(arm for arm in found.plan.arms if (arm.environment, arm.engine) != ("a", "local"))
     arms = tuple(arm for arm in arms if (arm.environment, arm.engine) != ("baseline", "docker"))
-    run = replace(found.run, plan=make_plan((), arms=arms))
+    run = found.run.model_copy(update={"arms": arms})
     with pytest.raises(InputError, match="share no workload on one engine"):
         compare_environments(run, found.samples, "baseline", "a")
 

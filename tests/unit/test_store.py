@@ -1,25 +1,29 @@
 """Nothing that was measured is ever lost, and what cannot be read is named."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
-from envmatrix.plan import Plan, make_arms
-from envmatrix.store import Run, RunFolder, Trial, trial_of, write_whole
+from envmatrix.store import Change, RunFolder, Trial, trial_of, write_whole
+from tests.synthetic import MATRIX_TEXTS, make_plan, make_run
 
-PLAN = Plan("d", make_arms(("baseline", "a"), ("cnn",), ("local",), "baseline"), 1, 6, 40, 0.02, 0.03, 300.0)
-RUN = Run("r", "2026-01-01", PLAN, "sha256:m", "sha256:b", {"name": "h"}, {"envmatrix": "0"}, {}, {})
+PLAN = make_plan(("a",))
+RUN = make_run(PLAN, "r")
+REFERENCES = sorted((Path(__file__).parents[2] / "results").glob("reference-*"))
 
-BROKEN_TRIAL = '{"schema": 1, "trial": "t", "block": 0, "position": 0, %s}'
+BROKEN_TRIAL = """{"schema": 1, "trial": "t", "block": 0, "position": 0, "environment": "e", "workload": "w",
+"engine": "local", "outcome": "ok", %s}""".replace("\n", " ")
 
 
 @pytest.fixture
 def folder(tmp_path):
     made = RunFolder(tmp_path / "r")
-    made.create(RUN)
+    made.create(RUN, MATRIX_TEXTS)
     return made
 
 
@@ -58,8 +62,9 @@ def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folde
         ("[1]", "no schema number"),
         ('{"schema": 99}', "newer than this envmatrix"),
         ('{"schema": 1}', "no trial"),
-        (BROKEN_TRIAL % '"node": [1]', "node is no text"),
-        (BROKEN_TRIAL % '"record": [1]', "record is no object"),
+        (BROKEN_TRIAL % '"node": [1]', "no trial: node: should be a valid string"),
+        (BROKEN_TRIAL % '"record": [1]', "no trial: record: should be a valid"),
+        (BROKEN_TRIAL % '"outcome": "fine"', "no trial: outcome: should be 'ok'"),
         ("{", "damaged"),
         ("\x00\x00", "damaged"),
         ("[" * 100_000, "damaged"),
@@ -74,40 +79,155 @@ def test_a_bad_line_is_named_with_its_number(folder, line, words):
     assert "trials.jsonl:2" in str(caught.value)
 
 
-@pytest.mark.parametrize("body", ["", "{", "[]", "{}", '{"schema": 1}', '{"schema": 2}', '{"schema": 1, "plan": 3}'])
+@pytest.mark.parametrize(
+    "body",
+    ["", "{", "[]", "{}", '{"schema": 1}', '{"schema": 2}', '{"schema": 1, "plan": 3}', '{"schema": true}', "\ud800"],
+)
 def test_a_bad_run_file_is_named(folder, body):
-    folder.run_file.write_text(body)
+    folder.run_file.write_bytes(body.encode(errors="surrogatepass"))
     with pytest.raises(StoreError, match=r"run\.json"):
         folder.load()
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        (("host",), [], "host is no object"),
-        (("skipped",), None, "skipped is no object"),
-        (("environments",), {"a": 3}, "environments.a is no object"),
-        (("environments",), {"a": {"levels": {"malloc": ["x"]}}}, "environments.a.levels.malloc is no text"),
-        (("workloads",), {"cnn": 1}, "workloads.cnn is no object"),
-        (("design",), {"ladder": [[]]}, r"design.ladder\[0\] is no text"),
-        (("plan", "min_blocks"), {}, "plan.min_blocks is no whole number"),
-        (("plan", "margin"), -1, "plan.margin is no usable number"),
-        (("plan", "margin"), float("nan"), "plan.margin is no usable number"),
-        (("plan", "budget_s"), 10**400, "plan.budget_s is no usable number"),
-        (("plan", "seed"), "1", "plan.seed is no whole number"),
-        (("plan", "arms", 0, "name"), ["x"], r"plan.arms\[0\].name is no text"),
-        (("command",), "ls", "command is no list"),
-    ],
-)
-def test_what_is_wrong_in_a_run_file_is_named(folder, path, value, words):
+WRONG = [
+    (("host",), [], "host: should be a dictionary"),
+    (("host", "colour"), "red", "host.colour: Unexpected keyword argument"),
+    (("skipped",), None, "skipped: should be a valid"),
+    (("environments",), {"baseline": 3}, "environments.baseline: should be a dictionary"),
+    (("environments", "a", "levels", "malloc"), ["x"], "environments.a.levels.malloc: should be a valid string"),
+    (("workloads",), {"cnn": 1}, "workloads.cnn: should be a valid dictionary"),
+    (("design", "ladder"), [[]], r"design.ladder\[0\]: should be a valid string"),
+    (("design", "min_blocks"), {}, "design.min_blocks: should be a valid integer"),
+    (("design", "min_blocks"), 1, "design.min_blocks: should be greater than or equal to 2"),
+    (("design", "margin"), -1, "design.margin: '-1' must lie between"),
+    (("design", "margin"), float("nan"), "design.margin: 'nan' must lie between"),
+    (("design", "budget"), 10**400, "design.budget: .* is no duration"),
+    (("design", "seed"), "one", "design.seed: should be a valid integer"),
+    (("design", "colour"), "red", "design.colour: Extra inputs are not permitted"),
+    (("arms", 0, "name"), ["x"], r"arms\[0\].name: should be a valid string"),
+    (("command",), "ls", "command: should be a valid tuple"),
+    (("colour",), "red", "colour: Extra inputs are not permitted"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "words"), WRONG)
+def test_what_is_wrong_in_a_run_file_is_named_with_its_line(folder, path, value, words):
     body = json.loads(folder.run_file.read_text())
     part = body
     for key in path[:-1]:
         part = part[key]
     part[path[-1]] = value
-    folder.run_file.write_text(json.dumps(body))
-    with pytest.raises(StoreError, match=words):
+    text = json.dumps(body, indent=1)
+    folder.run_file.write_text(text)
+    with pytest.raises(StoreError, match=words) as caught:
         folder.load()
+    line = text.split("\n")[caught.value.where.line - 1]
+    named = next(key for key in reversed(path) if isinstance(key, str))
+    assert f'"{named}"' in line or f'"{named}"' in text.split("\n")[caught.value.where.line - 2]
+
+
+@pytest.mark.parametrize("reference", REFERENCES, ids=lambda path: path.name)
+def test_a_run_of_schema_1_is_read_with_all_that_it_says(reference, tmp_path):
+    old = json.loads((reference / "run.json").read_text())
+    run = RunFolder(reference).load()
+    assert run.name == old["name"]
+    assert [arm.name for arm in run.plan.arms] == [arm["name"] for arm in old["plan"]["arms"]]
+    assert {key: getattr(run.plan, key) for key in old["plan"] if key != "arms"} == {
+        key: value for key, value in old["plan"].items() if key != "arms"
+    }
+    assert {name: dict(environment.variables) for name, environment in run.environments.items()} == {
+        name: entry["variables"] for name, entry in old["environments"].items()
+    }
+    assert {name: dict(workload.options) for name, workload in run.workloads.items()} == {
+        name: entry["options"] for name, entry in old["workloads"].items()
+    }
+    assert RunFolder(reference).matrix() == {"matrix.yaml": old["matrix_text"]}
+    again = RunFolder(tmp_path / "again")
+    again.create(run, {"matrix.yaml": "version: 1"})
+    assert again.load() == run, "written anew it is the same run, in schema 2"
+
+
+def test_a_resumed_run_of_schema_1_holds_lines_of_both_schemas_and_is_not_rewritten(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(REFERENCES[0], folder.path)
+    before, many = folder.run_file.read_bytes(), len(list(folder.trials()))
+    assert any(trial.padding for trial in folder.trials()), "which schema 1 calls pad"
+    slot = folder.load().plan.block(0)[0]
+    folder.append(trial_of(slot, "ok"))
+    folder.change(Change(at="now", envmatrix="0", budget=77.0))
+    found = list(folder.trials())
+    assert (len(found), found[-1].padding, found[0].padding) == (many + 1, slot.padding, slot.padding)
+    assert folder.load().plan.budget_s == 77.0
+    assert folder.run_file.read_bytes() == before
+
+
+def test_nothing_stands_twice_in_a_run_file(folder):
+    body = json.loads(folder.run_file.read_text())
+    assert "plan" not in body
+    assert "matrix_text" not in body
+    assert "history" not in body
+    assert folder.matrix() == MATRIX_TEXTS
+
+
+def test_a_run_whose_matrix_is_gone_says_so(folder):
+    shutil.rmtree(folder.path / "matrix")
+    with pytest.raises(StoreError, match="the matrix of this run is gone"):
+        folder.matrix()
+
+
+def test_the_matrix_is_kept_with_all_files_that_it_includes(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    texts = {"matrix.yaml": "include: [a/cluster.yaml]", "a/cluster.yaml": "x: ü"}
+    folder.create(RUN, texts)
+    assert list(folder.matrix().items()) == list(texts.items())
+
+
+CHANGES = [
+    Change(at="1", envmatrix="0", budget=600.0, was={"budget": "300"}),
+    Change(at="2", envmatrix="0", target=0.1),
+]
+
+
+def test_what_changed_later_is_laid_over_the_run_in_order(folder):
+    before = folder.run_file.read_bytes()
+    for change in (*CHANGES, Change(at="3", envmatrix="0", budget=900.0, was={"budget": "600"})):
+        folder.change(change)
+    run = folder.load()
+    assert (run.plan.budget_s, run.plan.target, run.design.budget) == (900.0, 0.1, 900.0)
+    assert [change.at for change in run.history] == ["1", "2", "3"]
+    assert run.history[2].text() == "3: budget 600 to 900 (envmatrix 0)"
+    assert folder.run_file.read_bytes() == before
+
+
+def test_a_half_written_change_is_none_and_the_next_one_is_whole(folder):
+    for change in CHANGES:
+        folder.change(change)
+    whole = folder.history_file.read_bytes()
+    for cut in range(1, len(whole) - whole[:-1].rfind(b"\n") - 1):
+        folder.history_file.write_bytes(whole[:-cut])
+        assert folder.load().history == (CHANGES[0],)
+    folder.change(CHANGES[1])
+    assert folder.load().history == tuple(CHANGES)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "damaged"),
+        ("[]", "no schema number"),
+        ('{"schema": 3}', "newer than this envmatrix"),
+        ('{"schema": 2}', "no change of a run: at: Field required"),
+        ('{"schema": 2, "at": "1", "envmatrix": "0", "budget": -1}', "no change of a run: budget"),
+        ('{"schema": 2, "at": "1", "envmatrix": "0", "colour": 1}', "no change of a run: colour: Extra"),
+    ],
+)
+def test_a_bad_change_is_named_with_its_line(folder, line, words):
+    folder.change(CHANGES[0])
+    with folder.history_file.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(StoreError, match=words) as caught:
+        folder.load()
+    assert "history.jsonl:2" in str(caught.value)
 
 
 def test_a_second_writer_is_refused(folder):
@@ -131,6 +251,13 @@ def test_any_text_survives_a_line(tmp_path_factory, reason, name):
     trial = Trial("t", 0, 0, name, "w", "local", "failed", reason)
     folder.append(trial)
     assert folder.trials_file.read_bytes().count(b"\n") == 1
+    assert list(folder.trials()) == [trial]
+
+
+def test_what_a_program_said_need_not_be_unicode(folder):
+    """A file name that is no UTF-8 arrives as a lone surrogate, which strict readers of JSON refuse."""
+    trial = trial_of(PLAN.block(0)[0], "ok", "\udcff", record={"evidence": {"argv": ["\udcfe"], "n": float("inf")}})
+    folder.append(trial)
     assert list(folder.trials()) == [trial]
 
 

@@ -13,16 +13,10 @@ from envmatrix.engines.base import Job
 from envmatrix.errors import EnvmatrixError
 from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
 from envmatrix.launchers.slurm.script import BlockJob, Step
-from envmatrix.matrix import Slurm
 from envmatrix.plan import Slot
 from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.trial import judged, make_job, program_folder
-
-
-def slurm_options(experiment: Experiment) -> Slurm:
-    """Return what the run's design asks of Slurm."""
-    return Slurm.model_validate(experiment.run.design.get("slurm") or {})
 
 
 def job_prefix(experiment: Experiment) -> str:
@@ -47,14 +41,14 @@ def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: i
     job = make_job(experiment, slot, files.work(slot.trial, attempt))
     command = engine.command_line(job)
     needs = (*command.needs, *job.mounts.read.values())
-    nodes = nodes_of(experiment.run.workloads[slot.arm.workload]["options"])
+    nodes = nodes_of(experiment.run.workloads[slot.arm.workload].options)
     program = program_folder(experiment, slot, job)
     return Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds, nodes, program)
 
 
 def widest(experiment: Experiment) -> int:
     """Return how many nodes a block takes: as many as its widest workload is spread over."""
-    return max((nodes_of(body["options"]) for body in experiment.run.workloads.values()), default=1)
+    return max((nodes_of(workload.options) for workload in experiment.run.workloads.values()), default=1)
 
 
 def make_steps(
@@ -86,7 +80,7 @@ def make_block_job(
         folder=block_folder(experiment, block).path,
         attempt=attempt,
         steps=tuple(steps),
-        options=slurm_options(experiment),
+        options=experiment.run.design.slurm,
         variables=script_variables(),
         node=node,
         avoid=tuple(sorted(set(avoid) - set(node.split(",")))),

@@ -41,7 +41,7 @@ class SlurmLauncher:
         self._client = client
         self._say = say
         self._ask = ask
-        self._options = jobs.slurm_options(experiment)
+        self._options = experiment.run.design.slurm
         self._prefix = jobs.job_prefix(experiment)
         self._span = jobs.widest(experiment)
         self._placing = Placing(client, self._options, say, self._span)

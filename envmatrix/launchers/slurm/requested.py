@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from pydantic import ValidationError
 
@@ -12,7 +11,7 @@ from envmatrix.errors import EngineError, InputError
 from envmatrix.host import Host
 from envmatrix.launchers.slurm.client import SlurmClient, nodes_host
 from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.jobs import block_folder, make_block_job, make_steps, slurm_options, widest
+from envmatrix.launchers.slurm.jobs import block_folder, make_block_job, make_steps, widest
 from envmatrix.launchers.slurm.placing import nodes_of_block
 from envmatrix.launchers.slurm.script import block_script
 from envmatrix.matrix import Slurm
@@ -23,9 +22,23 @@ from envmatrix.trials.experiment import Experiment
 _COMMANDS = ("local", "apptainer", "enroot")
 
 
-def overlay(part: Slurm, arguments: argparse.Namespace) -> Slurm:
-    """Return the part with the command line's options over it; an InputError names a bad one."""
-    given = {key: value for key in Slurm.model_fields if (value := getattr(arguments, key, None)) is not None}
+@dataclass(frozen=True)
+class SlurmOverrides:
+    """What is asked of Slurm beside the design's ``slurm:`` part, as text or as values; None: as the design says."""
+
+    nodes: int | str | None = None
+    partition: str | None = None
+    account: str | None = None
+    constraint: str | None = None
+    nodelist: Sequence[str] | None = None
+    time: float | str | None = None
+    gpus: str | None = None
+    modules: Sequence[str] | None = None
+
+
+def overlay(part: Slurm, asked: SlurmOverrides) -> Slurm:
+    """Return the part with what was asked laid over it; an InputError names what cannot be."""
+    given = {key: value for key, value in asdict(asked).items() if value is not None}
     try:
         return Slurm.model_validate({**part.model_dump(), **given})
     except ValidationError as error:
@@ -60,7 +73,7 @@ def look_at_nodes(part: Slurm, engines: tuple[str, ...], span: int, say: Say) ->
 
 def scripts(experiment: Experiment, how_many: int) -> list[str]:
     """Return the scripts of the first blocks exactly as they would be submitted first."""
-    nodes, span = slurm_options(experiment).nodelist, widest(experiment)
+    nodes, span = experiment.run.design.slurm.nodelist, widest(experiment)
     texts = []
     for slots in [experiment.plan.block(index) for index in range(min(how_many, experiment.plan.max_blocks))]:
         block = slots[0].block
@@ -72,9 +85,3 @@ def scripts(experiment: Experiment, how_many: int) -> list[str]:
         node = nodes_of_block(block, nodes, span)
         texts.append(block_script(make_block_job(experiment, block, steps, 1, node=node)))
     return texts
-
-
-def with_options(design: Mapping[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return run.json's design with the command line's options over its slurm part (for ``resume``)."""
-    part = Slurm.model_validate(design.get("slurm") or {})
-    return {**design, "slurm": overlay(part, arguments).model_dump(mode="json")}

@@ -1,0 +1,96 @@
+"""A line of trials.jsonl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
+
+from envmatrix.errors import StoreError, Where
+from envmatrix.plan import Slot, arm_name
+from envmatrix.store.checked import check_schema, first_mistake
+
+SCHEMA = 2
+#: What a line begins with that envmatrix wrote.
+_START = '{"schema":'
+Outcome = Literal["ok", "failed", "invalid", "timed_out", "skipped"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial. ``record`` is the document of docs/record.md, or None when there is none.
+
+    ``reason`` says why the outcome is not ok. ``wall_s`` is start to end as the host saw it, in seconds;
+    ``started`` is seconds since the epoch. Keys that are not known are passed over; ``padding`` was ``pad`` in
+    schema 1. A plain dataclass, as there may be very many.
+    """
+
+    trial: str
+    block: int
+    position: int
+    environment: str
+    workload: str
+    engine: str
+    outcome: Outcome
+    reason: str = ""
+    wall_s: float | None = None
+    started: float | None = None
+    node: str = ""
+    padding: Annotated[int, Field(validation_alias=AliasChoices("padding", "pad"))] = 0
+    record: Mapping[str, Any] | None = None
+    schema: Annotated[int, Field(le=SCHEMA)] = SCHEMA
+
+    @property
+    def arm(self) -> str:
+        """Name of the arm this trial belongs to."""
+        return arm_name(self.environment, self.workload, self.engine)
+
+    def line(self) -> str:
+        """Return its line, plain ASCII: what a program said of itself need not be UTF-8."""
+        return json.dumps({"schema": SCHEMA, **_TRIAL.dump_python(self)}, separators=(",", ":"))
+
+
+_TRIAL = TypeAdapter(Trial)
+
+
+def trial_of(
+    slot: Slot,
+    outcome: Outcome,
+    reason: str = "",
+    *,
+    wall_s: float | None = None,
+    started: float | None = None,
+    node: str = "",
+    record: Mapping[str, Any] | None = None,
+) -> Trial:
+    """Make the trial of a slot."""
+    arm = slot.arm
+    return Trial(
+        trial=slot.trial, block=slot.block, position=slot.position,
+        environment=arm.environment, workload=arm.workload, engine=arm.engine, outcome=outcome, reason=reason,
+        wall_s=wall_s, started=started, node=node, padding=slot.padding, record=record,
+    )  # fmt: skip
+
+
+def trial_from_line(line: str, file: Path, number: int) -> Trial:
+    """Read one line of trials.jsonl."""
+    if line.startswith(_START):
+        try:
+            return _TRIAL.validate_json(line)
+        except ValidationError:  # said below in words; what is no UTF-8 in a text is no mistake there
+            pass
+    try:
+        body = check_schema(json.loads(line), file, SCHEMA, number)
+        return _TRIAL.validate_python(body)
+    except ValidationError as error:
+        raise StoreError(f"this line is no trial: {first_mistake(error)[1]}", where=Where(file, number)) from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(
+            f"this line is damaged ({error})",
+            where=Where(file, number),
+            remedy="restore the file, or remove the line",
+        ) from error

@@ -1,0 +1,73 @@
+"""Runs of schema 1, turned into what schema 2 says when they are read. On disk they stay as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from envmatrix.errors import StoreError, Where
+
+#: What stood in the plan of schema 1 too, and under which name in the design.
+_LIMITS = {
+    "seed": "seed",
+    "min_blocks": "min_blocks",
+    "max_blocks": "max_blocks",
+    "target": "target",
+    "margin": "margin",
+    "budget_s": "budget",
+    "race": "race",
+}
+
+
+def upgraded(body: dict[str, object]) -> dict[str, object]:
+    """Return a document of run.json as the newest schema has it; what is wrong in it is left for its type to say."""
+    if body.get("schema") != 1:
+        return body
+    plan = body.get("plan")
+    if not isinstance(plan, dict):
+        return {**_without(body, "matrix_text"), "schema": 2}
+    limits = {new: plan[old] for old, new in _LIMITS.items() if old in plan}
+    design = body.get("design")
+    whole = {**design, **limits} if isinstance(design, dict) else design
+    return {
+        **_without(body, "plan", "matrix_text"),
+        "schema": 2,
+        "arms": plan.get("arms"),
+        "design": whole,
+        "environments": _each(body.get("environments"), _environment),
+        "workloads": _each(body.get("workloads"), _workload),
+    }
+
+
+def _each(entries: object, upgrade: Callable[[object], object]) -> object:
+    return {name: upgrade(entry) for name, entry in entries.items()} if isinstance(entries, dict) else entries
+
+
+def _environment(entry: object) -> object:
+    """Leave out the digest, which follows from the rest."""
+    return _without(entry, "digest") if isinstance(entry, dict) else entry
+
+
+def _workload(entry: object) -> object:
+    """Leave out what a workload does not have: schema 1 wrote an empty command where there was none."""
+    if not isinstance(entry, dict):
+        return entry
+    return {key: value for key, value in entry.items() if value not in (None, [], "")}
+
+
+def _without(body: Mapping[str, object], *keys: str) -> dict[str, object]:
+    return {key: value for key, value in body.items() if key not in keys}
+
+
+def matrix_text(text: str, file: Path) -> str:
+    """Return the text of the matrix that a run.json of schema 1 holds."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        body = None
+    found = body.get("matrix_text") if isinstance(body, dict) else None
+    if not isinstance(found, str):
+        raise StoreError("the matrix of this run is gone", where=Where(file.parent / "matrix"),
+                         remedy="restore the folder from a copy")  # fmt: skip
+    return found
