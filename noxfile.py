@@ -102,3 +102,4 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
+    session.run("mypy", "--python-version", "3.9", "-p", "bench")

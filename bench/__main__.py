@@ -1,11 +1,15 @@
 """The command line: ``python -m bench [COMMAND] ...``; the only place that prints errors and exits."""
 
+from __future__ import annotations
+
 import argparse
 import difflib
 import json
 import os
 import sys
 import traceback
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from bench.errors import BenchError, RunError
 
@@ -15,9 +19,9 @@ _COMMANDS = ("run", "evidence", "data", "command")
 class _Parser(argparse.ArgumentParser):
     """Answers a bad option with one line that names the nearest known one."""
 
-    def known(self):
+    def known(self) -> list[str]:
         """Return every option of this command and of those below it."""
-        names = []
+        names: list[str] = []
         for action in self._actions:
             names += action.option_strings[:1]  # the second spelling, with _, is for convenience
             below = action.choices if isinstance(action.choices, dict) else {}
@@ -25,13 +29,13 @@ class _Parser(argparse.ArgumentParser):
                 names += command.known()
         return names
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         unknown = message.partition("unrecognized arguments: ")[2].split()
         near = difflib.get_close_matches(unknown[0].partition("=")[0], self.known(), n=1) if unknown else []
         raise BenchError(message + (f" (did you mean {near[0]}?)" if near else ""))
 
 
-def _parser():
+def _parser() -> _Parser:
     from bench import arguments, options
 
     parser = _Parser(
@@ -59,18 +63,18 @@ def _parser():
     return parser
 
 
-def _add_record(parser):
+def _add_record(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", metavar="FILE", help="where to write the record (default: standard output)")
 
 
-def _add_node(parser):
+def _add_node(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("one start on each of several nodes (docs/parallel.md)")
     group.add_argument("--node-rank", type=int, metavar="K", help="number of this node, from 0")
     group.add_argument("--meet", metavar="HOST:PORT", help="where all meet: an address of node 0 and a free port there")
     group.add_argument("--node-name", metavar="NAME", help="what to call this node (default: its host name)")
 
 
-def _add_program(parser):
+def _add_program(parser: argparse.ArgumentParser) -> None:
     _add_record(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--metric-regex", metavar="PATTERN", help="a number in ( ) in its output; the last match")
@@ -84,7 +88,7 @@ def _add_program(parser):
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="what to run")
 
 
-def _program(arguments):
+def _program(arguments: argparse.Namespace) -> None:
     from bench import command, metric, record
 
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
@@ -107,7 +111,7 @@ def _program(arguments):
     record.write(document, arguments.record)
 
 
-def _run(chosen):
+def _run(chosen: argparse.Namespace) -> None:
     from bench import arguments, options, record, workload
     from bench.parallel import nodes
 
@@ -123,7 +127,7 @@ def _run(chosen):
     print(_one_line(document), file=sys.stderr)
 
 
-def _one_line(document):
+def _one_line(document: Mapping[str, Any]) -> str:
     if document["skipped"]:
         return f"bench: skipped: {document['skipped']}"
     metrics, result = document["metrics"], document["result"]
@@ -135,7 +139,7 @@ def _one_line(document):
     )
 
 
-def _evidence(arguments):
+def _evidence(arguments: argparse.Namespace) -> None:
     from bench import record, workload
 
     if arguments.record:
@@ -143,7 +147,7 @@ def _evidence(arguments):
     record.write(workload.evidence_only(), arguments.record)
 
 
-def _data(arguments):
+def _data(arguments: argparse.Namespace) -> None:
     from bench import data_sets
 
     ready = data_sets.prepare(arguments.data, arguments.data_dir, arguments.offline)
@@ -157,7 +161,7 @@ def _data(arguments):
     print(json.dumps(answer), flush=True)
 
 
-def _cache_folder():
+def _cache_folder() -> str | None:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = os.path.join(base, "envmatrix", "data")
     try:
@@ -170,7 +174,7 @@ def _cache_folder():
 _ACTIONS = {"run": _run, "evidence": _evidence, "data": _data, "command": _program}
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     """Run and return the exit status: 0 fine, 1 the run broke, 2 bad input, 130 interrupted."""
     if not argv or argv[0] not in (*_COMMANDS, "-h", "--help"):
         argv = ["run", *argv]
@@ -192,12 +196,12 @@ def main(argv):
     return 0
 
 
-def _complain(error, status):
+def _complain(error: object, status: int) -> int:
     print("bench: error: " + " ".join(str(error).split()), file=sys.stderr)
     return status
 
 
-def _leave(status):
+def _leave(status: int) -> NoReturn:
     """End at once: the record is on disk, and taking torch apart costs 0.4 to 0.7 s of every trial."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from typing import cast
 
 from bench import options
 from bench.errors import BenchError
-from bench.options import Entry, OptionError, Value
+from bench.options import Entry, OptionError, Options
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +38,7 @@ def _help(option: Entry) -> str:
     return f"{option['help']} (default: {shown})".replace("%", "%%")
 
 
-def from_texts(texts: Mapping[str, str]) -> dict[str, Value]:
+def from_texts(texts: Mapping[str, str]) -> Options:
     """Turn ``{name: text}`` into all options, with defaults filled in; BenchError names everything that is wrong."""
     listed, values, wrong = options.listed(), options.defaults(), []
     for name, text in texts.items():
@@ -48,4 +49,4 @@ def from_texts(texts: Mapping[str, str]) -> dict[str, Value]:
     wrong = wrong or [broken.message for broken in options.broken_rules(values)]
     if wrong:
         raise BenchError("; ".join(wrong))
-    return values
+    return cast("Options", values)

@@ -1,10 +1,12 @@
 """When this process began, so that start-up time includes the interpreter itself."""
 
+from __future__ import annotations
+
 import os
 import time
 
 
-def process_age_ns():
+def process_age_ns() -> int | None:
     """Return nanoseconds since the kernel started this process, or None where that cannot be read.
 
     The start time is in clock ticks since boot (10 ms on usual kernels), field 22 of proc(5) stat.

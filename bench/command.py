@@ -1,5 +1,7 @@
 """The user's own program as a workload: run it, bound its output, read its metric and evidence."""
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os
@@ -11,6 +13,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
+from io import BufferedReader
+from typing import Any, BinaryIO, cast
 
 from bench import digest, evidence, metric, record
 from bench.errors import BenchError, RunError
@@ -25,13 +30,15 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 class Output:
     """Reads a program's output to its end and keeps its first and last ``limit_bytes`` / 2 for the log."""
 
-    def __init__(self, stream, log, limit_bytes, look):
+    def __init__(
+        self, stream: BufferedReader, log: BinaryIO, limit_bytes: int, look: Callable[[str], None] | None
+    ) -> None:
         self._stream, self._log, self._half, self._look = stream, log, limit_bytes // 2, look
         self._first, self._last, self.total = 0, bytearray(), 0
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
-    def _read(self):
+    def _read(self) -> None:
         rest = b""
         for chunk in iter(lambda: self._stream.read1(_CHUNK_BYTES), b""):
             self.total += len(chunk)
@@ -43,7 +50,7 @@ class Output:
         if self._look and rest:
             self._look(rest.decode(errors="replace"))
 
-    def _keep(self, chunk):
+    def _keep(self, chunk: bytes) -> None:
         room = self._half - self._first
         if room > 0:
             self._first += len(chunk[:room])
@@ -54,7 +61,7 @@ class Output:
         if len(self._last) > 2 * self._half:
             del self._last[: len(self._last) - self._half]
 
-    def finish(self):
+    def finish(self) -> None:
         """Wait a moment for the end, then write what was kept of it."""
         self.thread.join(_GRACE_S)
         kept = bytes(self._last[-self._half :])
@@ -65,19 +72,25 @@ class Output:
         self._log.flush()
 
 
-def _digest(options):
+def _digest(options: Mapping[str, Any]) -> str:
     """Return the digest of what was run; each environment has its own Python, which does not make it other work."""
     program, *rest = options["command"]
     own = os.path.dirname(program) == os.path.dirname(sys.executable) and os.path.basename(program).startswith("python")
     return digest.options_digest(dict(options, command=["python" if own else program, *rest]))
 
 
-def run(argv, wanted, limit_s=None, log=None, log_limit_bytes=1 << 20):
+def run(
+    argv: Sequence[str],
+    wanted: metric.Metric,
+    limit_s: float | None = None,
+    log: BinaryIO | None = None,
+    log_limit_bytes: int = 1 << 20,
+) -> dict[str, Any]:
     """Run ``argv``, return its record; ``wanted`` is a Metric, ``log`` a binary file (default: stderr).
 
     Raises BenchError when it cannot be started, RunError when it fails, never ends or reports no metric.
     """
-    matcher = metric.LastMatch(wanted.source) if wanted.kind == "regex" else None
+    matcher = metric.LastMatch(wanted.source) if wanted.kind == "regex" and wanted.source is not None else None
     probed = tempfile.mkdtemp(prefix="bench-probe.")
     before, steal = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch()
     try:
@@ -107,7 +120,14 @@ def run(argv, wanted, limit_s=None, log=None, log_limit_bytes=1 << 20):
     )
 
 
-def _run(argv, probed, limit_s, log, log_limit_bytes, matcher):
+def _run(
+    argv: Sequence[str],
+    probed: str,
+    limit_s: float | None,
+    log: BinaryIO,
+    log_limit_bytes: int,
+    matcher: metric.LastMatch | None,
+) -> tuple[outside.Watch, int, Output]:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
@@ -119,7 +139,7 @@ def _run(argv, probed, limit_s, log, log_limit_bytes, matcher):
         )  # fmt: skip
     except OSError as error:
         raise BenchError(f"cannot start {argv[0]}: {error.strerror}") from error
-    output = Output(process.stdout, log, log_limit_bytes, matcher.look if matcher else None)
+    output = Output(cast("BufferedReader", process.stdout), log, log_limit_bytes, matcher.look if matcher else None)
     watched = outside.Watch(process.pid)
     try:
         status = process.wait(limit_s)
@@ -136,7 +156,7 @@ def _run(argv, probed, limit_s, log, log_limit_bytes, matcher):
     return watched, wall_ns, output
 
 
-def _end(process):
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End the command's group, then whatever it left behind: as subreaper, its orphans are our children."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -159,7 +179,7 @@ def _end(process):
                 continue
 
 
-def _usage(before):
+def _usage(before: resource.struct_rusage) -> dict[str, float]:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "peak_rss_bytes": after.ru_maxrss * 1024,
@@ -172,7 +192,7 @@ def _usage(before):
     }
 
 
-def _evidence(folder, watched):
+def _evidence(folder: str, watched: outside.Watch) -> tuple[dict[str, Any], int]:
     """Return (evidence, nanoseconds that probing added); the busiest process with torch speaks for all."""
     probes = []
     for name in os.listdir(folder):

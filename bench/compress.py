@@ -1,36 +1,44 @@
 """Making a trained model smaller: int8 quantisation and pruning."""
 
+from __future__ import annotations
+
 import io
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import nn
 from torch.nn.utils import prune
 
+from bench.options import Options
+from bench.tensors import Batch
+
 #: The layers whose weights are pruned.
 _LAYERS = (nn.Linear, nn.Conv2d)
 
+Pruner = Callable[[nn.Module, float], None]
 
-def prune_weights(model, options):
+
+def prune_weights(model: nn.Module, options: Options) -> None:
     """Set the weights to zero that the options give up."""
     if options["prune"] != "none":
         _PRUNERS[options["prune"]](model, options["prune_amount"])
 
 
-def quantize(model, source, options):
+def quantize(model: nn.Module, source: Iterator[Batch], options: Options) -> nn.Module:
     """Return the int8 model that the options ask for; ``source`` gives batches for calibration."""
     if options["quantize"] == "none":
         return model
     return _QUANTIZERS[options["quantize"]](model, source)
 
 
-def size_bytes(model):
+def size_bytes(model: nn.Module) -> int:
     """Return the size of the model's saved weights."""
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
     return buffer.tell()
 
 
-def sparsity(model):
+def sparsity(model: nn.Module) -> float | None:
     """Return the share of zeros among the weights that pruning looks at, or None without such layers."""
     weights = [layer.weight.detach() for layer in model.modules() if isinstance(layer, _LAYERS)]
     total = sum(weight.numel() for weight in weights)
@@ -46,20 +54,20 @@ class _BelowThreshold(prune.BasePruningMethod):
 
     PRUNING_TYPE = "unstructured"
 
-    def __init__(self, amount):
+    def __init__(self, amount: float) -> None:
         self.amount = amount
 
-    def compute_mask(self, t, default_mask):
+    def compute_mask(self, t: torch.Tensor, default_mask: torch.Tensor) -> torch.Tensor:
         """Return 1 for weights that stay."""
         return default_mask * (t.abs() >= 2 * self.amount * t.abs().mean()).to(t.dtype)
 
 
-def _layers(model):
+def _layers(model: nn.Module) -> list[nn.Module]:
     return [layer for layer in model.modules() if isinstance(layer, _LAYERS)]
 
 
-def _each(apply):
-    def pruner(model, amount):
+def _each(apply: Callable[[nn.Module, float], object]) -> Pruner:
+    def pruner(model: nn.Module, amount: float) -> None:
         # The last layer's outputs are the classes, which structured pruning must not remove.
         layers = _layers(model)
         for layer in layers[:-1] or layers:
@@ -69,7 +77,7 @@ def _each(apply):
     return pruner
 
 
-def _global(model, amount):
+def _global(model: nn.Module, amount: float) -> None:
     layers = _layers(model)
     prune.global_unstructured(
         [(layer, "weight") for layer in layers], pruning_method=prune.L1Unstructured, amount=amount
@@ -78,7 +86,7 @@ def _global(model, amount):
         prune.remove(layer, "weight")
 
 
-_PRUNERS = {
+_PRUNERS: Mapping[str, Pruner] = {
     "local": _each(lambda layer, amount: prune.l1_unstructured(layer, "weight", amount=amount)),
     "global": _global,
     "structured": _each(lambda layer, amount: prune.ln_structured(layer, "weight", amount=amount, n=2, dim=0)),
@@ -86,14 +94,14 @@ _PRUNERS = {
 }
 
 
-def _dynamic(model, source):
+def _dynamic(model: nn.Module, source: Iterator[Batch]) -> nn.Module:
     from torch.ao import quantization
 
     del source
     return quantization.quantize_dynamic(model.eval(), {nn.Linear, nn.LSTM}, dtype=torch.qint8)
 
 
-def _static(model, source):
+def _static(model: nn.Module, source: Iterator[Batch]) -> nn.Module:
     from torch.ao.quantization import get_default_qconfig_mapping, quantize_fx
 
     images, _ = next(source)
@@ -104,7 +112,7 @@ def _static(model, source):
     return quantize_fx.convert_fx(prepared)
 
 
-def _quantization_aware(model, source):
+def _quantization_aware(model: nn.Module, source: Iterator[Batch]) -> nn.Module:
     from torch.ao.quantization import get_default_qat_qconfig_mapping, quantize_fx
 
     from bench.training import pretrain
@@ -115,14 +123,14 @@ def _quantization_aware(model, source):
     return quantize_fx.convert_fx(prepared.eval())
 
 
-def _engine():
+def _engine() -> str:
     """Return the int8 back end for x86 servers that this torch has, and make it the active one."""
     engine = next(name for name in ("x86", "fbgemm", "qnnpack") if name in torch.backends.quantized.supported_engines)
     torch.backends.quantized.engine = engine
     return engine
 
 
-def _torchao(model, source):
+def _torchao(model: nn.Module, source: Iterator[Batch]) -> nn.Module:
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 
     del source

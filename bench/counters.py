@@ -1,9 +1,13 @@
 """What the kernel counted for this process: faults, switches, memory, stolen time."""
 
+from __future__ import annotations
+
 import resource
+from collections.abc import Mapping
+from typing import Any
 
 
-def read():
+def read() -> dict[str, Any]:
     """Return the running counters of this process (all threads) and the machine's stolen ticks."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
@@ -17,7 +21,7 @@ def read():
     }
 
 
-def since(before):
+def since(before: Mapping[str, Any]) -> dict[str, Any]:
     """Return how much each counter grew; None where it could not be read."""
     after = read()
     return {
@@ -25,7 +29,7 @@ def since(before):
     }
 
 
-def peak_rss_bytes():
+def peak_rss_bytes() -> int | None:
     """Return the peak resident memory of this program.
 
     VmHWM, not ru_maxrss: the latter survives exec, so it would report a large launcher's memory.
@@ -40,7 +44,7 @@ def peak_rss_bytes():
     return None
 
 
-def _steal_ticks():
+def _steal_ticks() -> int | None:
     try:
         with open("/proc/stat", encoding="ascii") as file:
             return int(file.readline().split()[8])

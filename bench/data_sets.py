@@ -4,24 +4,43 @@ Standard library only: the host runs this with its own Python before any environ
 On disk a set is a folder ``<data-dir>/<name>/`` of four raw files (see ``PARTS``) and ``dataset.json``.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections import namedtuple
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from bench import downloads, stand_in
 from bench.errors import BenchError, RunError
+from bench.stand_in import Shape
 
 PARTS = ("train-images", "train-labels", "test-images", "test-labels")
 
-#: ``shape`` is channels, height, width of a uint8 image; ``digest`` is over the four parts in order.
-DataSet = namedtuple("DataSet", "name shape classes train test stand_in digest")
 
-#: What is on disk: where, and which set.
-Prepared = namedtuple("Prepared", "set path reason")
+class DataSet(NamedTuple):
+    """``shape`` is channels, height, width of a uint8 image; ``digest`` is over the four parts in order."""
+
+    name: str
+    shape: Shape
+    classes: int
+    train: int
+    test: int
+    stand_in: bool
+    digest: str | None
+
+
+class Prepared(NamedTuple):
+    """What is on disk: where, which set, and why it is the stand-in."""
+
+    set: DataSet
+    path: str
+    reason: str | None
+
 
 SETS = {
     known.name: known
@@ -41,12 +60,12 @@ SETS = {
 }  # fmt: skip
 
 
-def stand_in_of(name):
+def stand_in_of(name: str) -> str:
     """Return the name of the stand-in for ``name`` (itself when it is one)."""
     return name if SETS[name].stand_in else name + "-stand-in"
 
 
-def prepare(name, data_dir, offline=False):
+def prepare(name: str, data_dir: str, offline: bool = False) -> Prepared:
     """Make sure that ``data_dir`` holds the set, or else its stand-in, whole and verified.
 
     Several processes may do this at once: each builds in a folder of its own, the first rename wins.
@@ -72,7 +91,7 @@ def prepare(name, data_dir, offline=False):
     return ready._replace(reason=reason)
 
 
-def find(name, data_dir):
+def find(name: str, data_dir: str) -> Prepared | None:
     """Return what ``data_dir`` holds of this set or its stand-in, else None; checks sizes, not bytes."""
     for candidate in (name, stand_in_of(name)):
         path = os.path.join(data_dir, candidate)
@@ -88,12 +107,12 @@ def find(name, data_dir):
     return None
 
 
-def part_path(folder, part):
+def part_path(folder: str, part: str) -> str:
     """Return the file of one of ``PARTS``: raw uint8, images row by row."""
     return os.path.join(folder, part + ".bin")
 
 
-def digest_of(buffers):
+def digest_of(buffers: Iterable[bytes | bytearray]) -> str:
     """Return ``sha256:`` over the four parts in the order of ``PARTS``."""
     total = hashlib.sha256()
     for buffer in buffers:
@@ -101,22 +120,22 @@ def digest_of(buffers):
     return "sha256:" + total.hexdigest()
 
 
-def _sizes(known):
+def _sizes(known: DataSet) -> list[int]:
     channels, height, width = known.shape
     image = channels * height * width
     return [known.train * image, known.train, known.test * image, known.test]
 
 
-def _is_whole(prepared):
+def _is_whole(prepared: Prepared) -> bool:
     return digest_of(_read(part_path(prepared.path, part)) for part in PARTS) == prepared.set.digest
 
 
-def _read(path):
+def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
 
 
-def _install(known, data_dir, produce):
+def _install(known: DataSet, data_dir: str, produce: Callable[[DataSet], list[bytes]]) -> Prepared:
     try:
         os.makedirs(data_dir, exist_ok=True)
         building = tempfile.mkdtemp(prefix=f".{known.name}.", dir=data_dir)
@@ -138,7 +157,7 @@ def _install(known, data_dir, produce):
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _put(building, data_dir, known):
+def _put(building: str, data_dir: str, known: DataSet) -> str:
     path = os.path.join(data_dir, known.name)
     for _ in range(3):
         with suppress(OSError):
@@ -154,5 +173,5 @@ def _put(building, data_dir, known):
     raise BenchError(f"cannot replace the damaged data folder {path}: remove it by hand")
 
 
-def _generate(known):
+def _generate(known: DataSet) -> list[bytes]:
     return stand_in.generate(known.name, known.shape, known.classes, known.train, known.test)

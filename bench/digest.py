@@ -1,11 +1,14 @@
 """Digests: of this benchmark, of a workload's options. The host computes the same (docs/record.md)."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
+from collections.abc import Iterator, Mapping
 
 
-def folder_digest(folder):
+def folder_digest(folder: str) -> str:
     """Return ``sha256:`` over every file below ``folder``: two environments provably ran the same code.
 
     Files are taken in the byte order of their relative POSIX names; each adds
@@ -19,7 +22,7 @@ def folder_digest(folder):
     return "sha256:" + total.hexdigest()
 
 
-def _relative_names(folder):
+def _relative_names(folder: str) -> Iterator[str]:
     for here, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
         relative = os.path.relpath(here, folder).replace(os.sep, "/")
@@ -28,12 +31,12 @@ def _relative_names(folder):
                 yield name if relative == "." else f"{relative}/{name}"
 
 
-def bench_digest():
+def bench_digest() -> str:
     """Return the digest of the ``bench`` folder that this code runs from."""
     return folder_digest(os.path.dirname(os.path.abspath(__file__)))
 
 
-def options_digest(options):
+def options_digest(options: Mapping[str, object]) -> str:
     """Return ``sha256:`` of the options as JSON with sorted keys, no spaces and ASCII escapes."""
     text = json.dumps(options, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

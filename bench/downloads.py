@@ -1,11 +1,14 @@
 """The real data sets from their publishers, checked against their published checksums."""
 
+from __future__ import annotations
+
 import gzip
 import hashlib
 import http.client
 import io
 import tarfile
 import urllib.request
+from collections.abc import Sequence
 
 from bench.errors import RunError
 
@@ -41,7 +44,7 @@ _CIFAR_FILE = (
 _CIFAR_ROW_BYTES = 1 + 3 * 32 * 32
 
 
-def fetch(name, sizes):
+def fetch(name: str, sizes: Sequence[int]) -> list[bytes]:
     """Return [train images, train labels, test images, test labels] as raw bytes of the given ``sizes``.
 
     Raises OSError or RunError when nothing can be downloaded, RunError when what came is not what was published.
@@ -53,22 +56,29 @@ def fetch(name, sizes):
     return parts
 
 
-def _fashion_mnist():
+def _fashion_mnist() -> list[bytes]:
     files = [gzip.decompress(_fetch(_FASHION_URLS, *known)) for known in _FASHION_FILES]
     # IDX headers: 16 bytes for three dimensions, 8 for one.
     return [content[16 if number % 2 == 0 else 8 :] for number, content in enumerate(files)]
 
 
-def _cifar10():
+def _cifar10() -> list[bytes]:
     with tarfile.open(fileobj=io.BytesIO(_fetch(_CIFAR_URLS, *_CIFAR_FILE))) as archive:
 
-        def rows(*names):
-            return b"".join(archive.extractfile(f"cifar-10-batches-bin/{name}.bin").read() for name in names)
+        def rows(*names: str) -> bytes:
+            return b"".join(_member(archive, f"cifar-10-batches-bin/{name}.bin") for name in names)
 
         return _split(rows(*(f"data_batch_{number}" for number in range(1, 6)))) + _split(rows("test_batch"))
 
 
-def _split(rows):
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    if file is None:
+        raise RunError(f"cifar10: {name} is no file")
+    return file.read()
+
+
+def _split(rows: bytes) -> list[bytes]:
     """Split CIFAR's rows (a label byte, then an image) into [images, labels]."""
     starts = range(0, len(rows), _CIFAR_ROW_BYTES)
     return [
@@ -77,8 +87,8 @@ def _split(rows):
     ]
 
 
-def _fetch(bases, name, sha256):
-    problem = None
+def _fetch(bases: Sequence[str], name: str, sha256: str) -> bytes:
+    problem: OSError | RunError = RunError(f"nobody offers {name}")
     for base in bases:
         try:
             with urllib.request.urlopen(base + name, timeout=10) as answer:

@@ -1,16 +1,23 @@
 """The ways a batch reaches the training loop; waiting for it is measured apart from computing."""
 
+from __future__ import annotations
+
+import importlib
 import os
 import shutil
 import struct
 import tempfile
 import time
 import zlib
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from bench import tensors
+from bench.options import Options
+from bench.tensors import Batch, Samples
 
 #: Files of loader: image-folder; enough for an epoch, few enough to be written in a second.
 FOLDER_IMAGES = 2048
@@ -22,14 +29,13 @@ class Feed:
     ``prepare_ns`` is what was spent on writing files, which is no part of a program's start.
     """
 
-    def __init__(self, samples, options, cpus):
-        self._folder = None
+    def __init__(self, samples: Samples, options: Options, cpus: list[int] | None) -> None:
+        self._folder: str | None = None
         start = time.perf_counter_ns()
         if options["loader"] == "image-folder":
             self._folder = _write_folder(samples)
         self.prepare_ns = time.perf_counter_ns() - start
         generator = torch.Generator().manual_seed(options["seed"])
-        self._memory = None
         if options["loader"] == "memory":
             count, self._epoch = len(samples.labels), _in_memory(samples, options, generator)
         else:
@@ -40,7 +46,7 @@ class Feed:
         self.epoch_steps = max(1, count // size if options["drop_last"] else -(-count // size))
         self.source = self._endless()
 
-    def _endless(self):
+    def _endless(self) -> Generator[Batch, None, None]:
         while True:
             given = 0
             for batch in self._epoch():
@@ -49,18 +55,18 @@ class Feed:
             if not given:
                 raise ValueError("drop_last leaves no batch: batch_size is larger than the data set")
 
-    def close(self):
+    def close(self) -> None:
         """End worker processes and remove files."""
         self.source.close()
-        self._epoch = None
+        self._epoch = lambda: iter(())
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _in_memory(samples, options, generator):
+def _in_memory(samples: Samples, options: Options, generator: torch.Generator) -> Callable[[], Iterator[Batch]]:
     size, last = options["batch_size"], options["drop_last"]
 
-    def epoch():
+    def epoch() -> Iterator[Batch]:
         order = torch.randperm(len(samples.labels), generator=generator)
         for chosen in order.split(size):
             if len(chosen) == size or not last:
@@ -72,30 +78,29 @@ def _in_memory(samples, options, generator):
 class _VisionRows(tensors.Rows):
     """The book's way: a PIL image and ToTensor for every sample, as torchvision's FashionMNIST does it."""
 
-    def __init__(self, samples):
+    def __init__(self, samples: Samples) -> None:
         from bench.vision import torchvision
 
         super().__init__(samples)
         transforms = torchvision().transforms
         self.picture, self.convert = transforms.ToPILImage(), transforms.ToTensor()
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return self.convert(self.picture(self.images[index])), int(self.labels[index])
 
 
-def _rows(samples, loader, folder):
+def _rows(samples: Samples, loader: str, folder: str | None) -> Any:
     if loader == "dataloader":
         return tensors.Rows(samples)
     if loader == "torchvision":
         return _VisionRows(samples)
-    from bench.vision import torchvision
+    from bench import vision
 
-    vision = torchvision()
-    import torchvision.datasets
-
-    steps = [vision.transforms.Grayscale()] if len(samples.images[0]) == 1 else []
-    transform = vision.transforms.Compose([*steps, vision.transforms.ToTensor()])
-    return torchvision.datasets.ImageFolder(folder, transform=transform)
+    torchvision = vision.torchvision()
+    datasets = importlib.import_module("torchvision.datasets")
+    steps = [torchvision.transforms.Grayscale()] if len(samples.images[0]) == 1 else []
+    transform = torchvision.transforms.Compose([*steps, torchvision.transforms.ToTensor()])
+    return datasets.ImageFolder(folder, transform=transform)
 
 
 class _KeepAffinity:
@@ -105,15 +110,15 @@ class _KeepAffinity:
     https://github.com/pytorch/pytorch/issues/101850
     """
 
-    def __init__(self, cpus):
+    def __init__(self, cpus: list[int] | None) -> None:
         self.cpus = cpus
 
-    def __call__(self, _worker):
+    def __call__(self, _worker: int) -> None:
         if self.cpus:
             os.sched_setaffinity(0, self.cpus)
 
 
-def _data_loader(rows, options, generator, cpus):
+def _data_loader(rows: Any, options: Options, generator: torch.Generator, cpus: list[int] | None) -> DataLoader:
     more = {} if options["prefetch_factor"] is None else {"prefetch_factor": options["prefetch_factor"]}
     return DataLoader(
         rows,
@@ -129,7 +134,7 @@ def _data_loader(rows, options, generator, cpus):
     )
 
 
-def _write_folder(samples):
+def _write_folder(samples: Samples) -> str:
     """Write the first images as PNG files in one folder per class, and return the folder."""
     folder = tempfile.mkdtemp(prefix="bench-images.")
     for label in range(samples.set.classes):
@@ -141,7 +146,7 @@ def _write_folder(samples):
     return folder
 
 
-def _png(image):
+def _png(image: torch.Tensor) -> bytes:
     """Return a uint8 image (1 or 3, H, W) as the bytes of a PNG file (https://www.w3.org/TR/png-3/)."""
     channels, height, width = image.shape
     raw = bytes(image.permute(1, 2, 0).flatten().tolist())

@@ -1,12 +1,20 @@
 """The networks. Parameter counts are tested against published or hand-computed numbers."""
 
+from __future__ import annotations
+
 import importlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import nn
 
 from bench.errors import BenchError, RunError
+from bench.options import Options
+from bench.stand_in import Shape
+
+Builder = Callable[[Options, Shape, int], nn.Module]
 
 
 class FashionCNN(nn.Module):
@@ -16,7 +24,7 @@ class FashionCNN(nn.Module):
     As in the book's notebook there is no activation between the linear layers.
     """
 
-    def __init__(self, shape, classes, bias=True, extra_layer=False):
+    def __init__(self, shape: Shape, classes: int, bias: bool = True, extra_layer: bool = False) -> None:
         super().__init__()
         channels, height, width = shape
         self.features = nn.Sequential(
@@ -33,12 +41,12 @@ class FashionCNN(nn.Module):
             *(nn.Linear(width, following, bias=bias) for width, following in zip(widths, widths[1:]))
         )
 
-    def forward(self, images):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return class scores."""
         return self.classifier(self.features(images))
 
 
-def lenet5(shape, classes, widths=(6, 16, 120, 84), bias=True):
+def lenet5(shape: Shape, classes: int, widths: Sequence[int] = (6, 16, 120, 84), bias: bool = True) -> nn.Module:
     """Return LeNet-5 (LeCun et al. 1998) with ReLU and max-pooling, as in PyTorch's CIFAR-10 tutorial.
 
     62,006 parameters for (3, 32, 32) and 61,706 for (1, 28, 28), which is padded to 32 x 32 as in the paper.
@@ -63,7 +71,7 @@ def lenet5(shape, classes, widths=(6, 16, 120, 84), bias=True):
     )
 
 
-def mlp(shape, classes, widths=(512, 256), bias=True):
+def mlp(shape: Shape, classes: int, widths: Sequence[int] = (512, 256), bias: bool = True) -> nn.Module:
     """Return a multi-layer perceptron with ReLU; 535,818 parameters for (1, 28, 28)."""
     sizes = [shape[0] * shape[1] * shape[2], *widths]
     layers = [nn.Flatten()]
@@ -72,7 +80,7 @@ def mlp(shape, classes, widths=(512, 256), bias=True):
     return nn.Sequential(*layers, nn.Linear(sizes[-1], classes, bias=bias))
 
 
-def _rows(images):
+def _rows(images: torch.Tensor) -> torch.Tensor:
     """Turn (N, C, H, W) into a sequence of its rows: (N, H, C * W)."""
     return images.permute(0, 2, 1, 3).flatten(2)
 
@@ -84,7 +92,7 @@ class RowTransformer(nn.Module):
     every environment computes the same.
     """
 
-    def __init__(self, shape, classes, width=64):
+    def __init__(self, shape: Shape, classes: int, width: int = 64) -> None:
         super().__init__()
         channels, height, columns = shape
         self.embed = nn.Linear(channels * columns, width)
@@ -93,7 +101,7 @@ class RowTransformer(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, num_layers=2)
         self.head = nn.Linear(width, classes)
 
-    def forward(self, images):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return class scores."""
         return self.head(self.encoder(self.embed(_rows(images)) + self.positions).mean(1))
 
@@ -101,13 +109,13 @@ class RowTransformer(nn.Module):
 class RowLSTM(nn.Module):
     """An LSTM (Hochreiter & Schmidhuber 1997), width 128, that reads an image by rows; 82,186 parameters."""
 
-    def __init__(self, shape, classes, width=128):
+    def __init__(self, shape: Shape, classes: int, width: int = 128) -> None:
         super().__init__()
         channels, _, columns = shape
         self.lstm = nn.LSTM(channels * columns, width, batch_first=True)
         self.head = nn.Linear(width, classes)
 
-    def forward(self, images):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return class scores from the last row's state."""
         states, _ = self.lstm(_rows(images))
         return self.head(states[:, -1])
@@ -119,19 +127,19 @@ class ResNet(nn.Module):
     ResNet-18 has 11,181,642 parameters for 10 classes (11,689,512 for ImageNet's 1000), ResNet-50 23,528,522.
     """
 
-    def __init__(self, shape, classes, name):
+    def __init__(self, shape: Shape, classes: int, name: str) -> None:
         super().__init__()
         from bench.vision import torchvision
 
         self.grey = shape[0] == 1
         self.network = getattr(torchvision().models, name)(weights=None, num_classes=classes)
 
-    def forward(self, images):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return class scores."""
         return self.network(images.expand(-1, 3, -1, -1) if self.grey else images)
 
 
-def build(options, shape, classes):
+def build(options: Options, shape: Shape, classes: int) -> nn.Module:
     """Return the untrained network that the workload options ask for.
 
     A builder (ours, or ``package.module:function`` of another package: docs/workloads.md) is called with all workload
@@ -146,25 +154,26 @@ def build(options, shape, classes):
     return model
 
 
-def _of_another_package(reference):
+def _of_another_package(reference: str) -> Builder:
     module, _, name = reference.partition(":")
     try:
-        return reduce(getattr, name.split("."), importlib.import_module(module))
+        found: Any = importlib.import_module(module)
+        return reduce(getattr, name.split("."), found)
     except (ImportError, AttributeError) as error:
         known = ", ".join(_BUILDERS)
         raise BenchError(f"model: {reference} cannot be had: {error} (built in: {known})") from error
 
 
-def count_parameters(model):
+def count_parameters(model: nn.Module) -> int:
     """Return the number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _widths(options):
+def _widths(options: Options) -> dict[str, list[int]]:
     return {"widths": options["widths"]} if options["widths"] else {}
 
 
-_BUILDERS = {
+_BUILDERS: Mapping[str, Builder] = {
     "fashion-cnn": lambda options, shape, classes: FashionCNN(shape, classes, options["bias"], options["extra_layer"]),
     "lenet5": lambda options, shape, classes: lenet5(shape, classes, bias=options["bias"], **_widths(options)),
     "mlp": lambda options, shape, classes: mlp(shape, classes, bias=options["bias"], **_widths(options)),

@@ -1,16 +1,22 @@
 """Whether this environment's torch has what the chosen options need (``needs`` in options.json)."""
 
+from __future__ import annotations
+
+import importlib
 import importlib.util
 import os
 import re
 import shutil
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bench import options as workload_options
 from bench.errors import SkipError
+from bench.options import Entry, Options
 
 
-def check(values):
+def check(values: Options) -> None:
     """Raise SkipError, with the reason, for the first chosen option that this environment cannot do."""
     for what, requirement in workload_options.requirements(values):
         reason = _missing(requirement)
@@ -18,7 +24,7 @@ def check(values):
             raise SkipError(f"{what} needs {reason}")
 
 
-def _missing(requirement):
+def _missing(requirement: Entry) -> str | None:
     for kind, wanted in requirement.items():
         reason = _TESTS[kind](wanted)
         if reason:
@@ -26,61 +32,59 @@ def _missing(requirement):
     return None
 
 
-def _torch_from(wanted):
+def _torch_from(wanted: str) -> str | None:
     version = sys.modules["torch"].__version__
     if version_tuple(version) < version_tuple(wanted):
         return f"torch {wanted} or newer, and this is {version}"
     return None
 
 
-def _module(name):
+def _module(name: str) -> str | None:
     return None if _has_module(name) else f"the Python module {name}, which is not in this environment"
 
 
-def _object(reference):
+def _object(reference: str) -> str | None:
     return _module(reference.partition(":")[0])
 
 
-def _accelerator(_wanted):
+def _accelerator(_wanted: bool) -> str | None:
     return None if sys.modules["torch"].cuda.is_available() else "an accelerator, and there is none here"
 
 
-def _gpu(_wanted):
+def _gpu(_wanted: bool) -> str | None:
     from bench.parallel.devices import why_no_cuda
 
     return why_no_cuda(sys.modules["torch"])
 
 
-def _distributed(_wanted):
+def _distributed(_wanted: bool) -> str | None:
     torch = sys.modules["torch"]
     if torch.distributed.is_available():
         return None
     return f"a torch with torch.distributed, and this {torch.__version__} was built without"
 
 
-def _compiler(_wanted):
+def _compiler(_wanted: bool) -> str | None:
     named = os.environ.get("CXX", "g++")
     return None if shutil.which(named) else f"a C++ compiler ({named}), which is not in this environment"
 
 
-def _dynamo(_wanted):
+def _dynamo(_wanted: bool) -> str | None:
     torch = sys.modules["torch"]
-    supported = getattr(getattr(torch, "_dynamo", None), "is_dynamo_supported", None)
+    supported: Any = getattr(getattr(torch, "_dynamo", None), "is_dynamo_supported", None)
     if supported is None:
-        import torch._dynamo
-
-        supported = getattr(torch._dynamo, "is_dynamo_supported", lambda: True)
+        supported = getattr(importlib.import_module("torch._dynamo"), "is_dynamo_supported", lambda: True)
     return None if supported() else f"a Python that this torch can compile, and this is {sys.version.split()[0]}"
 
 
-def _onnx_export(_wanted):
+def _onnx_export(_wanted: bool) -> str | None:
     # Since 2.1 torch's exporter refuses to write without the package.
     new = version_tuple(sys.modules["torch"].__version__) >= (2, 1)
     return _module("onnx") if new else None
 
 
 #: One test per kind of need in options.json: it returns what is missing, or None.
-_TESTS = {
+_TESTS: Mapping[str, Callable[[Any], str | None]] = {
     "torch": _torch_from,
     "module": _module,
     "object": _object,
@@ -93,19 +97,19 @@ _TESTS = {
 }
 
 
-def _has_module(name):
+def _has_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
         return False
 
 
-def version_tuple(version):
+def version_tuple(version: str) -> tuple[int, ...]:
     """Return the release numbers of a version: 2.13.0+cpu is (2, 13, 0)."""
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
-def wake_threads():
+def wake_threads() -> float:
     """Run one parallel operation, so that the OpenMP team exists and is bound before its evidence is read."""
     torch = sys.modules["torch"]
     return torch.ones(1 << 20).add_(1).sum().item()

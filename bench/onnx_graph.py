@@ -1,15 +1,19 @@
 """The model as an ONNX graph, and the operators in it."""
 
+from __future__ import annotations
+
 import collections
 import io
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from bench.errors import SkipError
 
 
-def export(model, example):
+def export(model: torch.nn.Module, example: torch.Tensor) -> dict[str, Any]:
     """Return {"bytes", "nodes", "operators": {name: count}} of the exported model.
 
     Raises SkipError where this torch's exporter wants packages that the environment lacks.
@@ -29,7 +33,7 @@ def export(model, example):
     return {"bytes": buffer.tell(), "nodes": len(names), "operators": counts}
 
 
-def _export(model, example, buffer):
+def _export(model: torch.nn.Module, example: torch.Tensor, buffer: io.BytesIO) -> None:
     exporter = torch.onnx.export
     options = {"input_names": ["images"], "output_names": ["scores"]}
     try:
@@ -39,7 +43,7 @@ def _export(model, example, buffer):
         exporter(model, (example,), buffer, **options)
 
 
-def operators(model):
+def operators(model: bytes) -> list[str]:
     """Return the operator of each node of an ONNX file, read without the onnx package.
 
     ModelProto.graph is field 7, GraphProto.node 1, NodeProto.op_type 4:
@@ -52,7 +56,7 @@ def operators(model):
     return found
 
 
-def _fields(message, wanted):
+def _fields(message: bytes, wanted: int) -> Iterator[bytes]:
     """Yield the length-delimited values of one field (https://protobuf.dev/programming-guides/encoding)."""
     at = 0
     while at < len(message):
@@ -69,7 +73,7 @@ def _fields(message, wanted):
             at += 8 if kind == 1 else 4
 
 
-def _varint(message, at):
+def _varint(message: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = message[at]

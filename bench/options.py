@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, TypedDict, Union
 
 _FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "options.json")
 _TRUE = ("true", "yes", "on", "1")
@@ -24,6 +24,63 @@ _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 Value = Union[bool, int, float, str, list[int], None]
 #: One entry of ``options`` or of ``rules`` in options.json.
 Entry = Mapping[str, Any]
+
+
+class Options(TypedDict):
+    """A workload's options with their values: what ``options.json`` lists, for who checks types."""
+
+    task: str
+    model: str
+    bias: bool
+    extra_layer: bool
+    widths: list[int] | None
+    data: str
+    loader: str
+    workers: int
+    persistent_workers: bool
+    prefetch_factor: int | None
+    pin_memory: bool
+    batch_size: int
+    drop_last: bool
+    accumulation: int
+    optimizer: str
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    autocast: str
+    set_to_none: bool
+    log_loss: str
+    channels_last: bool
+    compile: str
+    guard: str
+    eval_mode: bool
+    precision: str
+    quantize: str
+    prune: str
+    prune_amount: float
+    pretrain_steps: int
+    epochs: int
+    steps: int | None
+    warmup_steps: int
+    eval_samples: int
+    profile_steps: int
+    onnx: bool
+    seed: int
+    parallel: str
+    processes: int | None
+    nodes: int
+    batch_scope: str
+    learning_rate_scaling: str
+    no_sync: bool
+    micro_batches: int
+    verify_steps: int
+    collective: str
+    collective_sizes: list[int]
+    collective_timeout_s: int
+    port: int
+    device: str
+    cudnn_benchmark: bool
+    cuda_graphs: bool
 
 
 class OptionError(ValueError):
@@ -168,7 +225,7 @@ def _holds(test: Entry, value: Any) -> bool:
     return value in test["is"]
 
 
-def requirements(values: Mapping[str, Value]) -> Iterator[tuple[str, Entry]]:
+def requirements(values: Mapping[str, Any]) -> Iterator[tuple[str, Entry]]:
     """Yield (what needs it, requirement) for every chosen value that states needs in ``options.json``."""
     for name, option in listed().items():
         value, needs = values[name], option.get("needs", {})

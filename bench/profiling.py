@@ -1,11 +1,17 @@
 """Where a step's time goes: a pass of its own after the timed part, so that looking slows nothing timed."""
 
+from __future__ import annotations
+
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
+from bench.tensors import Batch
 
-def profile(step, source, steps):
+
+def profile(step: Callable[..., object], source: Iterator[Batch], steps: int) -> dict[str, Any]:
     """Return phases of ``steps`` steps, and the operators of as many more under torch.profiler."""
     return {
         "steps": steps,
@@ -14,12 +20,12 @@ def profile(step, source, steps):
     }
 
 
-def _phases(step, source, steps):
+def _phases(step: Callable[..., object], source: Iterator[Batch], steps: int) -> dict[str, int]:
     """Return nanoseconds per phase: data, forward, loss, backward, optimizer (inference: data, forward)."""
     totals = {"data": 0}
     last = time.perf_counter_ns()
 
-    def mark(phase):
+    def mark(phase: str) -> None:
         nonlocal last
         now = time.perf_counter_ns()
         totals[phase] = totals.get(phase, 0) + now - last
@@ -32,7 +38,7 @@ def _phases(step, source, steps):
     return totals
 
 
-def _operators(step, source, steps):
+def _operators(step: Callable[..., object], source: Iterator[Batch], steps: int) -> list[dict[str, Any]]:
     """Return the aten operators, most expensive first; ``self_ns`` is without the operators they call."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(steps):

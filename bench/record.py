@@ -1,9 +1,13 @@
 """The record: putting it together, and writing it so that it is whole or absent (docs/record.md)."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 from bench import digest
 from bench.errors import BenchError
@@ -11,12 +15,12 @@ from bench.errors import BenchError
 SCHEMA = 1
 
 
-def frame():
+def frame() -> dict[str, Any]:
     """Return what every record begins with."""
     return {"schema": SCHEMA, "bench": {"digest": digest.bench_digest()}}
 
 
-def check_writable(path):
+def check_writable(path: str) -> None:
     """Fail before the work, not after it, when the record cannot be written."""
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path):
@@ -27,7 +31,7 @@ def check_writable(path):
         raise BenchError(f"cannot write {path}: the folder {folder} cannot be written")
 
 
-def write(record, path):
+def write(record: Mapping[str, Any], path: str | None) -> None:
     """Write beside ``path``, then rename; without a path print to standard output."""
     if path is None:
         json.dump(record, sys.stdout, indent=1, allow_nan=False)
@@ -50,6 +54,6 @@ def write(record, path):
         raise
 
 
-def finite(number):
+def finite(number: float | None) -> float | None:
     """Return the number, or None where it is not finite: JSON has no NaN, and an unknown is null."""
     return number if number is not None and number - number == 0 else None

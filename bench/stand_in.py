@@ -5,15 +5,20 @@ shifted, scaled and under noise; the second one is sometimes nearly as strong, s
 Bytes are added as big integers: fast without numpy, and values are bounded so that none overflows.
 """
 
+from __future__ import annotations
+
 import hashlib
 import random
+
+#: Channels, height and width of an image.
+Shape = tuple[int, int, int]
 
 _PROTOTYPES = 4  # per class: enough variety that a few dozen steps do not learn a class
 _NOISE_MASK = 0x3F
 _PEAK = 192  # 255 - _NOISE_MASK: the brightest pixel before noise
 
 
-def generate(name, shape, classes, train, test):
+def generate(name: str, shape: Shape, classes: int, train: int, test: int) -> list[bytes]:
     """Return [train images, train labels, test images, test labels] as bytes; ``shape`` is (C, H, W)."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
     prototypes = _prototypes(random.Random(seed), shape, classes)
@@ -23,11 +28,11 @@ def generate(name, shape, classes, train, test):
     return parts
 
 
-def _prototypes(source, shape, classes):
+def _prototypes(source: random.Random, shape: Shape, classes: int) -> list[list[bytes]]:
     return [[_prototype(source, shape) for _ in range(_PROTOTYPES)] for _ in range(classes)]
 
 
-def _prototype(source, shape):
+def _prototype(source: random.Random, shape: Shape) -> bytes:
     """Draw a few soft strokes (bytes, 0 to 255) away from the border, so that shifts lose nothing."""
     channels, height, width = shape
     pixels = bytearray(channels * height * width)
@@ -41,7 +46,7 @@ def _prototype(source, shape):
     return bytes(pixels)
 
 
-def _dab(pixels, shape, place, strength):
+def _dab(pixels: bytearray, shape: Shape, place: tuple[int, int, int], strength: int) -> None:
     _, height, width = shape
     channel, row, column = place
     for y in range(max(3, row - 1), min(height - 3, row + 2)):
@@ -51,7 +56,7 @@ def _dab(pixels, shape, place, strength):
             pixels[at] = max(pixels[at], near)
 
 
-def _images(source, prototypes, shape, count):
+def _images(source: random.Random, prototypes: list[list[bytes]], shape: Shape, count: int) -> list[bytes]:
     size, width, classes = shape[0] * shape[1] * shape[2], shape[2], len(prototypes)
     scales = [bytes(value * peak // 255 for value in range(256)) for peak in range(_PEAK + 1)]
     mask = int.from_bytes(bytes([_NOISE_MASK]) * size, "little")
@@ -69,7 +74,7 @@ def _images(source, prototypes, shape, count):
     return [bytes(images), bytes(labels)]
 
 
-def _shifted(pixels, draw, width):
+def _shifted(pixels: bytes, draw: int, width: int) -> int:
     """Return the image as an integer, moved by up to 2 rows and columns either way (the border is empty)."""
     shift = ((draw & 0xF) % 5 - 2) * width + ((draw >> 4) & 0xF) % 5 - 2
     number = int.from_bytes(pixels, "little")

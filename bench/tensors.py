@@ -1,17 +1,23 @@
 """From the raw files of a data set to batches of tensors."""
 
+from __future__ import annotations
+
 import os
 
 import torch
 from torch.utils.data import Dataset
 
 from bench import data_sets
+from bench.data_sets import Prepared
+
+#: Images (N, C, H, W) and labels (N).
+Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Samples:
     """A data set in memory: uint8 images (N, C, H, W) and int64 labels (N), training and held-out."""
 
-    def __init__(self, prepared):
+    def __init__(self, prepared: Prepared) -> None:
         self.set = prepared.set
         self._buffers = [_read(data_sets.part_path(prepared.path, part)) for part in data_sets.PARTS]
         images, labels, test_images, test_labels = (torch.frombuffer(raw, dtype=torch.uint8) for raw in self._buffers)
@@ -20,19 +26,19 @@ class Samples:
         self.test_images = test_images.view(-1, *self.set.shape)
         self.test_labels = test_labels.long()
 
-    def is_whole(self):
+    def is_whole(self) -> bool:
         """Whether the bytes trained on are the published ones (takes 0.1 s: outside timed parts)."""
         return data_sets.digest_of(self._buffers) == self.set.digest
 
 
-def _read(path):
+def _read(path: str) -> bytearray:
     raw = bytearray(os.path.getsize(path))
     with open(path, "rb") as file:
         file.readinto(raw)
     return raw
 
 
-def to_float(images):
+def to_float(images: torch.Tensor) -> torch.Tensor:
     """Scale uint8 pixels to floats from 0 to 1, as torchvision's ToTensor does."""
     return images.float().div_(255)
 
@@ -40,11 +46,11 @@ def to_float(images):
 class Rows(Dataset):
     """One sample at a time, converted when it is asked for: what any DataLoader over items has to do."""
 
-    def __init__(self, samples):
+    def __init__(self, samples: Samples) -> None:
         self.images, self.labels = samples.images, samples.labels
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return to_float(self.images[index]), int(self.labels[index])

@@ -1,9 +1,12 @@
 """torchvision, also where its compiled operators do not match this torch."""
 
+from __future__ import annotations
+
 import sys
+from typing import Any
 
 
-def torchvision():
+def torchvision() -> Any:
     """Import torchvision and return it.
 
     A torchvision wheel made for another build of this torch cannot load its operators, and import stops
@@ -22,7 +25,7 @@ def torchvision():
     return torchvision
 
 
-def _declare_operators():
+def _declare_operators() -> None:
     import torch
 
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:

@@ -3,9 +3,13 @@
 Nothing here runs during the timed part, and an item that cannot be read is None: evidence never ends a run.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from bench.evidence import (
     blas,
@@ -25,7 +29,7 @@ from bench.evidence.reading import attempt
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE", re.IGNORECASE)
 
 
-def before_torch():
+def before_torch() -> dict[str, Any]:
     """Read what ``import torch`` may change, and what must be read before the work; call it first."""
     return {
         "affinity_before": attempt(machine.affinity),
@@ -34,7 +38,9 @@ def before_torch():
     }
 
 
-def collect(first, affinity_after, steal_ticks=None):
+def collect(
+    first: Mapping[str, Any], affinity_after: list[int] | None, steal_ticks: int | None = None
+) -> dict[str, Any]:
     """Return the whole evidence.
 
     ``first`` comes from ``before_torch``, ``affinity_after`` is the mask just after the import, and

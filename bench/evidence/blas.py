@@ -1,14 +1,17 @@
 """Which library multiplies matrices."""
 
+from __future__ import annotations
+
 import os
 import re
 import sys
+from typing import Any
 
 from bench.evidence import dynamic
 from bench.evidence.reading import attempt
 
 
-def collect():
+def collect() -> dict[str, Any]:
     """Return the owner of ``sgemm`` and what torch says it was built with.
 
     PyTorch's wheels hold MKL inside libtorch_cpu, so the owner is that file and ``built_with`` says mkl.
@@ -23,10 +26,10 @@ def collect():
     }
 
 
-def _from_config(pattern):
+def _from_config(pattern: str) -> str | None:
     found = re.search(pattern, sys.modules["torch"].__config__.show())
     return found[1] if found else None
 
 
-def _built_with():
+def _built_with() -> str | None:
     return _from_config(r"BLAS_INFO=(\w+)") or _from_config(r"\bBLAS=(\w+)")

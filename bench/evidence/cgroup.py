@@ -1,6 +1,9 @@
 """Limits that control groups put on this process, version 1 and 2."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterator
 
 from bench.evidence.reading import number, text
 
@@ -8,7 +11,7 @@ _ROOT = "/sys/fs/cgroup"
 _UNLIMITED = 1 << 60  # version 1 writes "no limit" as a number near 2**63
 
 
-def memberships():
+def memberships() -> dict[str, str]:
     """Return {controller: path} from /proc/self/cgroup; version 2 is the controller ''."""
     found = {}
     for line in (text("/proc/self/cgroup") or "").splitlines():
@@ -18,13 +21,13 @@ def memberships():
     return found
 
 
-def memory_limit_bytes():
+def memory_limit_bytes() -> int | None:
     """Return the tightest memory limit of this group and its parents, or None when there is none."""
     limits = [value for value in _values("memory", "memory.limit_in_bytes", "memory.max") if value < _UNLIMITED]
     return min(limits) if limits else None
 
 
-def cpu_limit():
+def cpu_limit() -> float | None:
     """Return the CPU quota in CPUs (1.5 is one and a half), or None when there is none."""
     shares = []
     for folder in _folders("cpu"):
@@ -37,7 +40,7 @@ def cpu_limit():
     return min(shares) if shares else None
 
 
-def cpu_set():
+def cpu_set() -> str | None:
     """Return the CPU list of this group, as the kernel writes it, or None."""
     for folder in _folders("cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
@@ -47,13 +50,13 @@ def cpu_set():
     return None
 
 
-def pids_limit():
+def pids_limit() -> int | None:
     """Return the largest number of processes and threads, or None when there is no limit."""
     limits = list(_values("pids", "pids.max", "pids.max"))
     return min(limits) if limits else None
 
 
-def _values(controller, *names):
+def _values(controller: str, *names: str) -> Iterator[int]:
     for folder in _folders(controller):
         for name in dict.fromkeys(names):
             value = number(f"{folder}/{name}")
@@ -61,7 +64,7 @@ def _values(controller, *names):
                 yield value
 
 
-def _folders(controller):
+def _folders(controller: str) -> Iterator[str]:
     """Yield this process's group folder and its parents, nearest first, in both versions' places."""
     groups = memberships()
     places = []

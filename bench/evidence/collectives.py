@@ -1,8 +1,13 @@
 """What decides how processes talk: NCCL's and Gloo's presence and version, and the settings hidden in files."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import sys
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 from bench.evidence import dynamic
 from bench.evidence.reading import attempt
@@ -13,7 +18,7 @@ _HIDDEN = ("/etc/nccl.conf", "~/.nccl.conf")
 _PREFIXES = ("GLOO_", "NCCL_", "TORCH_NCCL_", "UCX_", "FI_")
 
 
-def collect():
+def collect() -> dict[str, Any]:
     """Return the evidence on collective communication."""
     torch = sys.modules["torch"]
     here = attempt(torch.distributed.is_available)
@@ -29,23 +34,23 @@ def collect():
     }
 
 
-def hidden_settings(paths):
+def hidden_settings(paths: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return {path: {NAME: value}} of the configuration files that exist; {} is the good answer."""
     found = {}
     for path in map(os.path.expanduser, paths):
-        settings = attempt(lambda path=path: _settings(path))
+        settings = attempt(partial(_settings, path))
         if settings is not None:
             found[path] = settings
     return found
 
 
-def _settings(path):
+def _settings(path: str) -> dict[str, str]:
     with open(path, encoding="utf-8", errors="replace") as file:
         pairs = (line.split("#", 1)[0].partition("=") for line in file)
         return {name.strip(): value.strip() for name, found, value in pairs if found}
 
 
-def _loaded_nccl():
+def _loaded_nccl() -> dict[str, str] | None:
     """Return path and version of the libnccl that is mapped; ncclGetVersion answers 22703 for 2.27.3."""
     for path in dynamic.loaded_paths():
         if os.path.basename(path).startswith("libnccl.so"):
@@ -55,7 +60,7 @@ def _loaded_nccl():
     return None
 
 
-def nccl_version(number):
+def nccl_version(number: int) -> str:
     """Write NCCL's version number as text; before 2.9 the minor version had one digit (nccl.h, NCCL_VERSION)."""
     base = 10000 if number >= 10000 else 1000
     return f"{number // base}.{number % base // 100}.{number % 100}"

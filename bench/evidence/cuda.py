@@ -1,9 +1,13 @@
 """The GPU as this process has it: libraries really loaded, driver, clocks, throttling, who else is on it."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import re
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 from bench.evidence import dynamic
 from bench.evidence.nvml import Nvml
@@ -12,7 +16,7 @@ from bench.evidence.reading import attempt, text
 _LIBRARIES = ("libcuda", "libcudart", "libcudnn", "libcublas", "libcublasLt", "libnccl", "libnvidia-ml", "libnvrtc")
 
 
-def collect():
+def collect() -> dict[str, Any]:
     """Return the evidence on CUDA; where there is none it still says why (driver, libraries, this torch)."""
     torch = sys.modules["torch"]
     paths = attempt(dynamic.loaded_paths) or []
@@ -30,9 +34,9 @@ def collect():
     }
 
 
-def loaded(paths):
+def loaded(paths: Iterable[str]) -> dict[str, list[str]]:
     """Return {family: [paths]} of the CUDA libraries that are mapped: what serves, not what is installed."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for path in paths:
         family = os.path.basename(path).split(".so", 1)[0]
         if family in _LIBRARIES:
@@ -40,13 +44,13 @@ def loaded(paths):
     return found
 
 
-def _kernel_driver():
+def _kernel_driver() -> str | None:
     """Return the version of the kernel's driver from /proc, which needs no library."""
     found = re.search(r"Module\s+([0-9.]+)", text("/proc/driver/nvidia/version") or "")
     return found[1] if found else None
 
 
-def _driver_cuda(paths):
+def _driver_cuda(paths: Iterable[str]) -> str | None:
     """Return the newest CUDA that the loaded driver serves, as text: 12080 is 12.8 (cuDriverGetVersion)."""
     path = next(path for path in paths if os.path.basename(path).startswith("libcuda.so"))
     number = ctypes.c_int()
@@ -55,13 +59,13 @@ def _driver_cuda(paths):
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
-def _devices(torch):
+def _devices(torch: Any) -> list[dict[str, Any]]:
     if not torch.cuda.is_available():
         return []
     return [_device(torch.cuda.get_device_properties(number)) for number in range(torch.cuda.device_count())]
 
 
-def _device(properties):
+def _device(properties: Any) -> dict[str, Any]:
     return {
         "name": properties.name,
         "capability": f"{properties.major}.{properties.minor}",
@@ -71,7 +75,7 @@ def _device(properties):
     }
 
 
-def _settings(torch):
+def _settings(torch: Any) -> dict[str, Any]:
     """Return what the process really computes with, where torch can be asked."""
     return {
         "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
@@ -87,7 +91,7 @@ def _settings(torch):
     }
 
 
-def rounds_to_tf32(torch, device):
+def rounds_to_tf32(torch: Any, device: str) -> bool:
     """Whether a matrix product of fp32 numbers drops bits that fp32 keeps and TF32 (10 bits) does not.
 
     Variables such as NVIDIA_TF32_OVERRIDE act below torch, whose flags then still say the opposite.
@@ -97,7 +101,7 @@ def rounds_to_tf32(torch, device):
     return (left @ torch.eye(64, device=device))[0, 0].item() != number
 
 
-def _module_loading():
+def _module_loading() -> str | None:
     """Ask the driver (cuModuleGetLoadingMode, CUDA 11.7): 1 is eager, 2 is lazy (cuda.h)."""
     path = next(path for path in dynamic.loaded_paths() if os.path.basename(path).startswith("libcuda.so"))
     mode = ctypes.c_int()
@@ -106,7 +110,7 @@ def _module_loading():
     return {1: "EAGER", 2: "LAZY"}.get(mode.value)
 
 
-def nvml_evidence():
+def nvml_evidence() -> dict[str, Any]:
     """Ask NVIDIA's management library about every GPU, or return None where there is none."""
     with Nvml() as library:
         return {

@@ -3,9 +3,14 @@
 What is loaded (/proc/self/maps) proves nothing: two OpenMP runtimes are loaded and one serves.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 from bench.evidence.reading import attempt
 
@@ -19,32 +24,32 @@ class _Info(ctypes.Structure):
     )
 
 
-def loaded_paths():
+def loaded_paths() -> list[str]:
     """Return the shared libraries mapped into this process, sorted."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         paths = {line.split(None, 5)[5].strip() for line in file if line.count("/")}
     return sorted(path for path in paths if re.search(r"\.so($|\.)", path))
 
 
-def library(path):
+def library(path: str) -> ctypes.CDLL:
     """Return a handle on a library that is loaded already; it is never loaded anew."""
     return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
 
 
-def scopes():
+def scopes() -> Iterator[ctypes.CDLL]:
     """Yield what to search, in the linker's order: the global scope, then libtorch_cpu and its needs."""
     yield ctypes.CDLL(None)
     for path in attempt(loaded_paths) or []:
         if os.path.basename(path).startswith("libtorch_cpu.so"):
-            handle = attempt(lambda path=path: library(path))
+            handle = attempt(partial(library, path))
             if handle is not None:
                 yield handle
 
 
-def owner(symbol):
+def owner(symbol: str) -> str | None:
     """Return the path of the library whose ``symbol`` serves torch, or None when nobody defines it."""
     for handle in scopes():
-        path = attempt(lambda handle=handle: _owner_in(handle, symbol))
+        path = attempt(partial(_owner_in, handle, symbol))
         if path and ".so" in os.path.basename(path):
             return path
         if path:
@@ -52,29 +57,33 @@ def owner(symbol):
     return None
 
 
-def _first_library_with(symbol):
+def _first_library_with(symbol: str) -> str | None:
     """Return the first library in the linker's order that defines ``symbol``.
 
     A program that is not position independent (Debian's python3) and takes a function's address answers
     for it with a stub of its own; calls still go to the first library: https://www.airs.com/blog/archives/41
     """
     for path in _link_order():
-        found = attempt(lambda path=path: _owner_in(library(path), symbol))
+        found = attempt(partial(_owner_of, path, symbol))
         if found and os.path.realpath(found) == os.path.realpath(path):
             return path
     return None
+
+
+def _owner_of(path: str, symbol: str) -> str | None:
+    return _owner_in(library(path), symbol)
 
 
 class _Object(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("name", ctypes.c_char_p))  # the beginning of struct dl_phdr_info
 
 
-def _link_order():
+def _link_order() -> list[str]:
     """Return the loaded libraries in the order in which the linker searches them: preloaded ones first."""
     names = []
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_size_t, ctypes.c_void_p)
-    def note(found, _size, _data):
+    def note(found: Any, _size: int, _data: int) -> int:
         names.append(os.fsdecode(found.contents.name or b""))
         return 0
 
@@ -82,7 +91,7 @@ def _link_order():
     return [name for name in names if "/" in name]
 
 
-def _owner_in(handle, symbol):
+def _owner_in(handle: ctypes.CDLL, symbol: str) -> str | None:
     address = ctypes.cast(getattr(handle, symbol), ctypes.c_void_p)
     info = _Info()
     dladdr = ctypes.CDLL(None).dladdr
@@ -90,7 +99,7 @@ def _owner_in(handle, symbol):
     return os.fsdecode(info.file) if dladdr(address, ctypes.byref(info)) and info.file else None
 
 
-def short_name(path):
+def short_name(path: str) -> str:
     """Name a library by its family: ``libgomp-a34b3233.so.1`` is libgomp, a link to libiomp5 is libiomp5."""
     name = os.path.basename(os.path.realpath(path))
     stem = name.split(".so", 1)[0]
@@ -100,7 +109,7 @@ def short_name(path):
     return re.split(r"-[0-9a-f.]+$", stem)[0]
 
 
-def call(handle, name, result=ctypes.c_int):
+def call(handle: ctypes.CDLL, name: str, result: Any = ctypes.c_int) -> Any:
     """Call a C function without arguments, or return None where the library does not have it."""
     function = getattr(handle, name, None)
     if function is None:

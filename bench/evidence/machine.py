@@ -1,10 +1,13 @@
 """The processor and the system below."""
 
+from __future__ import annotations
+
 import collections
 import os
 import platform
 import re
 import sys
+from typing import Any
 
 from bench.evidence import dynamic
 from bench.evidence.reading import attempt, fields, number, text
@@ -12,12 +15,12 @@ from bench.evidence.reading import attempt, fields, number, text
 _CPUS = "/sys/devices/system/cpu"
 
 
-def affinity():
+def affinity() -> list[int]:
     """Return the CPUs that this thread may run on, sorted."""
     return sorted(os.sched_getaffinity(0))
 
 
-def cpu():
+def cpu() -> dict[str, Any]:
     """Return model, counts, frequency policy and where each thread may run."""
     info = fields("/proc/cpuinfo")
     return {
@@ -45,7 +48,7 @@ _INSTRUCTION_SETS = """
 """
 
 
-def _topology(name):
+def _topology(name: str) -> set[str]:
     places = set()
     for folder in os.listdir(_CPUS):
         if re.fullmatch(r"cpu\d+", folder):
@@ -55,12 +58,12 @@ def _topology(name):
     return places
 
 
-def _physical_cores():
+def _physical_cores() -> int | None:
     siblings = _topology("core_cpus_list") or _topology("thread_siblings_list")
     return len(siblings) or None
 
 
-def _turbo():
+def _turbo() -> bool | None:
     blocked = number(_CPUS + "/intel_pstate/no_turbo")
     if blocked is not None:
         return not blocked
@@ -68,18 +71,18 @@ def _turbo():
     return None if boost is None else bool(boost)
 
 
-def _thread_affinity():
+def _thread_affinity() -> dict[str, int]:
     """Count the threads per CPU list, the proof of where a pinned OpenMP team sits."""
-    counts = collections.Counter()
+    counts: collections.Counter[str | None] = collections.Counter()
     for task in os.listdir("/proc/self/task"):
         counts[fields(f"/proc/self/task/{task}/status").get("Cpus_allowed_list")] += 1
     return {cpus: count for cpus, count in sorted(counts.items(), key=str) if cpus}
 
 
-def frequency():
+def frequency() -> float | None:
     """Return the mean clock in MHz, as the kernel tells it now, of the CPUs that this process may run on, or None."""
     mine, speeds, cpu = set(affinity()), [], None
-    for line in text("/proc/cpuinfo").splitlines():
+    for line in (text("/proc/cpuinfo") or "").splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))
         if name == "processor":
             cpu = int(value)
@@ -88,7 +91,7 @@ def frequency():
     return sum(speeds) / len(speeds) if speeds else None
 
 
-def system():
+def system() -> dict[str, Any]:
     """Return kernel, C library and Python."""
     return {
         "kernel": platform.release(),
@@ -98,15 +101,16 @@ def system():
         "executable": sys.executable,
         "clock_source": text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "aslr": number("/proc/sys/kernel/randomize_va_space"),
-        "uptime_s": attempt(lambda: float(text("/proc/uptime").split()[0])),
+        "uptime_s": attempt(lambda: float((text("/proc/uptime") or "").split()[0])),
     }
 
 
-def _distribution():
+def _distribution() -> str | None:
     with open("/etc/os-release", encoding="utf-8") as file:
-        return re.search(r'^PRETTY_NAME="?([^"\n]*)', file.read(), re.MULTILINE)[1]
+        found = re.search(r'^PRETTY_NAME="?([^"\n]*)', file.read(), re.MULTILINE)
+    return found[1] if found else None
 
 
-def libraries():
+def libraries() -> list[str]:
     """Return the shared libraries that are loaded (not: that serve)."""
     return dynamic.loaded_paths()

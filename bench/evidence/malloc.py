@@ -1,9 +1,14 @@
 """Which allocator serves ``malloc``, and the options it really took."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import re
 import subprocess
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Optional
 
 from bench.evidence import dynamic
 from bench.evidence.reading import attempt
@@ -34,8 +39,10 @@ _TCMALLOC_PROPERTIES = (
     "tcmalloc.heap_limit_mb",
 )
 
+Read = tuple[Optional[str], Mapping[str, Any]]
 
-def collect():
+
+def collect() -> dict[str, Any] | None:
     """Return the evidence on the allocator."""
     path = dynamic.owner("malloc")
     if path is None:
@@ -46,27 +53,26 @@ def collect():
     return {"library": library, "path": os.path.realpath(path), "version": version, "options": options}
 
 
-def _nothing(_handle):
+def _nothing(_handle: ctypes.CDLL) -> Read:
     return None, {}
 
 
-def _jemalloc(handle):
+def _jemalloc(handle: ctypes.CDLL) -> Read:
     options = {
-        name: attempt(lambda n=name, k=kind: _mallctl(handle, "opt." + n, k))
-        for name, kind in _JEMALLOC_OPTIONS.items()
+        name: attempt(partial(_mallctl, handle, "opt." + name, kind)) for name, kind in _JEMALLOC_OPTIONS.items()
     }
     version = attempt(lambda: _mallctl(handle, "version", ctypes.c_char_p))
     return version, {name: value for name, value in options.items() if value is not None}
 
 
-def _mallctl(handle, name, kind):
+def _mallctl(handle: ctypes.CDLL, name: str, kind: Any) -> Any:
     value, size = kind(), ctypes.c_size_t(ctypes.sizeof(kind))
     if handle.mallctl(name.encode(), ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)):
         return None
     return value.value.decode() if isinstance(value.value, bytes) else value.value
 
 
-def _mimalloc(handle):
+def _mimalloc(handle: ctypes.CDLL) -> Read:
     number = attempt(lambda: dynamic.call(handle, "mi_version"))
     # 209 is 2.0.9, and five digits are 3.1.0 and later: MI_MALLOC_VERSION in mimalloc.h
     version = None
@@ -76,33 +82,33 @@ def _mimalloc(handle):
     return version, _settings("MIMALLOC_")
 
 
-def _tcmalloc(handle):
+def _tcmalloc(handle: ctypes.CDLL) -> Read:
     options = {}
     for name in _TCMALLOC_PROPERTIES:
-        value = attempt(lambda name=name: _tcmalloc_property(handle, name))
+        value = attempt(partial(_tcmalloc_property, handle, name))
         if value is not None:
             options[name.partition(".")[2]] = value
     return attempt(lambda: _tcmalloc_version(handle)), options
 
 
-def _tcmalloc_version(handle):
+def _tcmalloc_version(handle: ctypes.CDLL) -> str:
     handle.tc_version.restype = ctypes.c_char_p
     return handle.tc_version(None, None, None).decode().replace("gperftools ", "")
 
 
-def _tcmalloc_property(handle, name):
+def _tcmalloc_property(handle: ctypes.CDLL, name: str) -> int | None:
     value = ctypes.c_size_t()
     found = handle.MallocExtension_GetNumericProperty(name.encode(), ctypes.byref(value))
     return value.value if found else None
 
 
-def _glibc(handle):
+def _glibc(handle: ctypes.CDLL) -> Read:
     handle.gnu_get_libc_version.restype = ctypes.c_char_p
     options = dict(_settings("MALLOC_"), **(attempt(_tunables) or {}))
     return attempt(lambda: handle.gnu_get_libc_version().decode()), options
 
 
-def _tunables():
+def _tunables() -> dict[str, int]:
     """Return glibc's malloc tunables as its own loader understood them (glibc 2.33+ lists them)."""
     loader = next(path for path in dynamic.loaded_paths() if re.search(r"/ld-(linux[^/]*|2[^/]*)\.so", path))
     shown = subprocess.run(
@@ -114,11 +120,11 @@ def _tunables():
     return {name: int(value, 0) for name, value in found if int(value, 0) or f"malloc.{name}=" in asked}
 
 
-def _settings(prefix):
+def _settings(prefix: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(prefix)}
 
 
-_READERS = {
+_READERS: Mapping[str, Callable[[ctypes.CDLL], Read]] = {
     "libjemalloc": _jemalloc,
     "libmimalloc": _mimalloc,
     "libtcmalloc": _tcmalloc,

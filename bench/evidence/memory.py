@@ -1,7 +1,10 @@
 """Huge pages, NUMA nodes and memory limits."""
 
+from __future__ import annotations
+
 import os
 import re
+from typing import Any
 
 from bench.evidence import cgroup
 from bench.evidence.reading import attempt, fields, number, selected, text
@@ -9,7 +12,7 @@ from bench.evidence.reading import attempt, fields, number, selected, text
 _THP = "/sys/kernel/mm/transparent_hugepage"
 
 
-def collect():
+def collect() -> dict[str, Any]:
     """Return the evidence on memory; sizes in bytes."""
     total = fields("/proc/meminfo")
     rollup = fields("/proc/self/smaps_rollup")
@@ -28,17 +31,17 @@ def collect():
         "overcommit": number("/proc/sys/vm/overcommit_memory"),
         "swappiness": number("/proc/sys/vm/swappiness"),
         "page_bytes": attempt(lambda: os.sysconf("SC_PAGE_SIZE")),
-        "policy": attempt(lambda: text("/proc/self/numa_maps").split("\n", 1)[0].split()[1]),
+        "policy": attempt(lambda: (text("/proc/self/numa_maps") or "").split("\n", 1)[0].split()[1]),
     }
 
 
 _NODES = "/sys/devices/system/node"
 
 
-def _kilobytes(value):
+def _kilobytes(value: str) -> int:
     return int(value.split()[0]) * 1024
 
 
-def _shm_bytes():
+def _shm_bytes() -> int:
     found = os.statvfs("/dev/shm")
     return found.f_frsize * found.f_blocks

@@ -3,7 +3,10 @@
 Names, structures and numbers are those of nvml.h: https://docs.nvidia.com/deploy/nvml-api/
 """
 
+from __future__ import annotations
+
 import ctypes
+from typing import Any
 
 from bench.evidence.reading import attempt
 
@@ -38,7 +41,7 @@ class _Process(ctypes.Structure):  # nvmlProcessInfo_t of the _v3 functions
     )
 
 
-def throttle_reasons(bits):
+def throttle_reasons(bits: int) -> list[str]:
     """Return the names of the reasons in a bit set, lowest bit first; an unknown bit is shown in hex."""
     known = [name for bit, name in _THROTTLE.items() if bits & bit]
     rest = bits & ~sum(_THROTTLE)
@@ -48,45 +51,45 @@ def throttle_reasons(bits):
 class Nvml:
     """The library, initialised while the ``with`` block lasts. OSError where there is no driver."""
 
-    def __init__(self, library=None):
+    def __init__(self, library: Any = None) -> None:
         self._library = library or ctypes.CDLL("libnvidia-ml.so.1")
 
-    def __enter__(self):
+    def __enter__(self) -> Nvml:
         self._call("nvmlInit_v2")
         return self
 
-    def __exit__(self, *_error):
+    def __exit__(self, *_error: object) -> None:
         self._library.nvmlShutdown()
 
-    def _call(self, name, *arguments):
+    def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status:
             raise OSError(f"{name} answered {status}")
 
-    def _number(self, name, *arguments, kind=ctypes.c_uint):
+    def _number(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> int:
         value = kind()
         self._call(name, *arguments, ctypes.byref(value))
         return value.value
 
-    def _text(self, name, *arguments):
+    def _text(self, name: str, *arguments: Any) -> str:
         buffer = ctypes.create_string_buffer(_TEXT)
         self._call(name, *arguments, buffer, ctypes.c_uint(_TEXT))
         return buffer.value.decode(errors="replace")
 
-    def driver(self):
+    def driver(self) -> str:
         """Return the driver's version."""
         return self._text("nvmlSystemGetDriverVersion")
 
-    def count(self):
+    def count(self) -> int:
         """Return the number of GPUs."""
         return self._number("nvmlDeviceGetCount_v2")
 
-    def device(self, number):
+    def device(self, number: int) -> dict[str, Any]:
         """Return the state of one GPU; what it cannot tell is None."""
         handle = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(number), ctypes.byref(handle))
 
-        def ask(name, *arguments, kind=ctypes.c_uint):
+        def ask(name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> int | None:
             return attempt(lambda: self._number(name, handle, *arguments, kind=kind))
 
         throttle = ask("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong)
@@ -109,17 +112,17 @@ class Nvml:
             "processes": attempt(lambda: self._processes(handle)),
         }
 
-    def _pair(self, name, handle):
+    def _pair(self, name: str, handle: ctypes.c_void_p) -> dict[str, bool]:
         now, later = ctypes.c_uint(), ctypes.c_uint()
         self._call(name, handle, ctypes.byref(now), ctypes.byref(later))
         return {"current": bool(now.value), "pending": bool(later.value)}
 
-    def _memory(self, handle):
+    def _memory(self, handle: ctypes.c_void_p) -> dict[str, int]:
         memory = _Memory()
         self._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
         return {"total_bytes": memory.total, "used_bytes": memory.used}
 
-    def _processes(self, handle):
+    def _processes(self, handle: ctypes.c_void_p) -> list[int]:
         """Return the process numbers of all who compute on the GPU (the driver's view: those of the host)."""
         count = ctypes.c_uint(_MOST_PROCESSES)
         found = (_Process * _MOST_PROCESSES)()

@@ -4,16 +4,19 @@ torch hides oneDNN's functions, so its own verbose lines are read: one small con
 part. https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import re
 import sys
 import tempfile
+from typing import Any
 
 from bench.evidence.reading import attempt
 
 
-def collect():
+def collect() -> dict[str, Any] | None:
     """Return version, instruction set, implementation, fp32 maths mode and whether primitives are cached."""
     torch = sys.modules["torch"]
     if not torch.backends.mkldnn.is_available():
@@ -21,7 +24,7 @@ def collect():
     return described(_verbose_lines(torch))
 
 
-def described(text):
+def described(text: str) -> dict[str, Any]:
     """Read oneDNN's verbose lines (of a convolution that ran twice) into evidence."""
     runs = re.findall(r"^onednn_verbose,.*\bexec,cpu,convolution,([^,]+),.*$", text, re.MULTILINE)
     attributes = re.findall(r"^onednn_verbose,.*\bexec,cpu,convolution,.*$", text, re.MULTILINE)
@@ -36,12 +39,12 @@ def described(text):
     }
 
 
-def _first(pattern, text):
+def _first(pattern: str, text: str) -> str | None:
     found = re.search(pattern, text)
     return found[1].strip() if found else None
 
 
-def _verbose_lines(torch):
+def _verbose_lines(torch: Any) -> str:
     """Run a convolution twice under verbose mode and return what the library prints to standard output."""
     mode = torch.backends.mkldnn
     layer, images = torch.nn.Conv2d(16, 16, 3, padding=1), torch.ones(4, 16, 8, 8)

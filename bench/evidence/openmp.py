@@ -3,10 +3,14 @@
 ``GOMP_parallel`` is the symbol that PyTorch's code calls; Intel's and LLVM's runtimes define it too.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 from bench.evidence import dynamic
 from bench.evidence.reading import attempt
@@ -25,7 +29,7 @@ ctypes.CDLL(sys.argv[1]).omp_get_max_threads()
 """
 
 
-def collect(affinity_before):
+def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
     """Return the evidence on OpenMP, or None where this torch was built without it."""
     path = dynamic.owner("GOMP_parallel") or dynamic.owner("__kmpc_fork_call")
     if path is None:
@@ -43,7 +47,7 @@ def collect(affinity_before):
         "places": attempt(lambda: dynamic.call(handle, "omp_get_num_places")),
         "dynamic": attempt(lambda: dynamic.call(handle, "omp_get_dynamic")),
         "thread_limit": attempt(lambda: dynamic.call(handle, "omp_get_thread_limit")),
-        "proc_bind": _PROC_BIND.get(bind),
+        "proc_bind": None if bind is None else _PROC_BIND.get(bind),
         "blocktime": attempt(lambda: dynamic.call(handle, "kmp_get_blocktime")),
         "affinity": settings.get("KMP_AFFINITY") or settings.get("OMP_PLACES") or None,
         "wait_policy": settings.get("OMP_WAIT_POLICY"),
@@ -56,7 +60,7 @@ def collect(affinity_before):
 _RUNTIMES = ("libgomp", "libiomp5", "libomp")
 
 
-def displayed_settings(path, cpus):
+def displayed_settings(path: str, cpus: Iterable[int]) -> dict[str, str]:
     """Return the settings that the runtime took, as it prints them for OMP_DISPLAY_ENV=VERBOSE."""
     argv = [sys.executable, "-S", "-c", _DISPLAY, path, ",".join(map(str, cpus))]
     variables = dict(os.environ, OMP_DISPLAY_ENV="VERBOSE")
@@ -65,7 +69,7 @@ def displayed_settings(path, cpus):
     return {match[1]: match[2] for match in map(_SETTING.match, lines) if match}
 
 
-def _version(path):
+def _version(path: str) -> str | None:
     """Return the version text in Intel's and LLVM's runtimes; libgomp carries none."""
     with open(path, "rb") as file:
         content = file.read()

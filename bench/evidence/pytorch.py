@@ -1,12 +1,15 @@
 """What torch says of itself."""
 
+from __future__ import annotations
+
 import os
 import re
+from typing import Any
 
 from bench.evidence.reading import attempt
 
 
-def collect(torch):
+def collect(torch: Any) -> dict[str, Any]:
     """Return version, build, threads and the instruction set that torch's kernels use."""
     return {
         "version": torch.__version__,
@@ -24,8 +27,9 @@ def collect(torch):
     }
 
 
-def _capability(torch):
+def _capability(torch: Any) -> str | None:
     ask = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", None)
     if ask is not None:
         return ask()
-    return re.search(r"CPU capability usage: (\w+)", torch.__config__.show())[1]
+    found = re.search(r"CPU capability usage: (\w+)", torch.__config__.show())
+    return found[1] if found else None

@@ -1,7 +1,14 @@
 """Reading small things that may not be there."""
 
+from __future__ import annotations
 
-def attempt(read):
+from collections.abc import Callable
+from typing import TypeVar
+
+Read = TypeVar("Read")
+
+
+def attempt(read: Callable[[], Read]) -> Read | None:
     """Return ``read()``, or None when this machine does not let us have it."""
     try:
         return read()
@@ -9,27 +16,27 @@ def attempt(read):
         return None
 
 
-def text(path):
+def text(path: str) -> str | None:
     """Return a small file's text without its last newline, or None."""
     return attempt(lambda: _text(path))
 
 
-def _text(path):
+def _text(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read().strip()
 
 
-def number(path):
+def number(path: str) -> int | None:
     """Return the integer in a small file, or None."""
     return attempt(lambda: int(_text(path)))
 
 
-def selected(path):
+def selected(path: str) -> str | None:
     """Return the choice in square brackets of a kernel switch such as ``always [madvise] never``."""
     return attempt(lambda: _text(path).split("[", 1)[1].split("]", 1)[0])
 
 
-def fields(path):
+def fields(path: str) -> dict[str, str]:
     """Return a ``Name: value`` file such as /proc/self/status as a dict, empty when it is not there."""
     lines = (text(path) or "").splitlines()
     return {name.strip(): value.strip() for name, found, value in (line.partition(":") for line in lines) if found}

@@ -1,12 +1,15 @@
 """What the container (or its absence) allows: filters, rights, groups."""
 
+from __future__ import annotations
+
 import os
+from typing import Any
 
 from bench.evidence import cgroup
 from bench.evidence.reading import attempt, fields
 
 
-def collect():
+def collect() -> dict[str, Any]:
     """Return the evidence on the sandbox; seccomp 0 is off, 1 strict, 2 a filter."""
     status = fields("/proc/self/status")
     return {
@@ -32,15 +35,15 @@ def collect():
     }
 
 
-def _interfaces():
+def _interfaces() -> list[str]:
     return sorted(os.listdir("/sys/class/net"))
 
 
-def _version():
+def _version() -> int | None:
     return 2 if os.path.exists("/sys/fs/cgroup/cgroup.controllers") else 1 if cgroup.memberships() else None
 
 
-def _traces():
+def _traces() -> list[str]:
     """List the traces that container engines leave; one alone does not prove that an engine runs this."""
     files = [path for path in ("/.dockerenv", "/run/.containerenv", "/.singularity.d") if os.path.exists(path)]
     return files + [

@@ -1,14 +1,17 @@
 """What torch_xla did: its version and device, how often it compiled and for how long."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import os
 import sys
+from typing import Any
 
 from bench.evidence.reading import attempt
 
 
-def collect():
+def collect() -> dict[str, Any] | None:
     """Return the evidence on XLA: None where it is not installed, only its version where it was not used."""
     if importlib.util.find_spec("torch_xla") is None:
         return None
@@ -18,13 +21,13 @@ def collect():
     return dict(evidence, used=True, **(attempt(_used) or {}))
 
 
-def _version():
+def _version() -> str:
     from importlib import metadata
 
     return metadata.version("torch_xla")
 
 
-def _used():
+def _used() -> dict[str, Any]:
     core = importlib.import_module("torch_xla.core.xla_model")
     runtime = importlib.import_module("torch_xla.runtime")
     return {
@@ -34,7 +37,7 @@ def _used():
     }
 
 
-def compiled():
+def compiled() -> dict[str, Any]:
     """Return how many graphs were compiled, the seconds that took, and the operators that ran outside XLA."""
     metrics = importlib.import_module("torch_xla.debug.metrics")
     compile_data = metrics.metric_data("CompileTime")

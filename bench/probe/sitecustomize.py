@@ -5,6 +5,8 @@
 subtract it. A program ended by a signal or ``os._exit`` leaves none.
 """
 
+from __future__ import annotations
+
 import atexit
 import os
 import sys
@@ -13,14 +15,14 @@ import time
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _allowed():
+def _allowed() -> list[int] | None:
     try:
         return sorted(os.sched_getaffinity(0))
     except (OSError, AttributeError):
         return None
 
 
-def _chain():
+def _chain() -> None:
     """Run the sitecustomize that this one hides, as Debian's and some clusters' Pythons have one."""
     import importlib.machinery
 
@@ -32,7 +34,7 @@ def _chain():
         found.loader.exec_module(importlib.util.module_from_spec(found))
 
 
-def _write(folder, allowed, pid):
+def _write(folder: str, allowed: list[int] | None, pid: int) -> None:
     if os.getpid() != pid:
         return
     start = time.perf_counter_ns()
@@ -56,7 +58,7 @@ def _write(folder, allowed, pid):
     os.replace(path + ".part", path)
 
 
-def _at_exit(folder, allowed, pid):
+def _at_exit(folder: str, allowed: list[int] | None, pid: int) -> None:
     try:
         _write(folder, allowed, pid)
     except Exception as error:  # the program's own exit must not change
