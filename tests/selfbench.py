@@ -64,7 +64,7 @@ def reporting(trials: int) -> Iterator[Line]:
                 file.write(trial.line() + "\n")
         code = (
             "import resource, sys, time; from pathlib import Path; b = time.perf_counter()\n"
-            "from envmatrix.report import write_reports; from envmatrix.store import RunFolder\n"
+            "from envmatrix.report.write import write_reports; from envmatrix.store import RunFolder\n"
             "write_reports(RunFolder(Path(sys.argv[1])))\n"
             "print(time.perf_counter() - b, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envmatrix.commands.grammar import Parser, duration, one_name, percentage, whole
+from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
 
 if TYPE_CHECKING:
-    from envmatrix.launchers.slurm.requested import SlurmOverrides
     from envmatrix.trials.requested import Overrides
 
 
@@ -46,9 +46,9 @@ def add_environment(parser: Parser) -> None:
 
 def add_engine(parser: Parser) -> None:
     """Add --engine where one engine is used."""
-    parser.add_argument(
-        "--engine", type=one_name, default="local", metavar="NAME", help="the engine, or auto (default: local)"
-    )
+    known = f"{', '.join(ENGINES.names())} or {AUTO}"
+    text = f"the engine: {known} (default: {DEFAULT})"
+    parser.add_argument("--engine", type=one_name, default=DEFAULT, metavar="NAME", help=text)
 
 
 def add_design(parser: Parser) -> None:
@@ -58,7 +58,9 @@ def add_design(parser: Parser) -> None:
     )
     parser.formerly("--design", "the design as a word of its own: DESIGN")
     add_matrix(parser)
-    parser.add_list("--engine", "NAME", "the engines, or auto (default: the design's)", spaced=False)
+    parser.add_list(
+        "--engine", "NAME", f"the engines: {', '.join(ENGINES.names())} or {AUTO} (default: the design's)", spaced=False
+    )
     parser.add_list("--environments", "ENV", "only these, and the baseline: a,b or given again")
     parser.add_list("--workloads", "NAME", "only these: a,b or given again")
     parser.add_argument("--seed", type=whole(0), metavar="N", help="seed of the random order")
@@ -78,45 +80,13 @@ def add_target(parser: Parser, text: str) -> None:
     parser.add_argument("--target", type=percentage, metavar="PERCENT", help=text)
 
 
-def add_launcher(parser: Parser) -> None:
-    """Add where trials run, and what is asked of Slurm."""
-    parser.add_argument(
-        "--launcher", choices=("here", "slurm"), default="here", help="where trials run (default: here)"
-    )
-    add_slurm(parser)
-
-
-def add_slurm(parser: Parser) -> None:
-    """Add what a run asks of Slurm; each lies over the design's `slurm:` part."""
-    group = parser.add_argument_group("with --launcher slurm")
-    group.add_argument("--nodes", metavar="N", help="how many nodes work at once, each on a block of its own")
-    group.add_argument("--partition", metavar="NAME", help="partition (default: the cluster's)")
-    group.add_argument("--account", metavar="NAME", help="account to charge")
-    group.add_argument("--constraint", metavar="FEATURE", help="features that the nodes must have")
-    parser.add_list("--nodelist", "NODE", "nodes by name: a,b or given again; blocks go round them", target=group)
-    group.add_argument("--time", type=duration, metavar="TIME", help="time limit of one block, such as 90s, 10m or 2h")
-    group.add_argument("--gpus", metavar="N", help="GPUs of a node, such as 2 or a100:2")
-    parser.add_list("--modules", "NAME", "modules to load on the nodes: a,b or given again", target=group)
-
-
 def overrides(options: argparse.Namespace) -> Overrides:
     """Return what the options of ``add_design`` lay over the design."""
-    from envmatrix.trials.requested import Overrides
-
-    return Overrides(**_values(options, Overrides))
-
-
-def slurm_overrides(options: argparse.Namespace) -> SlurmOverrides:
-    """Return what the options of ``add_slurm`` ask for."""
-    from envmatrix.launchers.slurm.requested import SlurmOverrides
-
-    return SlurmOverrides(**_values(options, SlurmOverrides))
-
-
-def _values(options: argparse.Namespace, kind: type[Overrides | SlurmOverrides]) -> dict[str, Any]:
     from dataclasses import fields
 
-    return {field.name: getattr(options, field.name) for field in fields(kind)}
+    from envmatrix.trials.requested import Overrides
+
+    return Overrides(**{field.name: getattr(options, field.name) for field in fields(Overrides)})
 
 
 def add_answer(parser: Parser) -> None:

@@ -7,16 +7,20 @@ import sys
 from typing import TYPE_CHECKING
 
 from envmatrix.commands import arguments as shared
-from envmatrix.commands import common
+from envmatrix.commands import common, launching
 from envmatrix.commands.grammar import Parser
 from envmatrix.errors import ExitCode, InputError
+from envmatrix.launchers.base import ShowsScripts
+from envmatrix.launchers.catalog import LAUNCHERS
 
 if TYPE_CHECKING:
     from envmatrix.host import Host
+    from envmatrix.launchers.base import LauncherKind
     from envmatrix.matrix import Design, Matrix
-    from envmatrix.report import Summary
+    from envmatrix.report.summary import Summary
     from envmatrix.runner.loop import Ended
     from envmatrix.store import RunFolder
+    from envmatrix.store.run import Asked
     from envmatrix.trials.experiment import Experiment
 
 
@@ -25,8 +29,10 @@ def add_arguments(parser: Parser) -> None:
     shared.add_design(parser)
     parser.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
     shared.add_results(parser)
-    shared.add_launcher(parser)
-    parser.add_argument("--dry-run", action="store_true", help="with slurm: print the first scripts, submit nothing")
+    launching.add_launcher(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with a launcher that submits scripts: print the first, submit nothing"
+    )
     shared.add_answer(parser)
     parser.examples(
         "envmatrix bench quick --budget 10m",
@@ -42,9 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
     matrix = common.load_matrix(arguments)
     design = requested_design(matrix, arguments.design, shared.overrides(arguments))
     engines = requested_engines(design, arguments.engine, common.say_to_stderr)
-    if arguments.dry_run and arguments.launcher != "slurm":
-        raise InputError("--dry-run shows the scripts of --launcher slurm", remedy="`envmatrix plan` shows the order")
-    design, host = place(matrix, design, engines, arguments)
+    kind = LAUNCHERS.make(arguments.launcher)
+    if arguments.dry_run and not isinstance(kind, ShowsScripts):
+        raise InputError(
+            f"--dry-run shows scripts, and launcher {kind.name} has none", remedy="`envmatrix plan` shows the order"
+        )
+    asked = launching.asked_of(kind, arguments)
+    host = place(kind, matrix, design, engines, asked)
     experiment = begin(
         matrix,
         design,
@@ -52,33 +62,27 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.results,
         common.say_to_stderr,
         tuple(sys.argv[1:]),
-        arguments.launcher,
+        kind.name,
         host,
+        asked,
         name=_run_name(arguments.name),
     )
-    return show_scripts(experiment) if arguments.dry_run else carry_out(experiment, arguments)
+    if arguments.dry_run and isinstance(kind, ShowsScripts):
+        return show_scripts(kind, experiment)
+    return carry_out(experiment, arguments)
 
 
-def place(
-    matrix: Matrix, design: Design, engines: tuple[str, ...], arguments: argparse.Namespace
-) -> tuple[Design, Host | None]:
-    """Return the design with what is asked of its launcher, and the machine trials will run on (None: this one).
+def place(kind: LauncherKind, matrix: Matrix, design: Design, engines: tuple[str, ...], asked: Asked) -> Host | None:
+    """Return the machine trials will run on (None: this one).
 
     Whatever the launcher cannot do is an error here, before anything is built or written.
     """
     from envmatrix.benchmark import nodes_of
-    from envmatrix.launchers.base import check_race, check_span
+    from envmatrix.engines.catalog import find_engine
+    from envmatrix.launchers import catalog
 
     spread = {name: nodes_of(matrix.workloads[name].options) for name in (*design.workloads, *design.application)}
-    check_span(spread, arguments.launcher)
-    if arguments.launcher != "slurm":
-        return design, None
-    from envmatrix.launchers.slurm.requested import look_at_nodes, overlay
-
-    design = design.model_copy(update={"slurm": overlay(design.slurm, shared.slurm_overrides(arguments))})
-    span = max(spread.values())
-    check_race(race=design.race, width=design.slurm.nodes // span)
-    return design, look_at_nodes(design.slurm, engines, span, common.say_to_stderr)
+    return catalog.place(kind, design, asked, [find_engine(name) for name in engines], spread, common.say_to_stderr)
 
 
 def _run_name(text: str | None) -> str | None:
@@ -89,16 +93,12 @@ def _run_name(text: str | None) -> str | None:
     return text
 
 
-def show_scripts(experiment: Experiment) -> int:
-    """Print the batch scripts that the first blocks would be submitted with; leave no run behind."""
+def show_scripts(kind: ShowsScripts, experiment: Experiment) -> int:
+    """Print the scripts that the first blocks would be handed over with; leave no run behind."""
     import shutil
 
-    from envmatrix.launchers.slurm.jobs import widest
-    from envmatrix.launchers.slurm.requested import scripts
-
     try:
-        at_once = max(1, experiment.run.design.slurm.nodes // widest(experiment))
-        common.print_text("\n".join(scripts(experiment, at_once)))
+        common.print_text("\n".join(kind.scripts(experiment)))
     finally:
         shutil.rmtree(experiment.folder.path)
     return ExitCode.FINE
@@ -106,7 +106,6 @@ def show_scripts(experiment: Experiment) -> int:
 
 def measure(experiment: Experiment, *, quiet: bool) -> Ended:
     """Run what is left of an experiment, with progress on stderr."""
-    from envmatrix.launchers.catalog import open_launcher
     from envmatrix.runner.loop import run as run_experiment
     from envmatrix.runner.progress import watch
 
@@ -114,7 +113,7 @@ def measure(experiment: Experiment, *, quiet: bool) -> Ended:
         common.say_to_stderr(f"skipped {name}: {reason}")
     with watch(experiment, quiet=quiet) as observer:
         ask = common.ask if sys.stdin.isatty() and sys.stderr.isatty() else None
-        launcher = open_launcher(experiment, observer.say, ask)
+        launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.say, ask)
         ended = run_experiment(experiment, launcher, observer, observer.say)
     common.say_to_stderr(f"{experiment.run.name}: {ended.why}")
     return ended
@@ -144,9 +143,11 @@ def end(experiment: Experiment, ended: Ended) -> ExitCode:
 
 def show(folder: RunFolder, *, as_json: bool) -> Summary:
     """Write the reports of a run and print its answer."""
-    from envmatrix.report import present, summary_to_json, write_reports
+    from envmatrix.report.json_file import summary_to_json
+    from envmatrix.report.terminal import present
+    from envmatrix.report.write import write_reports
 
-    summary = write_reports(folder)
+    summary = write_reports(folder, say=common.say_to_stderr)
     if as_json:
         common.print_json(summary_to_json(summary))
     else:

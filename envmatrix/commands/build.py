@@ -11,7 +11,7 @@ from envmatrix.commands.grammar import Parser, one_name
 from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
-    from envmatrix.engines.base import Engine
+    from envmatrix.engines.base import BuildsImages
     from envmatrix.matrix import Design, Matrix
     from envmatrix.plan.environment import Environment
 
@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Build what is missing and say where it is."""
     from pathlib import Path
 
-    from envmatrix.engines.catalog import choose_engine
+    from envmatrix.engines.base import BuildsImages
+    from envmatrix.engines.catalog import AUTO, choose_engine
     from envmatrix.host import this_host
     from envmatrix.plan.environment import all_libraries, resolve
     from envmatrix.trials.experiment import (
@@ -57,15 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         chosen = {name: resolve(matrix, name, facts) for name in arguments.names}
     places = places_of(Path(matrix.path), snapshot_bench()[1])
-    name = choose_engine(common.say_to_stderr) if arguments.engine == "auto" else arguments.engine
+    name = choose_engine(common.say_to_stderr) if arguments.engine == AUTO else arguments.engine
     engines = open_engines([name], places)
-    if not design and name in ("docker", "apptainer"):
-        return _build_named(matrix, list(chosen.values()), engines[name])
+    if not design and isinstance(engine := engines[name], BuildsImages):
+        return _build_named(matrix, list(chosen.values()), engine)
     ready, missing = prepare_images(chosen, engines, all_libraries(matrix), common.say_to_stderr)
-    for (image, engine), prepared in ready.items():
-        common.print_text(f"{image}@{engine}: {prepared.reference}")
-    for (name, engine), reason in missing.items():
-        common.say_to_stderr(f"not built: {name}@{engine}: {reason}")
+    for (image, _), prepared in ready.items():
+        common.print_text(f"{image}@{name}: {prepared.reference}")
+    for (environment, _), reason in missing.items():
+        common.say_to_stderr(f"not built: {environment}@{name}: {reason}")
     if not ready:
         return ExitCode.NOTHING_RAN
     return ExitCode.SOME_FAILED if missing else ExitCode.FINE
@@ -94,25 +95,14 @@ def _names_design(matrix: Matrix, name: str) -> bool:
     return False
 
 
-def _build_named(matrix: Matrix, environments: list[Environment], engine: Engine) -> int:
-    """Build the stand-alone image of each environment: a tag for Docker, a SIF in containers/ for Apptainer.
-
-    Its bill of materials lies in containers/ too.
-    """
+def _build_named(matrix: Matrix, environments: list[Environment], engine: BuildsImages) -> int:
+    """Build the stand-alone image of each environment; files and bills of material lie in containers/."""
     from pathlib import Path
 
-    from envmatrix.engines.apptainer import ApptainerEngine
-    from envmatrix.engines.docker import DockerEngine
     from envmatrix.plan.environment import all_libraries
 
-    say, libraries = common.say_to_stderr, all_libraries(matrix)
     folder = Path(matrix.path).resolve().parent / "containers"
     for environment in environments:
-        if isinstance(engine, ApptainerEngine):
-            target = folder / f"{environment.name}.sif"
-            engine.build_named(environment, libraries, target, say)
-            common.print_text(f"apptainer run {target}")
-        elif isinstance(engine, DockerEngine):
-            tag = engine.build_named(environment, libraries, folder, say)
-            common.print_text(f"docker run --rm {tag}")
+        image = engine.build_named(environment, all_libraries(matrix), folder, common.say_to_stderr)
+        common.print_text(image.start)
     return ExitCode.FINE

@@ -18,8 +18,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the matrix and resolve everything in it, as a run would."""
-    from envmatrix.engines.catalog import ENGINES
-    from envmatrix.errors import InputError, suggestion
+    from envmatrix.engines.catalog import check_engine
     from envmatrix.host import this_host
     from envmatrix.matrix.parse import MatrixError
     from envmatrix.plan.environment import resolve
@@ -36,9 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name in matrix.environments:
         resolve(matrix, name, host.facts())
     for design in matrix.designs.values():
-        unknown = next((name for name in design.engines if name not in (*ENGINES, "auto")), None)
-        if unknown:
-            raise InputError(f"design {design.name!r}: no engine {unknown!r}", remedy=suggestion(unknown, ENGINES))
+        for name in design.engines:
+            check_engine(name, f"design {design.name!r}")
         design_environments(matrix, design, host.facts(confined(design, host)))
     counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
     if arguments.json:

@@ -7,14 +7,15 @@ import argparse
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
 from envmatrix.commands.grammar import Parser
+from envmatrix.launchers.catalog import script_forms
 
-FORMS = ("sh", "dockerfile", "json", "slurm", "pyxis")
+FORMS = ("sh", "dockerfile", "json")
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_environment(parser)
-    parser.add_argument("--as", dest="form", choices=FORMS, default="sh", help="default: sh")
+    parser.add_argument("--as", dest="form", choices=(*FORMS, *script_forms()), default="sh", help="default: sh")
     shared.add_matrix(parser)
     shared.add_engine(parser)
     parser.examples("envmatrix export tcmalloc", "envmatrix export intel-omp --as slurm --engine apptainer")
@@ -26,15 +27,11 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.trials.session import open_session
 
     session = open_session(common.load_matrix(arguments), arguments.environment, arguments.engine, common.say_to_stderr)
-    if arguments.form in ("slurm", "pyxis"):
-        from envmatrix.engines.apptainer import lacks_privilege
-        from envmatrix.launchers.slurm.export import training_script
-
-        text = training_script(
-            session.environment, session.prepared, session.preload, arguments.form, userns=lacks_privilege()
+    if kind := script_forms().get(arguments.form):
+        common.print_text(
+            kind.training_script(session.environment, session.engine, session.prepared, session.preload, arguments.form)
         )
-        common.print_text(text)
         return 0
-    of_host = session.prepared.engine == "local"
+    of_host = session.engine.shares_files
     common.print_text(export_lines(session.environment, session.preload, arguments.form, of_host=of_host))
     return 0

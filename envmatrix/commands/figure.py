@@ -7,11 +7,12 @@ import argparse
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
 from envmatrix.commands.grammar import Parser, whole
+from envmatrix.report.catalog import FIGURES
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("kind", choices=("forest", "time"), help="speed-ups with intervals, or every trial over time")
+    parser.add_argument("kind", choices=tuple(FIGURES), help="speed-ups with intervals, or every trial over time")
     shared.add_run(parser)
     shared.add_output(parser, "FILE", "where to write it (default: standard output)")
     parser.add_argument("--group", type=whole(0), default=0, metavar="N", help="which workload@engine, counted from 0")
@@ -21,8 +22,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw one figure of a run."""
-    from envmatrix.report import summarise
     from envmatrix.report.exports import figure_svg
+    from envmatrix.report.summary import summarise
     from envmatrix.store import write_whole
 
     svg = figure_svg(summarise(common.find_run(arguments.results, arguments.run_name)), arguments.kind, arguments.group)

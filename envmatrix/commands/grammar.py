@@ -42,11 +42,19 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("command", nargs="*", metavar="-- COMMAND", help=text)
         self._takes_command = True
 
-    def add_list(self, option: str, metavar: str, text: str, *, target: Any = None, spaced: bool = True) -> None:
+    def add_list(
+        self, option: str, metavar: str, text: str, *, target: Any = None, spaced: bool = True, dest: str | None = None
+    ) -> None:
         """Add an option for names: separated by commas, or given again. ``spaced``: blanks once separated them."""
-        (target or self).add_argument(option, action="extend", type=names, metavar=metavar, help=text)
+        group = target or self
+        group.add_argument(option, action="extend", type=names, metavar=metavar, help=text, dest=dest)
         if spaced:
             self._spaced.add(option)
+
+    @property
+    def option_names(self) -> frozenset[str]:
+        """Every option that is declared, with its dashes."""
+        return frozenset(self._option_string_actions)
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

@@ -51,17 +51,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _pin_system(name: str, image: Image, places: Places, locks: Locks) -> Path:
     """Pin what an image adds to the base that this engine starts it from."""
-    from envmatrix.engines.apptainer import ApptainerEngine
-    from envmatrix.engines.docker import DockerEngine
+    from envmatrix.engines.base import BuildsImages
+    from envmatrix.engines.catalog import find_engine
     from envmatrix.errors import InputError
     from envmatrix.images.context import system_packages
     from envmatrix.images.suites import Suite
 
-    engines: dict[str, type[DockerEngine | ApptainerEngine]] = {"docker": DockerEngine, "apptainer": ApptainerEngine}
-    if name not in engines:
-        raise InputError(f"engine {name!r} has no images of its own", remedy=f"known: {', '.join(engines)}")
+    engine = find_engine(name, places)
+    if not isinstance(engine, BuildsImages):
+        raise InputError(
+            f"engine {name!r} has no images of its own", remedy="`envmatrix list engines` says which build images"
+        )
     say = common.say_to_stderr
-    base = engines[name](places).base(image, say)
+    base = engine.base(image, say)
     suite = Suite(base.suite, places.cache)
     packages = system_packages(image, suite)
     pins = suite.closure(packages, base.status)

@@ -26,6 +26,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write one archive with everything that is needed to repeat a run elsewhere."""
+    from envmatrix.engines.base import HasBills, HasImageFiles
+    from envmatrix.engines.catalog import find_engine
     from envmatrix.images.cache import file_digest
     from envmatrix.pack.archive import write_archive
     from envmatrix.pack.contents import bills, collect, make_manifest
@@ -39,13 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
     packed = folder.load()
     contents = collect(folder, packed, matrix, kept_bench(packed.bench_digest))
     images: dict[str, Path] = {}
-    if any(arm.engine != "local" for arm in packed.plan.arms):
+    if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed.plan.arms):
         experiment = reopen(folder, matrix, common.say_to_stderr)
-        images = image_files(experiment.prepared)
+        images = image_files(experiment.engines, experiment.prepared)
         contents |= bills(experiment)
-        contents |= packed_images(experiment.prepared) if arguments.images else {}
+        contents |= packed_images(experiment.engines, experiment.prepared) if arguments.images else {}
     if arguments.images and not images:
-        common.say_to_stderr("no image of this run is a file (those of apptainer and enroot are): none was packed")
+        common.say_to_stderr("no image of this run is a file: none was packed")
     manifest = make_manifest(packed, contents, images)
     signature = sign(manifest.text(), arguments.sign) if arguments.sign else None
     archive: Path = arguments.output or Path(f"{packed.name}.tar.gz")

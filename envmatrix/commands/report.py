@@ -7,13 +7,14 @@ import argparse
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import bench, common
 from envmatrix.commands.grammar import Parser
+from envmatrix.report.catalog import REPORTS
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_run(parser)
     parser.add_argument(
-        "--as", dest="form", choices=("csv", "trials-csv", "markdown", "pyperf"), help="print it in this form instead"
+        "--as", dest="form", metavar="FORM", help=f"print it in this form instead: {', '.join(REPORTS.names())}"
     )
     parser.add_argument("--environment", default="baseline", metavar="ENV", help="for pyperf: whose trials")
     shared.add_results(parser)
@@ -25,12 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Write summary.json, report.md and report.html again and print the answer."""
     folder = common.find_run(arguments.results, arguments.run_name)
     if arguments.form:
-        from envmatrix.report import summarise
-        from envmatrix.report.exports import EXPORTS, pyperf_json
+        from envmatrix.report.summary import summarise
 
-        summary = summarise(folder)
-        pyperf = arguments.form == "pyperf"
-        common.print_text(pyperf_json(summary, arguments.environment) if pyperf else EXPORTS[arguments.form](summary))
+        report = REPORTS.make(arguments.form)
+        common.print_text(report.render(summarise(folder), arguments.environment))
         return 0
     bench.show(folder, as_json=arguments.json)
     return 0

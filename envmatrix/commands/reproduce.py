@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envmatrix.commands import arguments as shared
-from envmatrix.commands import bench, common
+from envmatrix.commands import bench, common, launching
 from envmatrix.commands.grammar import Parser, one_name, percentage
 from envmatrix.errors import ExitCode, InputError
 
@@ -40,7 +40,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--rebuild", action="store_true", help="build images here even if they are in the archive")
     shared.add_results(parser)
-    shared.add_launcher(parser)
+    launching.add_launcher(parser)
     shared.add_answer(parser)
     parser.examples(
         "envmatrix reproduce run.tar.gz --check", "envmatrix reproduce run.tar.gz --signers allowed_signers --rebuild"
@@ -72,9 +72,10 @@ def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int
     """Run the plan of a pack here, or take the run that was named, and compare."""
     import json
 
+    from envmatrix.launchers.catalog import LAUNCHERS
     from envmatrix.pack.comparison import reproduction
     from envmatrix.pack.rerun import begin_again, built_images, was_begun_from
-    from envmatrix.report import write_reports
+    from envmatrix.report.write import write_reports
     from envmatrix.store import write_whole
     from envmatrix.trials.experiment import reopen
 
@@ -87,13 +88,14 @@ def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int
     else:
         if not (arguments.signers or arguments.sha256):
             common.say_to_stderr(_UNVOUCHED)
+        kind = LAUNCHERS.make(arguments.launcher)
         experiment = begin_again(
             pack, arguments.results, common.say_to_stderr,
-            lambda matrix, design, engines: bench.place(matrix, design, engines, arguments),
-            launcher=arguments.launcher, rebuild=arguments.rebuild,
+            lambda matrix, design, engines, asked: bench.place(kind, matrix, design, engines, asked),
+            launcher=kind.name, asked=launching.asked_of(kind, arguments), rebuild=arguments.rebuild,
         )  # fmt: skip
         ended = bench.measure(experiment, quiet=arguments.quiet)
-        write_reports(experiment.folder)
+        write_reports(experiment.folder, say=common.say_to_stderr)
         code = bench.end(experiment, ended)
         if code in (ExitCode.INTERRUPTED, ExitCode.NOTHING_RAN):
             common.say_to_stderr(f"then: envmatrix reproduce {arguments.archive} {experiment.run.name}")

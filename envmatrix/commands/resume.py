@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from envmatrix.commands import arguments as shared
-from envmatrix.commands import bench, common
+from envmatrix.commands import bench, common, launching
 from envmatrix.commands.grammar import Parser
 
 
@@ -17,24 +17,24 @@ def add_arguments(parser: Parser) -> None:
     shared.add_target(parser, "a new target for the whole run, such as 1%%")
     shared.add_matrix(parser)
     shared.add_results(parser)
-    shared.add_slurm(parser)
+    launching.add_launcher_options(parser)
     shared.add_answer(parser)
     parser.examples("envmatrix resume", "envmatrix resume reference-default --budget 20m")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Go on where the run stopped: nothing lost, repeated or reordered."""
+    from envmatrix.launchers.catalog import LAUNCHERS
     from envmatrix.trials.experiment import reopen
     from envmatrix.trials.resumed import resumed
 
     folder = common.find_run(arguments.results, arguments.run_name)
     experiment = reopen(folder, common.matrix_path(arguments), common.say_to_stderr)
-    slurm = None
-    if experiment.run.launcher == "slurm":
-        from envmatrix.launchers.slurm.requested import overlay
-
-        slurm = overlay(experiment.run.design.slurm, shared.slurm_overrides(arguments))
+    kind = LAUNCHERS.make(experiment.run.launcher)
+    asked = launching.asked_of(kind, arguments)
+    kind.width(experiment.run.design, {**experiment.run.launcher_options, **asked}, 1)  # refuses what cannot be
+    command = tuple(sys.argv[1:])
     experiment = resumed(
-        experiment, budget=arguments.budget, target=arguments.target, slurm=slurm, command=tuple(sys.argv[1:])
+        experiment, budget=arguments.budget, target=arguments.target, launcher_options=asked, command=command
     )
     return bench.carry_out(experiment, arguments)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.engines import bills
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, log_of
+from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared, log_of
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.build_record import inputs_digest, prepared_from, stamp_body
 from envmatrix.engines.docker import DockerEngine
@@ -29,6 +29,7 @@ from envmatrix.images.definitions import ROOM, definition, named_definition
 from envmatrix.images.places import Places
 from envmatrix.images.rootfs import PROGRAM
 from envmatrix.plan.environment import Environment, Image, Library
+from envmatrix.plan.export import quoted
 from envmatrix.process import Exit, Finished, run, run_logged
 from envmatrix.say import Say
 
@@ -99,11 +100,10 @@ def exec_argv(job: Job, program: str, *, userns: bool, marker: Path | None = Non
     if bad:
         raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad}")
     variables = {**job.env, **gpu_variables(job), **preload_variable(job.preload)}
-    nice = ["--add-caps", "CAP_SYS_NICE"] if job.limits.sys_nice and os.geteuid() == 0 else []
     return [
         program, "--silent", "exec", *(["--userns"] if userns else []), "--containall", "--cleanenv", "--no-home",
         *(["--nv"] if job.limits.gpus else []),
-        "--no-privs", *nice, *(() if job.limits.network else ("--net", "--network", "none")), "--pwd", _WORK,
+        "--no-privs", *(() if job.limits.network else ("--net", "--network", "none")), "--pwd", _WORK,
         *(word for mount in mounts for word in ("--bind", mount)),
         job.prepared.reference, "/usr/bin/env", "-i",
         *(f"{name}={value}" for name, value in variables.items()), *job.argv,
@@ -124,11 +124,13 @@ def gpu_variables(job: Job) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class ApptainerEngine:
+class ApptainerEngine(Engine):
     """Runs trials from SIFs, as an ordinary user does on a cluster."""
 
     places: Places
     name: str = "apptainer"
+    preference = 2
+    starts_packed = True
 
     def unavailable(self) -> str | None:
         """Say why Apptainer cannot be used here, or None when it can."""
@@ -231,8 +233,15 @@ class ApptainerEngine:
         if not done.exit.ok:
             raise _build_error(done, sif)
 
-    def build_named(self, environment: Environment, libraries: tuple[Library, ...], target: Path, say: Say) -> Path:
-        """Write the stand-alone SIF of a named environment to ``target``, its bill beside it; return the SIF."""
+    def image_file(self, prepared: Prepared) -> Path:
+        """Return the SIF."""
+        return Path(prepared.reference)
+
+    def build_named(
+        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, say: Say
+    ) -> NamedImage:
+        """Write the stand-alone SIF of a named environment into ``folder``, its bill beside it."""
+        target = folder / f"{environment.name}.sif"
         if why_not() is None:
             prepared = self._from_docker(
                 DockerEngine(self.places).prepare_current(environment.image, libraries, say), say
@@ -260,7 +269,7 @@ class ApptainerEngine:
                     beside.replace(target)
                 finally:
                     beside.unlink(missing_ok=True)
-        return target
+        return NamedImage(str(target), f"apptainer run {target}")
 
     def _inside(self, sif: Path, python: str, code: str) -> str:
         options = [
@@ -327,6 +336,21 @@ class ApptainerEngine:
         argv = exec_argv(job, "apptainer", userns=needs_namespace())
         needs = (Path(job.prepared.reference),)
         return CommandLine(tuple(argv), {}, job.mounts.work, keep=_OF_THE_HOST, prefix=tuple(prefix), needs=needs)
+
+    def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
+        """Return shell lines that start a program in the SIF with nothing set but ``variables``."""
+        verb = "exec --userns" if lacks_privilege() else "exec"
+        return [
+            "# The image; copy it to a file system that the nodes see, and change this line.",
+            f"image={quoted(prepared.reference)}",
+            "# --cleanenv: only what is set here gets in. --nv: gives the container this node's GPUs.",
+            f'exec {placement}apptainer {verb} --cleanenv --bind "$PWD" --pwd "$PWD" \\',
+            "  $(command -v nvidia-smi >/dev/null && echo --nv) \\",
+            '  "$image" /usr/bin/env \\',
+            *(f"  -u {name} \\" for name, value in variables.items() if value is None),
+            *(f"  {quoted(f'{name}={value}')} \\" for name, value in variables.items() if value is not None),
+            f"  {quoted(prepared.python)} train.py  # <your program>",
+        ]
 
     def sweep(self, run: str) -> int:
         """Kill the containers that a killed run left behind, and remove its cgroups."""

@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, runtime_checkable
 
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.images.cache import disk_errors
-from envmatrix.plan.environment import Image, Library
+from envmatrix.images.context import Base
+from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.process import Exit
 from envmatrix.say import Say
 
@@ -67,7 +68,7 @@ class Mounts:
 class Limits:
     """The same limits for every engine. Empty or None means: as the host has it.
 
-    ``shm_bytes`` sizes /dev/shm where the engine can (Docker); None: half the memory, as Linux and Apptainer have it.
+    ``shm_bytes`` sizes /dev/shm where the engine can (``sizes_shm``); None: half the memory, as Linux has it.
     ``gpus`` are those that a container is given: ('all',), or numbers or UUIDs; empty: none. ``network``: whether
     it may reach other machines (a trial over several nodes); all others have no network where the engine can.
     """
@@ -77,7 +78,6 @@ class Limits:
     memory_nodes: tuple[int, ...] = ()
     memory_bytes: int | None = None
     shm_bytes: int | None = None
-    sys_nice: bool = False
     gpus: tuple[str, ...] = ()
     network: bool = False
 
@@ -128,14 +128,33 @@ class CommandLine:
 
 
 class Engine(Protocol):
-    """The execution layer. Methods raise EngineError, or SkipEnvironmentError for one image that cannot be had."""
+    """The execution layer. Methods raise EngineError, or SkipEnvironmentError for one image that cannot be had.
+
+    An engine is made with ``Places``. What more it can do, the protocols below say: it can when it has their methods.
+    A class that inherits from this one has the answers that stand here.
+    """
 
     @property
     def name(self) -> str:
         """The word that matrix.yaml and ``--engine`` use."""
 
+    @property
+    def preference(self) -> int:
+        """Which engines ``--engine auto`` tries, the highest first; 0: only when asked for by name."""
+        return 0
+
+    @property
+    def sizes_shm(self) -> bool:
+        """Whether /dev/shm is as large as a design's ``shm`` says."""
+        return False
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether a process sees this machine's files by their own paths, so that a venv or library here is its own."""
+        return False
+
     def unavailable(self) -> str | None:
-        """Say why this engine cannot be used here, or None when it can."""
+        """Say why this engine cannot be used here and what to do about it, or None when it can."""
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Build what is missing of ``image`` (holding all ``libraries``), or find it built."""
@@ -146,8 +165,63 @@ class Engine(Protocol):
     def run(self, job: Job) -> Exit:
         """Run ``job`` to its end or limit; its output goes to its log. Leaves nothing behind."""
 
-    def command_line(self, job: Job) -> CommandLine:
-        """Return ``job`` as one command (pure), or raise EngineError where the engine is no command."""
-
     def sweep(self, run: str) -> int:
         """Remove whatever a killed run of that name left behind; return how many things."""
+
+
+@runtime_checkable
+class RunsAsCommand(Protocol):
+    """An engine whose jobs are commands, so that a batch script can run them on another machine."""
+
+    def command_line(self, job: Job) -> CommandLine:
+        """Return ``job`` as one command: a pure function."""
+
+    def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
+        """Return shell lines that start a user's own ``train.py`` there, for a script that people edit.
+
+        A variable that is None must not be set. ``placement`` stands before the command ('' for anywhere).
+        """
+
+
+@dataclass(frozen=True)
+class NamedImage:
+    """An image that stands alone: ``reference`` is its tag or path, ``start`` the command that starts it."""
+
+    reference: str
+    start: str
+
+
+@runtime_checkable
+class BuildsImages(Protocol):
+    """An engine that builds images on a base, also such that need no envmatrix to be used."""
+
+    def base(self, image: Image, say: Say) -> Base:
+        """Return what an image starts from with this engine; a lock pins what is added to it."""
+
+    def build_named(
+        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, say: Say
+    ) -> NamedImage:
+        """Build the stand-alone image of a named environment, with today's bench/.
+
+        Its bill of materials, and the image where it is a file, lie in ``folder``.
+        """
+
+
+@runtime_checkable
+class HasBills(Protocol):
+    """An engine that knows what its images are made of."""
+
+    def bill_file(self, prepared: Prepared) -> Path:
+        """Return where the image's CycloneDX bill of materials lies."""
+
+
+@runtime_checkable
+class HasImageFiles(Protocol):
+    """An engine whose images are single files, which a pack carries."""
+
+    @property
+    def starts_packed(self) -> bool:
+        """Whether it starts an image file that was made elsewhere as it is."""
+
+    def image_file(self, prepared: Prepared) -> Path:
+        """Return the image's file."""

@@ -1,43 +1,62 @@
-"""Every engine by name. A new engine is one file and one line here."""
+"""Every engine by name. A new engine is one file and one line here, or an entry point of another package."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from envmatrix.engines.apptainer import ApptainerEngine
-from envmatrix.engines.base import Engine
-from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.enroot import EnrootEngine
-from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import InputError, suggestion
-from envmatrix.images.places import Places, project_places
-from envmatrix.say import Say
+from envmatrix.extensions import Catalog, ExtensionError
 
-ENGINES: Mapping[str, Callable[[Places], Engine]] = {
-    "local": LocalEngine,
-    "docker": DockerEngine,
-    "apptainer": ApptainerEngine,
-    "enroot": EnrootEngine,
-}
-#: What ``--engine auto`` tries, in this order: a container confines better than a plain process.
-_PREFERRED = ("docker", "apptainer", "local")
+if TYPE_CHECKING:
+    from envmatrix.engines.base import Engine
+    from envmatrix.images.places import Places
+    from envmatrix.say import Say
+
+#: What ``--engine`` takes for the best that this machine has.
+AUTO = "auto"
+#: What commands on one environment use without ``--engine``.
+DEFAULT = "local"
+ENGINES: Catalog[Engine] = Catalog(
+    kind="engine",
+    group="envmatrix.engines",
+    protocol="envmatrix.engines.base:Engine",
+    built_in={
+        "local": "envmatrix.engines.local:LocalEngine",
+        "docker": "envmatrix.engines.docker:DockerEngine",
+        "apptainer": "envmatrix.engines.apptainer:ApptainerEngine",
+        "enroot": "envmatrix.engines.enroot:EnrootEngine",
+    },
+    reserved=(AUTO,),
+)
 
 
 def find_engine(name: str, places: Places | None = None) -> Engine:
     """Return the engine of that name; an unknown name is an InputError with the nearest one."""
-    if name not in ENGINES:
-        raise InputError(f"no engine {name!r}", remedy=suggestion(name, (*ENGINES, "auto")))
-    return ENGINES[name](places or project_places())
+    return ENGINES.make(name, places or _project_places())
+
+
+def check_engine(name: str, place: str) -> None:
+    """Refuse a name that is no engine's, nor ``auto``; ``place`` says where it stands."""
+    known = (*ENGINES.names(), AUTO)
+    if name not in known:
+        raise InputError(f"{place}: no engine {name!r}", remedy=suggestion(name, known))
 
 
 def choose_engine(say: Say) -> str:
-    """Return the engine for ``--engine auto``: the first that this machine has; say which, and why."""
+    """Return the engine for ``--engine auto``: the most preferred that this machine has; say which, and why."""
+    found = [engine for _, engine in ENGINES.make_all(_project_places()) if not isinstance(engine, ExtensionError)]
     reasons: list[str] = []
-    for name in (name for name in _PREFERRED if name in ENGINES):
-        reason = find_engine(name).unavailable()
+    for engine in sorted((engine for engine in found if engine.preference > 0), key=lambda engine: -engine.preference):
+        reason = engine.unavailable()
         if reason is None:
             why = f" ({'; '.join(reasons)})" if reasons else ""
-            say(f"engine auto: {name}{why}")
-            return name
-        reasons.append(f"no {name}: {reason}")
-    return "local"
+            say(f"engine auto: {engine.name}{why}")
+            return engine.name
+        reasons.append(f"no {engine.name}: {reason}")
+    return DEFAULT
+
+
+def _project_places() -> Places:
+    from envmatrix.images.places import project_places
+
+    return project_places()

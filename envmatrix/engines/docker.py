@@ -16,7 +16,7 @@ from typing import Any
 import requests.exceptions
 
 from envmatrix.engines import bills
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared
+from envmatrix.engines.base import Engine, Job, Mounts, NamedImage, Prepared
 from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.docker_client import (
     APIError,
@@ -47,11 +47,13 @@ _LAST_WORDS_S = 10.0
 
 
 @dataclass(frozen=True)
-class DockerEngine:
+class DockerEngine(Engine):
     """Runs trials in containers; the connection is made for each call and closed after it."""
 
     places: Places
     name: str = "docker"
+    preference = 3
+    sizes_shm = True
 
     def unavailable(self) -> str | None:
         """Say why no Docker-API engine can be used here, or None when one answers."""
@@ -111,15 +113,15 @@ class DockerEngine:
         with _open("looking for a base") as client:
             return DockerImages(client, self.places).base(image, say)
 
-    def build_named(self, environment: Environment, libraries: tuple[Library, ...], folder: Path, say: Say) -> str:
-        """Build the stand-alone image of a named environment, with today's bench/; return its tag.
-
-        Its bill of materials is written into ``folder``.
-        """
+    def build_named(
+        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, say: Say
+    ) -> NamedImage:
+        """Tag the stand-alone image of a named environment; its bill of materials is written into ``folder``."""
         prepared = self.prepare_current(environment.image, libraries, say)
         bills.lay_beside(self.places.cache, prepared, folder, environment.name)
         with _open(f"building {environment.name}") as client:
-            return DockerImages(client, self.places).named(environment, prepared.reference, say)
+            tag = DockerImages(client, self.places).named(environment, prepared.reference, say)
+            return NamedImage(tag, f"docker run --rm {tag}")
 
     def save(self, prepared: Prepared, file: Path) -> None:
         """Write an image as a docker archive (what Apptainer makes a SIF of)."""
@@ -145,13 +147,6 @@ class DockerEngine:
                 return _run_to_end(client, container, job)
             finally:
                 _remove(client, container)
-
-    def command_line(self, job: Job) -> CommandLine:
-        """Refuse: a daemon starts the container, outside the job and the limits of a batch system."""
-        raise EngineError(
-            f"{job.label}: Docker containers do not run inside a batch job",
-            remedy="use `--engine apptainer` or `--engine local` with this launcher",
-        )
 
     def sweep(self, run: str) -> int:
         """Remove the containers that a killed run of that name left behind."""
@@ -191,7 +186,7 @@ def container_config(job: Job, user: str) -> dict[str, Any]:
         "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={_TMP_BYTES}"},  # noqa: S108 - inside the container
         "ShmSize": limits.shm_bytes or half_of_memory(),
         "CapDrop": ["ALL"],
-        "CapAdd": ["SYS_NICE"] if limits.sys_nice else [],
+        "CapAdd": [],
         "SecurityOpt": ["no-new-privileges", "seccomp=unconfined"],
         "CpusetCpus": ",".join(map(str, limits.cpus)),
         "CpusetMems": ",".join(map(str, limits.memory_nodes)),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.engines.apptainer import ApptainerEngine, find_program
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, log_of
+from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.local import group_name, preload_variable, sweep_groups
 from envmatrix.engines.memory import confined
 from envmatrix.errors import EngineError
@@ -76,11 +76,12 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
 
 
 @dataclass(frozen=True)
-class EnrootEngine:
+class EnrootEngine(Engine):
     """Runs trials in Enroot containers."""
 
     places: Places
     name: str = "enroot"
+    starts_packed = False
 
     def unavailable(self) -> str | None:
         """Say why Enroot cannot be used here, or None when it can."""
@@ -130,6 +131,18 @@ class EnrootEngine:
         prefix += ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"] if limits.memory_nodes else []
         argv = tuple(start_argv(job, job.prepared.reference))
         return CommandLine(argv, {}, job.mounts.work, _KEPT, tuple(prefix), (Path(job.prepared.reference),))
+
+    def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
+        """Return shell lines that start a program in the squashfs, which Apptainer starts as well."""
+        return ApptainerEngine(self.places).script_lines(prepared, variables, placement)
+
+    def image_file(self, prepared: Prepared) -> Path:
+        """Return the squashfs file."""
+        return Path(prepared.reference)
+
+    def bill_file(self, prepared: Prepared) -> Path:
+        """Return where the bill of materials of the SIF lies that the squashfs was taken out of."""
+        return ApptainerEngine(self.places).bill_file(prepared)
 
     def sweep(self, run: str) -> int:
         """Remove the cgroups of a killed run (its containers died with it)."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from envmatrix.engines.base import CommandLine, Job, Mounts, Prepared, log_of
+from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.memory import confined, leftover_groups, remove_group
 from envmatrix.errors import EngineError, SkipEnvironmentError
@@ -24,6 +24,7 @@ from envmatrix.images.sources import wheels_of
 from envmatrix.images.system import known_to_loader
 from envmatrix.images.venvs import build_venv
 from envmatrix.plan.environment import Image, Library
+from envmatrix.plan.export import quoted
 from envmatrix.process import Exit, run, run_logged
 from envmatrix.say import Say
 
@@ -32,11 +33,13 @@ _GROUP = "envmatrix-"
 
 
 @dataclass(frozen=True)
-class LocalEngine:
+class LocalEngine(Engine):
     """Runs trials as plain processes of this machine."""
 
     places: Places
     name: str = "local"
+    preference = 1
+    shares_files = True
 
     def unavailable(self) -> str | None:
         """Say why this engine cannot be used here, or None when it can."""
@@ -107,6 +110,17 @@ class LocalEngine:
         needs = (Path(job.prepared.python), *(Path(path) for path in job.preload if "/" in path))
         env = {**job.env, **preload_variable(job.preload)}
         return CommandLine(job.argv, env, job.mounts.work, prefix=tuple(prefix), needs=needs)
+
+    def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
+        """Return shell lines that start a program with the venv's Python; LD_PRELOAD is set for it alone."""
+        loaded = variables.get("LD_PRELOAD")
+        start = f"env LD_PRELOAD={quoted(loaded)} " if loaded else ""
+        return [
+            "# The environment is a venv; it must lie on a file system that the node sees.",
+            *(f"unset {name}" for name, value in variables.items() if value is None),
+            *(f"export {n}={quoted(v)}" for n, v in variables.items() if v is not None and n != "LD_PRELOAD"),
+            f"exec {placement}{start}{quoted(prepared.python)} train.py  # <your program>",
+        ]
 
     def sweep(self, run: str) -> int:
         """Remove the cgroups of a killed run (its processes died with it)."""

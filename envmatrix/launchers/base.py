@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from envmatrix.errors import InputError
-from envmatrix.plan import Slot
-from envmatrix.store import Trial
+from envmatrix.errors import EngineError, InputError
+
+if TYPE_CHECKING:
+    from envmatrix.engines.base import Engine, Prepared
+    from envmatrix.host import Host
+    from envmatrix.matrix import Design
+    from envmatrix.plan import Slot
+    from envmatrix.plan.environment import Environment
+    from envmatrix.say import Say
+    from envmatrix.store import Trial
+    from envmatrix.store.run import Asked
+    from envmatrix.trials.experiment import Experiment
+
+#: Asks the user a yes-or-no question.
+Ask = Callable[[str], bool]
 
 
 class Work(Protocol):
@@ -32,13 +45,15 @@ def check_race(*, race: bool, width: int) -> None:
         )
 
 
-def check_span(spread: Mapping[str, int], launcher: str) -> None:
-    """Refuse workloads (name -> how many nodes it is spread over) that a launcher cannot place."""
-    wide = next((name for name, nodes in spread.items() if nodes > 1), None)
-    if wide and launcher != "slurm":
-        raise InputError(
-            f"workload {wide!r} is spread over {spread[wide]} nodes, and launcher {launcher} has one",
-            remedy="use `--launcher slurm`, or start it by hand on each machine (docs/parallel.md)",
+def check_commands(kind: str, engines: Sequence[Engine]) -> None:
+    """Refuse an engine whose jobs are no commands, for a launcher that hands scripts to other machines."""
+    from envmatrix.engines.base import RunsAsCommand
+
+    foreign = next((engine.name for engine in engines if not isinstance(engine, RunsAsCommand)), None)
+    if foreign:
+        raise EngineError(
+            f"engine {foreign} needs its own service on every node, so launcher {kind} cannot use it",
+            remedy="`envmatrix list engines` says which run as a command",
         )
 
 
@@ -69,3 +84,74 @@ class Launcher(Protocol):
 
     def interrupted(self) -> None:
         """Deal with what still runs elsewhere after a Ctrl-C or SIGTERM."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a launcher on the command line, ``--NAME``: a text, names in a list, or a duration in seconds."""
+
+    name: str
+    metavar: str
+    help: str
+    takes: Literal["text", "names", "duration"] = "text"
+
+
+class LauncherKind(Protocol):
+    """One word of ``--launcher``: what is asked of it before a run begins, and what then opens the run's launcher.
+
+    A class that inherits from this one has the answers that stand here: no options, one machine, this one.
+    """
+
+    @property
+    def name(self) -> str:
+        """The word that ``--launcher`` uses."""
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """What it adds to the command line; no heavy import for this one, `--help` asks for it."""
+        return ()
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether it can spread one trial over several nodes."""
+        return False
+
+    def unavailable(self) -> str | None:
+        """Say why this launcher cannot be used here and what to do about it, or None when it can."""
+        return None
+
+    def width(self, design: Design, asked: Asked, span: int) -> int:
+        """Return how many blocks run side by side, each on ``span`` nodes; an InputError for what is asked wrongly."""
+        return 1
+
+    def look(self, design: Design, asked: Asked, engines: Sequence[Engine], span: int, say: Say) -> Host | None:
+        """Look at the machine that trials will run on before anything is built; None: it is this one.
+
+        Raises InputError or EngineError where it cannot run the design.
+        """
+        return None
+
+    def open(self, experiment: Experiment, say: Say, ask: Ask | None) -> Launcher:
+        """Return the launcher of a run; ``ask`` is None where nobody can answer."""
+
+
+@runtime_checkable
+class ShowsScripts(Protocol):
+    """A launcher that hands scripts over, and so can show them first (``--dry-run``)."""
+
+    def scripts(self, experiment: Experiment) -> list[str]:
+        """Return the scripts of the blocks that would be handed over first."""
+
+
+@runtime_checkable
+class ExportsScripts(Protocol):
+    """A launcher that writes a script for the user's own training (``export --as FORM``)."""
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The words that ``export --as`` takes for it."""
+
+    def training_script(
+        self, environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str
+    ) -> str:
+        """Return a script that a person can edit and submit."""

@@ -1,36 +1,75 @@
-"""Every launcher by name. A new launcher is one file and one line here."""
+"""Every launcher by name. A new one is one file and one line here, or an entry point of another package."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from envmatrix.errors import InputError, suggestion
-from envmatrix.launchers.base import Launcher
-from envmatrix.launchers.here import Here
-from envmatrix.say import Say
-from envmatrix.trials.experiment import Experiment
+from envmatrix.errors import InputError
+from envmatrix.extensions import Catalog, ExtensionError
+from envmatrix.launchers.base import ExportsScripts, LauncherKind, check_race
 
-#: Asks the user a yes-or-no question.
-Ask = Callable[[str], bool]
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from envmatrix.engines.base import Engine
+    from envmatrix.host import Host
+    from envmatrix.matrix import Design
+    from envmatrix.say import Say
+    from envmatrix.store.run import Asked
+
+#: Where trials run unless something else is asked for.
+DEFAULT = "here"
+LAUNCHERS: Catalog[LauncherKind] = Catalog(
+    kind="launcher",
+    group="envmatrix.launchers",
+    protocol="envmatrix.launchers.base:LauncherKind",
+    built_in={
+        "here": "envmatrix.launchers.here:HereKind",
+        "slurm": "envmatrix.launchers.slurm.kind:SlurmKind",
+    },
+)
 
 
-def _here(_experiment: Experiment, _say: Say, _ask: Ask | None) -> Launcher:
-    return Here()
+def place(
+    kind: LauncherKind, design: Design, asked: Asked, engines: Sequence[Engine], spread: Mapping[str, int], say: Say
+) -> Host | None:
+    """Return the machine that trials will run on (None: this one); what a launcher cannot do is an error.
+
+    ``spread`` maps workloads to how many nodes each takes. Nothing is built or written before this.
+    """
+    check_span(kind, spread)
+    span = max(spread.values(), default=1)
+    check_race(race=design.race, width=kind.width(design, asked, span))
+    return kind.look(design, asked, engines, span, say)
 
 
-def _slurm(experiment: Experiment, say: Say, ask: Ask | None) -> Launcher:
-    from envmatrix.launchers.slurm.client import SlurmClient
-    from envmatrix.launchers.slurm.launcher import SlurmLauncher
+def check_span(kind: LauncherKind, spread: Mapping[str, int]) -> None:
+    """Refuse workloads (name -> how many nodes it is spread over) that a launcher cannot place."""
+    wide = next((name for name, nodes in spread.items() if nodes > 1), None)
+    if wide and not kind.spans_nodes:
+        raise InputError(
+            f"workload {wide!r} is spread over {spread[wide]} nodes, and launcher {kind.name} has one",
+            remedy="use `--launcher slurm`, or start it by hand on each machine (docs/parallel.md)",
+        )
 
-    return SlurmLauncher(experiment, SlurmClient(), say, ask)
+
+def check_options(kind: LauncherKind, asked: Asked) -> None:
+    """Refuse options of other launchers: they would be silently of no effect."""
+    known = {option.name for option in kind.options}
+    foreign = next((name for name in asked if name not in known), None)
+    if foreign:
+        raise InputError(
+            f"--{foreign} means nothing to launcher {kind.name}",
+            remedy=f"leave it out, or choose another --launcher; {kind.name} takes "
+            + (", ".join(f"--{name}" for name in sorted(known)) or "no options"),
+        )
 
 
-LAUNCHERS: Mapping[str, Callable[[Experiment, Say, Ask | None], Launcher]] = {"here": _here, "slurm": _slurm}
+def usable_kinds() -> list[LauncherKind]:
+    """Return every launcher that can be made; `envmatrix doctor` tells of the others."""
+    return [kind for _, kind in LAUNCHERS.make_all() if not isinstance(kind, ExtensionError)]
 
 
-def open_launcher(experiment: Experiment, say: Say, ask: Ask | None) -> Launcher:
-    """Return the launcher that a run was begun with; ``ask`` is None where nobody can answer."""
-    name = experiment.run.launcher
-    if name not in LAUNCHERS:
-        raise InputError(f"no launcher {name!r}", remedy=suggestion(name, LAUNCHERS))
-    return LAUNCHERS[name](experiment, say, ask)
+def script_forms() -> dict[str, ExportsScripts]:
+    """Return the forms of a script for the user's own training, each with the launcher that writes it."""
+    return {form: kind for kind in usable_kinds() if isinstance(kind, ExportsScripts) for form in kind.forms}

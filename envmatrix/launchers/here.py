@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from envmatrix.launchers.base import Work
-from envmatrix.plan import Slot
-from envmatrix.store import Trial
+from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Work
+
+if TYPE_CHECKING:
+    from envmatrix.plan import Slot
+    from envmatrix.say import Say
+    from envmatrix.store import Trial
+    from envmatrix.trials.experiment import Experiment
+
+
+class HereKind(LauncherKind):
+    """This machine."""
+
+    name = "here"
+
+    def open(self, experiment: Experiment, say: Say, ask: Ask | None) -> Launcher:
+        """Return the launcher, which keeps nothing of a run."""
+        return Here()
 
 
 class Here:

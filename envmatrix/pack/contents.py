@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envmatrix import __version__
+from envmatrix.engines.base import HasBills
 from envmatrix.errors import InputError
 from envmatrix.pack.archive import Content, entry_of
 from envmatrix.pack.images import image_name
 from envmatrix.pack.manifest import Manifest
+from envmatrix.report.catalog import report_files
+from envmatrix.say import silent
 from envmatrix.store import Run, RunFolder
 from envmatrix.trials.experiment import Experiment
 
-_RESULTS = ("run.json", "history.jsonl", "trials.jsonl", "summary.json", "report.md", "report.html")
 #: Folders of a checkout that hold definitions and bills of material, as far as they are there.
 _DEFINITIONS = ("containers",)
 _LARGEST_DEFINITION = 16 * 2**20
@@ -25,7 +27,7 @@ def collect(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str,
     if not folder.trials_file.exists():
         raise InputError(f"run {run.name} has no trials yet", remedy=f"`envmatrix resume {run.name}`")
     found: dict[str, Content] = {name: text.encode() for name, text in folder.matrix().items()}
-    for name in _RESULTS:
+    for name in ("run.json", "history.jsonl", "trials.jsonl", *report_files(silent)):
         if (folder.path / name).exists():
             found[f"run/{name}"] = folder.path / name
     found |= _tree(bench, "bench")
@@ -48,9 +50,8 @@ def bills(experiment: Experiment) -> dict[str, Content]:
     """Return the bills of material of the images, from the engines that write them."""
     found: dict[str, Content] = {}
     for (image, engine), prepared in experiment.prepared.items():
-        place = getattr(experiment.engines[engine], "bill_file", None)
-        path = place(prepared) if place else None
-        if path is not None and path.is_file():
+        known = experiment.engines[engine]
+        if isinstance(known, HasBills) and (path := known.bill_file(prepared)).is_file():
             found[f"sbom/{image}@{engine}.json"] = path
     return found
 

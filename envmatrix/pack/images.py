@@ -8,24 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from envmatrix.engines.base import Prepared
+from envmatrix.engines.base import Engine, HasImageFiles, Prepared
 from envmatrix.engines.build_record import prepared_from, stamp_body
+from envmatrix.engines.catalog import ENGINES, find_engine
 from envmatrix.errors import StoreError, Where
 from envmatrix.pack.archive import Content
 from envmatrix.pack.manifest import Manifest
 
-#: Engines that can start an image file as it is; enroot unpacks its own from the SIF.
-_STARTS_FILES = ("apptainer",)
 Images = Mapping[tuple[str, str], Prepared]
 
 
-def image_files(prepared: Images) -> dict[str, Path]:
+def image_files(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Path]:
     """Return the images that are single files (SIF, squashfs) as 'image@engine' -> file."""
-    return {
-        f"{image}@{engine}": Path(done.reference)
-        for (image, engine), done in prepared.items()
-        if Path(done.reference).is_file() and Path(done.reference).suffix in (".sif", ".sqsh")
-    }
+    found = {}
+    for (image, name), done in prepared.items():
+        engine = engines[name]
+        if isinstance(engine, HasImageFiles) and (file := engine.image_file(done)).is_file():
+            found[f"{image}@{name}"] = file
+    return found
 
 
 def image_name(key: str, path: Path) -> str:
@@ -33,10 +33,10 @@ def image_name(key: str, path: Path) -> str:
     return f"images/{key.replace('/', '_')}{path.suffix}"
 
 
-def packed_images(prepared: Images) -> dict[str, Content]:
+def packed_images(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Content]:
     """Return the image files by name, each with a document that says how it is started."""
     found: dict[str, Content] = {}
-    for key, path in image_files(prepared).items():
+    for key, path in image_files(engines, prepared).items():
         image, _, engine = key.rpartition("@")
         name = image_name(key, path)
         found[name] = path
@@ -50,9 +50,14 @@ def given_images(manifest: Manifest, folder: Path) -> dict[tuple[str, str], Prep
     found = {}
     for key, bits in manifest.images.items():
         image, _, engine = key.rpartition("@")
-        if "file" in bits and engine in _STARTS_FILES:
+        if "file" in bits and _starts_packed(engine):
             found[image, engine] = _given(folder, bits["file"], image, engine)
     return found
+
+
+def _starts_packed(name: str) -> bool:
+    engine = find_engine(name) if name in ENGINES.names() else None
+    return isinstance(engine, HasImageFiles) and engine.starts_packed
 
 
 def _given(folder: Path, name: str, image: str, engine: str) -> Prepared:

@@ -20,10 +20,11 @@ from envmatrix.pack.manifest import Manifest
 from envmatrix.pack.signature import verify
 from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder
+from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, begin
 
-#: Says what a design asks of its launcher, and which machine its trials will run on (None: this one).
-Place = Callable[[Matrix, Design, tuple[str, ...]], tuple[Design, Host | None]]
+#: Says which machine the trials of a design will run on (None: this one).
+Place = Callable[[Matrix, Design, tuple[str, ...], Asked], Host | None]
 
 
 @dataclass(frozen=True)
@@ -57,23 +58,28 @@ def open_pack(archive: Path, into: Path, signers: Path | None) -> Opened:
     return Opened(manifest, into, signed)
 
 
-def begin_again(pack: Opened, results: Path, say: Say, place: Place, *, launcher: str, rebuild: bool) -> Experiment:
+def begin_again(
+    pack: Opened, results: Path, say: Say, place: Place, *, launcher: str, asked: Asked, rebuild: bool
+) -> Experiment:
     """Begin the plan of a pack again, with its seed, in its environments.
 
     Images that came with the pack are used as they are, unless ``rebuild``; the others are built from its own locks.
-    ``place`` says what is asked of the launcher, and on which machine trials will run. Templates such as
+    ``place`` says on which machine trials will run, ``asked`` what is asked of the launcher there (over what the packed
+    run asked of the same one). Templates such as
     {physical_cores} are filled for that machine: the environment is the recipe, not its numbers.
     """
     run = pack.run.load()
     matrix = load(pack.folder / "matrix.yaml")
     engines = tuple(dict.fromkeys(arm.engine for arm in run.arms))
-    design, host = place(matrix, packed_design(run, pack.run.run_file), engines)
+    design = packed_design(run, pack.run.run_file)
+    asked = {**(run.launcher_options if run.launcher == launcher else {}), **asked}
+    host = place(matrix, design, engines, asked)
     given = {} if rebuild else given_images(pack.manifest, pack.folder)
     for (image, engine), prepared in given.items():
         say(f"image {image} on {engine}: {prepared.reference}, as it was packed")
     return begin(
-        matrix, design, engines, results, say, tuple(sys.argv[1:]), launcher, host, bench=pack.folder / "bench",
-        given=given,
+        matrix, design, engines, results, say, tuple(sys.argv[1:]), launcher, host, launcher_options=asked,
+        bench=pack.folder / "bench", given=given,
     )  # fmt: skip
 
 
@@ -86,7 +92,7 @@ def packed_design(run: Run, file: Path) -> Design:
 
 def built_images(experiment: Experiment) -> Mapping[str, str]:
     """Return 'image@engine' -> sha256 of every image built here that is one file."""
-    return {key: file_digest(path) for key, path in image_files(experiment.prepared).items()}
+    return {key: file_digest(path) for key, path in image_files(experiment.engines, experiment.prepared).items()}
 
 
 def was_begun_from(pack: Opened, run: Run) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 
+from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment
 
 _HAS_THEM = "An image of `envmatrix build --engine docker` has them: `envmatrix export --engine docker`."
@@ -47,6 +49,16 @@ def dockerfile_quote(value: str) -> str:
     """Quote a value for a Dockerfile's ENV: double quotes, with backslash, quote and dollar escaped."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
+
+
+def quoted(text: str) -> str:
+    """Quote a text for a POSIX shell; a newline or another control character is refused."""
+    if re.search(r"[\x00-\x1f\x7f]", text):
+        raise InputError(
+            f"{text!r} holds a newline or another control character, which no batch script can hold safely",
+            remedy="rename the folder, or change the value",
+        )
+    return shlex.quote(text)
 
 
 def placement(environment: Environment) -> str:

@@ -8,10 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from envmatrix import project
-from envmatrix.engines.catalog import ENGINES, find_engine
+from envmatrix.engines.catalog import ENGINES
+from envmatrix.extensions import ExtensionError
+from envmatrix.images.places import project_places
+from envmatrix.launchers.catalog import LAUNCHERS
+from envmatrix.report.catalog import REPORTS
 
 State = Literal["good", "note", "bad"]
 _GIB = 2**30
@@ -138,13 +142,43 @@ def libraries(root: Path) -> Iterator[Finding]:
 def engines(root: Path) -> Iterator[Finding]:
     """Ask each engine whether it can be used."""
     del root
-    for name in ENGINES:
-        reason = find_engine(name).unavailable()
-        yield Finding(f"engine {name}", "note" if reason else "good", reason or "ready")
+    for entry, engine in ENGINES.make_all(project_places()):
+        yield _usable("engine", entry.name, engine)
+
+
+def launchers(root: Path) -> Iterator[Finding]:
+    """Ask each launcher whether it can be used."""
+    del root
+    for entry, launcher in LAUNCHERS.make_all():
+        yield _usable("launcher", entry.name, launcher)
+
+
+class _Usable(Protocol):
+    def unavailable(self) -> str | None: ...
+
+
+def _usable(kind: str, name: str, thing: _Usable | ExtensionError) -> Finding:
+    if isinstance(thing, ExtensionError):
+        return Finding(f"{kind} {name}", "bad", thing.message, thing.remedy)
+    reason = thing.unavailable()
+    return Finding(f"{kind} {name}", "note" if reason else "good", reason or "ready")
+
+
+def extensions(root: Path) -> Iterator[Finding]:
+    """Look at what other packages add: what is ignored, and what of the reports cannot be used."""
+    del root
+    for note in (*ENGINES.notes(), *LAUNCHERS.notes(), *REPORTS.notes()):
+        yield Finding("extension", "note", note, "its package must call it by another name")
+    for entry, report in REPORTS.make_all():
+        if isinstance(report, ExtensionError):
+            yield Finding(f"report {entry.name}", "bad", report.message, report.remedy)
+        elif entry.origin:
+            yield Finding(f"report {entry.name}", "good", f"of {entry.origin}")
 
 
 CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
-    governor, turbo, load, steal, huge_pages, limits, disk, libraries, engines,
+    governor, turbo, load, steal, huge_pages, limits, disk, libraries, engines, launchers,
+    extensions,
 )  # fmt: skip
 
 

@@ -6,19 +6,18 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.printable import clean
+from envmatrix.report.catalog import Report, draw
 from envmatrix.report.columns import effect_values, value_names
-from envmatrix.report.forest import forest
+from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import Group, Summary
+from envmatrix.report.summary import Summary
 from envmatrix.report.svg import standalone
-from envmatrix.report.timeline import timeline
 from envmatrix.stats.metrics import METRICS
 
 #: The version of pyperf whose files these are; it refuses files without one.
@@ -103,27 +102,76 @@ def pyperf_json(summary: Summary, environment: str) -> str:
     return json.dumps({"version": "1.0", "metadata": metadata, "benchmarks": benchmarks}, indent=1) + "\n"
 
 
-def _figure(kind: str) -> Callable[[Summary, Group], str]:
-    return {"forest": lambda _summary, group: forest(group), "time": timeline}[kind]
-
-
-FIGURES = ("forest", "time")
-
-
 def figure_svg(summary: Summary, kind: str, group: int = 0) -> str:
     """Return a figure as an SVG file: ``kind`` is one of FIGURES, ``group`` the workload and engine's number."""
-    if kind not in FIGURES:
-        raise InputError(f"no figure {kind!r}", remedy=suggestion(kind, FIGURES))
     if not 0 <= group < len(summary.groups):
         raise InputError(f"the run has {len(summary.groups)} group(s), not number {group}", remedy="count from 0")
-    drawn = _figure(kind)(summary, summary.groups[group])
+    drawn = draw(kind, summary, summary.groups[group])
     if not drawn:
         raise InputError("there is no trial to draw", remedy="run it first")
     return standalone(drawn)
 
 
-EXPORTS: Mapping[str, Callable[[Summary], str]] = {
-    "csv": effects_csv,
-    "trials-csv": trials_csv,
-    "markdown": to_markdown,
-}
+class Json(Report):
+    """Everything, for programs."""
+
+    name = "json"
+    file = "summary.json"
+
+    def render(self, summary: Summary, environment: str) -> str:
+        """Return the document."""
+        return json.dumps(summary_to_json(summary), indent=1, allow_nan=False) + "\n"
+
+
+class Markdown(Report):
+    """What one pastes into a pull request."""
+
+    name = "markdown"
+    file = "report.md"
+
+    def render(self, summary: Summary, environment: str) -> str:
+        """Return the text."""
+        return to_markdown(summary)
+
+
+class Html(Report):
+    """One page for a browser."""
+
+    name = "html"
+    file = "report.html"
+
+    def render(self, summary: Summary, environment: str) -> str:
+        """Return the page."""
+        from envmatrix.report.html_file import to_html
+
+        return to_html(summary)
+
+
+class EffectsCsv(Report):
+    """One line an effect."""
+
+    name = "csv"
+
+    def render(self, summary: Summary, environment: str) -> str:
+        """Return the lines."""
+        return effects_csv(summary)
+
+
+class TrialsCsv(Report):
+    """One line a trial."""
+
+    name = "trials-csv"
+
+    def render(self, summary: Summary, environment: str) -> str:
+        """Return the lines."""
+        return trials_csv(summary)
+
+
+class Pyperf(Report):
+    """The trials of one environment, for pyperf."""
+
+    name = "pyperf"
+
+    def render(self, summary: Summary, environment: str) -> str:
+        """Return pyperf's document."""
+        return pyperf_json(summary, environment)

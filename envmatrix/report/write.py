@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import json
-
-from envmatrix.report.json_file import summary_to_json
+from envmatrix.errors import StoreError
+from envmatrix.report.catalog import REPORTS, report_files
 from envmatrix.report.summary import Summary, summarise
+from envmatrix.say import Say, silent
 from envmatrix.store import RunFolder, write_whole
 
 
-def write_reports(folder: RunFolder, summary: Summary | None = None) -> Summary:
-    """Write summary.json, report.md and report.html, each whole or not at all, and return the Summary.
+def write_reports(folder: RunFolder, summary: Summary | None = None, say: Say = silent) -> Summary:
+    """Write the reports that every run has, each whole or not at all, and return the Summary.
 
-    Raises StoreError when the folder cannot be read or written.
+    One of another package that fails is said; the others are written. Raises StoreError when the folder cannot be read
+    or written.
     """
-    from envmatrix.report.html_file import to_html
-    from envmatrix.report.markdown import to_markdown
-
     summary = summary or summarise(folder)
-    document = json.dumps(summary_to_json(summary), indent=1, allow_nan=False) + "\n"
-    write_whole(folder.path / "summary.json", document)
-    write_whole(folder.path / "report.md", to_markdown(summary))
-    write_whole(folder.path / "report.html", to_html(summary))
+    for file, report in report_files(say).items():
+        try:
+            text = report.render(summary, summary.plan.arms[0].environment)
+        except Exception as error:
+            if report.name in REPORTS.built_in or isinstance(error, StoreError):
+                raise
+            say(f"report {report.name} could not be made: {type(error).__name__}: {error}")
+        else:
+            write_whole(folder.path / file, text)
     return summary

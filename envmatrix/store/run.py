@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, field_valida
 from pydantic.json_schema import SkipJsonSchema
 
 from envmatrix.host import Host
-from envmatrix.matrix import Design, Slurm
+from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan, arm_name, plan_of
 from envmatrix.plan.environment import Environment, Library
@@ -23,20 +23,21 @@ def _written(workloads: Mapping[str, Workload]) -> dict[str, object]:
     return {name: workload.model_dump(exclude_defaults=True) for name, workload in workloads.items()}
 
 
+#: What was asked of a launcher, by its options' names.
+Asked = Mapping[str, str | float | tuple[str, ...]]
 Workloads = Annotated[Mapping[str, Workload], PlainSerializer(_written)]
 
 
-def shown(value: float | Slurm) -> str:
-    """Write a value of a design as people read it; of Slurm's part only what differs from what it is by itself."""
-    if isinstance(value, Slurm):
-        return json.dumps(value.model_dump(exclude_defaults=True))
-    return f"{value:g}"
+def shown(value: float | Asked) -> str:
+    """Write a value as people read it."""
+    return f"{value:g}" if isinstance(value, (int, float)) else json.dumps(dict(value))
 
 
 class Change(BaseModel):
-    """One line of history.jsonl: what a `resume` changed of the design, when, and with which version of this tool.
+    """One line of history.jsonl: what a `resume` changed, when, and with which version of this tool.
 
-    None: left as it was. ``was`` holds the values before, for people.
+    None: left as it was. ``launcher_options`` are all that hold from then on. ``was`` holds the values before, for
+    people.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,18 +47,20 @@ class Change(BaseModel):
     envmatrix: str
     budget: float | None = Field(default=None, gt=0, description="seconds, for the whole run")
     target: float | None = Field(default=None, gt=0, lt=1)
-    slurm: Slurm | None = None
+    launcher_options: Asked | None = None
     was: Mapping[str, str] = Field(default_factory=dict)
     command: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Say what changed, for people: ``2026-11-21T10:00:00+00:00: budget 300 to 600 (envmatrix 0.1.0)``."""
-        asked = self._asked()
+        asked: dict[str, float | Asked] = dict(self._asked())
+        if self.launcher_options is not None:
+            asked["launcher_options"] = self.launcher_options
         said = [f"{name} {self.was.get(name, 'unknown')} to {shown(value)}" for name, value in asked.items()]
         return f"{self.at}: {', '.join(said)} (envmatrix {self.envmatrix})"
 
-    def _asked(self) -> dict[str, float | Slurm]:
-        found = {"budget": self.budget, "target": self.target, "slurm": self.slurm}
+    def _asked(self) -> dict[str, float]:
+        found = {"budget": self.budget, "target": self.target}
         return {name: value for name, value in found.items() if value is not None}
 
     def laid_over(self, design: Design) -> Design:
@@ -70,7 +73,8 @@ class Run(BaseModel):
 
     ``design`` is the design as it stands: read from disk, what ``history`` changed is laid over it. ``libraries`` are
     those of the whole matrix, which every image holds (None: a run of schema 1, whose matrix says it); ``images``
-    maps 'image@engine' to its facts, ``skipped`` an arm's name to why it cannot be run here.
+    maps 'image@engine' to its facts, ``skipped`` an arm's name to why it cannot be run here. ``launcher_options`` are
+    what was asked of the launcher beside the design.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -90,6 +94,7 @@ class Run(BaseModel):
     images: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     skipped: Mapping[str, str] = Field(default_factory=dict)
     launcher: str = "here"
+    launcher_options: Asked = Field(default_factory=dict)
     command: tuple[str, ...] = ()
     history: SkipJsonSchema[tuple[Change, ...]] = Field(default=(), exclude=True)
 
@@ -110,7 +115,8 @@ class Run(BaseModel):
 
     def changed(self, changes: Iterable[Change]) -> Run:
         """Return the run after further changes."""
-        design, history = self.design, (*self.history, *changes)
+        design, options, history = self.design, self.launcher_options, (*self.history, *changes)
         for change in history[len(self.history) :]:
             design = change.laid_over(design)
-        return self.model_copy(update={"design": design, "history": history})
+            options = options if change.launcher_options is None else change.launcher_options
+        return self.model_copy(update={"design": design, "launcher_options": options, "history": history})

@@ -26,6 +26,7 @@ from envmatrix.plan import environment as environments
 from envmatrix.plan.environment import Environment, Library
 from envmatrix.say import Say
 from envmatrix.store import MATRIX, Run, RunFolder, read_json, write_whole
+from envmatrix.store.run import Asked
 from envmatrix.trials.data import pinned_workload, prepare_data, wanted_data
 
 #: Images that a run did not build (they came with a pack), beside its run.json.
@@ -148,14 +149,16 @@ def begin(
     command: tuple[str, ...],
     launcher: str = "here",
     host: Host | None = None,
+    launcher_options: Asked | None = None,
     bench: Path | None = None,
     name: str | None = None,
     given: Mapping[tuple[str, str], Prepared] | None = None,
 ) -> Experiment:
     """Prepare everything a design needs and write run.json; nothing has been measured yet.
 
-    ``host`` is the machine that trials will run on (None: this one), ``bench`` the benchmark (None: the project's),
-    ``name`` the run's name (None: design and time), ``given`` images that need not be built.
+    ``host`` is the machine that trials will run on (None: this one), ``launcher_options`` what was asked of the
+    launcher, ``bench`` the benchmark (None: the project's), ``name`` the run's name (None: design and time), ``given``
+    images that need not be built.
     """
     digest, bench = snapshot_bench(bench)
     host = host or this_host()
@@ -164,8 +167,9 @@ def begin(
     engines = open_engines(engine_names, places_of(Path(matrix.path), bench))
     libraries = environments.all_libraries(matrix)
     ready, missing = prepare_images(chosen, engines, libraries, say, given)
-    if design.shm and set(engine_names) != {"docker"}:
-        say("`shm` sizes /dev/shm in Docker alone; elsewhere it is what the system gives (usually half the memory)")
+    unsized = [name for name, engine in engines.items() if not engine.sizes_shm]
+    if design.shm and unsized:
+        say(f"`shm` has no effect on {', '.join(unsized)}: /dev/shm is what the system gives (usually half the memory)")
     arms = arms_of(design, tuple(chosen), engine_names)
     skipped = _skipped(design.name, arms, missing)
     created = datetime.datetime.now(datetime.timezone.utc)
@@ -184,6 +188,7 @@ def begin(
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
         skipped=skipped,
         launcher=launcher,
+        launcher_options=dict(launcher_options or {}),
         command=command,
     )
     run, folder = _new_folder(run, results, {MATRIX: Path(matrix.path).read_text(encoding="utf-8")})

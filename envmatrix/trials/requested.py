@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from pydantic import ValidationError
 
-from envmatrix.engines.catalog import ENGINES, choose_engine
+from envmatrix.engines.catalog import AUTO, ENGINES, choose_engine
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import too_many_blocks
@@ -63,6 +63,7 @@ def _known(kind: str, words: Iterable[str], known: Iterable[str]) -> None:
 
 def requested_engines(design: Design, named: Sequence[str] | None, say: Say) -> tuple[str, ...]:
     """Return the names of the engines to use: those ``named``, else the design's; 'auto' is the first one here."""
-    found = tuple(choose_engine(say) if name == "auto" else name for name in (named or design.engines))
-    _known("engine", found, ENGINES)
+    found = tuple(choose_engine(say) if name == AUTO else name for name in (named or design.engines))
+    if not set(found) <= set(ENGINES.built_in):
+        _known("engine", found, ENGINES.names())
     return tuple(dict.fromkeys(found))

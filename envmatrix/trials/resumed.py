@@ -6,9 +6,9 @@ import datetime
 from dataclasses import replace
 
 from envmatrix import __version__
-from envmatrix.matrix import Design, Slurm
-from envmatrix.store import Change
-from envmatrix.store.run import shown
+from envmatrix.matrix import Design
+from envmatrix.store import Change, Run
+from envmatrix.store.run import Asked, shown
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.requested import overridden
 
@@ -18,10 +18,10 @@ def resumed(
     *,
     budget: float | str | None = None,
     target: float | str | None = None,
-    slurm: Slurm | None = None,
+    launcher_options: Asked | None = None,
     command: tuple[str, ...] = (),
 ) -> Experiment:
-    """Return the experiment with a new budget, target or part for Slurm; None: as it stands.
+    """Return the experiment with a new budget or target, or more asked of its launcher; None: as it stands.
 
     What really changes is appended to the run's history, and holds from then on. The run is locked first: nobody
     changes it while another envmatrix measures. Raises InputError for what cannot be, StoreError when it is locked.
@@ -31,19 +31,22 @@ def resumed(
     folder.lock()
     run = folder.load()
     design = overridden(run.design, {name: value for name, value in asked.items() if value is not None})
-    if slurm is not None:
-        design = design.model_copy(update={"slurm": slurm})
-    change = _change(run.design, design, command)
+    options = {**run.launcher_options, **(launcher_options or {})}
+    change = _change(run, design, options, command)
     if change is None:
         return experiment
     folder.change(change)
     return replace(experiment, run=run.changed([change]))
 
 
-def _change(old: Design, new: Design, command: tuple[str, ...]) -> Change | None:
-    """Return what differs between two designs as a line of the history; None when nothing does."""
+def _change(run: Run, design: Design, options: Asked, command: tuple[str, ...]) -> Change | None:
+    """Return what differs from the run as it stands as a line of the history; None when nothing does."""
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    values = {name: (getattr(old, name), getattr(new, name)) for name in ("budget", "target", "slurm")}
+    values: dict[str, tuple[float | Asked, float | Asked]] = {
+        "budget": (run.design.budget, design.budget),
+        "target": (run.design.target, design.target),
+        "launcher_options": (run.launcher_options, options),
+    }
     differs = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
     if not differs:
         return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from envmatrix import project
 from envmatrix.engines.base import Engine, Job, Mounts, Prepared
-from envmatrix.engines.catalog import choose_engine
+from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
@@ -101,7 +101,7 @@ def _scratch() -> Iterator[Path]:
 
 def open_session(matrix: Matrix, name: str, engine_name: str, say: Say) -> Session:
     """Resolve and prepare a named environment on one engine ('auto': the first that this machine has)."""
-    engine_name = choose_engine(say) if engine_name == "auto" else engine_name
+    engine_name = choose_engine(say) if engine_name == AUTO else engine_name
     environment = resolve(matrix, name, this_host().facts())
     bench = snapshot_bench()[1]
     engine = open_engines([engine_name], places_of(Path(matrix.path), bench))[engine_name]

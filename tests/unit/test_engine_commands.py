@@ -54,11 +54,6 @@ def test_a_container_is_closed_and_limited() -> None:
     }
 
 
-def test_sys_nice_is_the_only_capability_that_can_be_asked_for() -> None:
-    asked = replace(JOB, limits=replace(JOB.limits, sys_nice=True))
-    assert container_config(asked, "1:1")["HostConfig"]["CapAdd"] == ["SYS_NICE"]
-
-
 @pytest.mark.parametrize(
     ("gpus", "request_body"),
     [
@@ -89,18 +84,6 @@ def test_apptainer_passes_variables_and_arguments_as_single_words() -> None:
         "apptainer", "--silent", "exec", "--userns", "--containall", "--cleanenv", "--no-home", "--no-privs",
         "--net", "--network", "none", "--pwd", "/work", "--bind", "/w:/work:rw", "--bind", "/b:/envmatrix/bench:ro",
         "image:1", "/usr/bin/env", "-i", "A=x y,$HOME`id`\"q\"'", "LD_PRELOAD=/l/a.so:/l/b.so", "/py", "-c", "a b",
-    ]  # fmt: skip
-
-
-def test_root_asks_for_one_capability_and_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = replace(JOB, limits=replace(JOB.limits, sys_nice=True))
-    plain = exec_argv(JOB, "apptainer", userns=False)
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert exec_argv(asked, "apptainer", userns=False) == plain
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    place = plain.index("--no-privs") + 1
-    assert exec_argv(asked, "apptainer", userns=False) == [
-        *plain[:place], "--add-caps", "CAP_SYS_NICE", *plain[place:]
     ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from envmatrix.engines.base import Prepared
+from envmatrix.engines.catalog import find_engine
 from envmatrix.launchers.slurm.export import training_script
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.plan.export import export_lines
@@ -25,7 +26,9 @@ def test_programs_are_told_the_placement_too():
 
 @pytest.mark.parametrize("form", ["slurm", "pyxis"])
 def test_a_training_script_places_its_program(form):
-    assert "taskset --cpu-list 0-3 numactl --membind=1 " in training_script(PLACED, SIF, (), form)
+    assert "taskset --cpu-list 0-3 numactl --membind=1 " in training_script(
+        PLACED, find_engine("apptainer"), SIF, (), form
+    )
 
 
 def test_a_dockerfile_says_when_its_libraries_are_of_this_machine():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.engines.base import Prepared
+from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError, StoreError
 from envmatrix.pack.archive import entry_of, unpack, write_archive
 from envmatrix.pack.images import given_images, packed_images
@@ -25,7 +26,7 @@ def prepared(tmp_path):
 
 
 def packed(tmp_path, prepared, change=lambda contents: None):
-    contents = packed_images({KEY: prepared})
+    contents = packed_images({KEY[1]: find_engine(KEY[1])}, {KEY: prepared})
     change(contents)
     name = next(name for name in contents if name.endswith(".sif"))
     files = {name: entry_of(content) for name, content in contents.items()}

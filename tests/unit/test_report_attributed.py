@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from envmatrix.report import summarise
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise
 from envmatrix.report.terminal import present
 from envmatrix.store import RunFolder
 from tests.synthetic import MATRIX_TEXTS, Machine, make_environment, make_plan, make_run, make_trials

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
+from envmatrix.engines.catalog import find_engine
 from envmatrix.engines.enroot import container_name, squashfs_partition, start_argv
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.slurm.export import training_script
@@ -65,18 +66,19 @@ def test_an_exported_script_sets_exactly_the_environment(tmp_path):
     (tmp_path / "python").write_text('#!/bin/sh\nprintf "%s|%s|%s" "$A" "${B-unset}" "$1"\n')
     (tmp_path / "python").chmod(0o755)
     prepared = Prepared("i", "local", str(tmp_path), str(tmp_path / "python"), {})
-    script = training_script(environment(), prepared, (), "slurm")
+    script = training_script(environment(), find_engine("local"), prepared, (), "slurm")
     shown = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env={"B": "leaks"})
     assert shown.stdout == f"{HOSTILE}|unset|train.py"
 
 
-def test_an_exported_script_for_apptainer_and_for_pyxis_names_image_and_variables():
+def test_an_exported_script_for_apptainer_and_for_pyxis_names_image_and_variables(monkeypatch):
+    monkeypatch.setattr("envmatrix.engines.apptainer.lacks_privilege", lambda: False)
     prepared = Prepared("i", "apptainer", "/my images/i.sif", "/opt/venv/bin/python", {})
-    plain = training_script(environment(cpus="0-3"), prepared, ("/l/x.so",), "slurm")
+    plain = training_script(environment(cpus="0-3"), find_engine("apptainer"), prepared, ("/l/x.so",), "slurm")
     assert "image='/my images/i.sif'" in plain
     assert "exec taskset --cpu-list 0-3 apptainer exec --cleanenv" in plain
     assert "  LD_PRELOAD=/l/x.so \\\n" in plain
-    pyxis = training_script(environment(), prepared, (), "pyxis")
+    pyxis = training_script(environment(), find_engine("apptainer"), prepared, (), "pyxis")
     assert 'srun --container-image="$image"' in pyxis
     assert "  -u B \\\n" in pyxis
     for text in (plain, pyxis):
@@ -84,5 +86,19 @@ def test_an_exported_script_for_apptainer_and_for_pyxis_names_image_and_variable
 
 
 def test_a_venv_cannot_be_exported_for_pyxis():
-    with pytest.raises(InputError, match="a venv"):
-        training_script(environment(), Prepared("i", "local", "/venv", "/venv/bin/python", {}), (), "pyxis")
+    venv = Prepared("i", "local", "/venv", "/venv/bin/python", {})
+    with pytest.raises(InputError, match="is no image file on engine local"):
+        training_script(environment(), find_engine("local"), venv, (), "pyxis")
+
+
+def test_what_enroot_unpacked_is_what_pyxis_starts():
+    prepared = Prepared("i", "enroot", "/my images/i.sqsh", "/opt/venv/bin/python", {})
+    pyxis = training_script(environment(), find_engine("enroot"), prepared, (), "pyxis")
+    assert "image='/my images/i.sqsh'\n" in pyxis
+    assert "sif dump" not in pyxis
+
+
+def test_what_needs_a_daemon_is_no_batch_script():
+    prepared = Prepared("i", "docker", "envmatrix/i:1", "/opt/venv/bin/python", {})
+    with pytest.raises(InputError, match="engine docker needs its own service on every node"):
+        training_script(environment(), find_engine("docker"), prepared, (), "slurm")

@@ -20,7 +20,8 @@ class Client:
 
 
 def launcher(tmp_path, ask):
-    run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={})
+    design = make_design(make_plan(()))
+    run = SimpleNamespace(design=design, created="2026", skipped={}, workloads={}, launcher_options={})
     made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), Client(), said.append, ask)
     files = BlockFolder(tmp_path / "b0000")
     made._flights[0] = Flight(0, {}, files, files.next_attempt(), job="7")

@@ -33,7 +33,8 @@ def slurm(tmp_path, monkeypatch):
 @pytest.fixture
 def launcher(tmp_path):
     said = []
-    run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={})
+    design = make_design(make_plan(()))
+    run = SimpleNamespace(design=design, created="2026", skipped={}, workloads={}, launcher_options={})
     experiment = SimpleNamespace(run=run, folder=RunFolder(tmp_path))
     made = SlurmLauncher(experiment, SlurmClient(), said.append, None)
     slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)

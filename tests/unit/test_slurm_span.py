@@ -7,7 +7,8 @@ import pytest
 
 from envmatrix.engines.base import CommandLine
 from envmatrix.errors import InputError
-from envmatrix.launchers.base import check_race, check_span
+from envmatrix.launchers.base import check_race
+from envmatrix.launchers.catalog import LAUNCHERS, check_span
 from envmatrix.launchers.slurm.client import JobState, expand, read_queue
 from envmatrix.launchers.slurm.files import BlockFolder
 from envmatrix.launchers.slurm.flight import explain_loss
@@ -72,8 +73,8 @@ def test_a_race_and_a_spread_that_the_launcher_cannot_do_are_refused():
         check_race(race=True, width=2)
     check_race(race=True, width=1)
     with pytest.raises(InputError, match="'w' is spread over 3 nodes, and launcher here has one"):
-        check_span({"v": 1, "w": 3}, "here")
-    check_span({"v": 1, "w": 3}, "slurm")
+        check_span(LAUNCHERS.make("here"), {"v": 1, "w": 3})
+    check_span(LAUNCHERS.make("slurm"), {"v": 1, "w": 3})
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from envmatrix.errors import InputError
-from envmatrix.report import summarise, write_reports
 from envmatrix.report.attributed import bars_of
 from envmatrix.report.forest import forest
 from envmatrix.report.formatting import bounds, interval, ratio
 from envmatrix.report.heat import heat_map
+from envmatrix.report.summary import summarise
+from envmatrix.report.write import write_reports
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.comparison import compare_environments

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from envmatrix.engines.base import Prepared
+from envmatrix.engines.base import Engine, HasImageFiles, Prepared, RunsAsCommand
 from envmatrix.errors import InputError
-from envmatrix.launchers.slurm.script import quoted
 from envmatrix.plan.environment import Environment
-from envmatrix.plan.export import placement, variables_of
+from envmatrix.plan.export import placement, quoted, variables_of
 
 _HEAD = """\
 #!/bin/sh
@@ -27,63 +27,53 @@ _HEAD = """\
 
 
 def training_script(
-    environment: Environment, prepared: Prepared, preload: tuple[str, ...], form: str, *, userns: bool = False
+    environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str
 ) -> str:
-    """Return the script; ``form`` is 'slurm' (apptainer, or the venv itself) or 'pyxis' (srun --container-image).
+    """Return the script; ``form`` is 'slurm' (as the engine starts it) or 'pyxis' (srun --container-image).
 
-    ``userns``: Apptainer needs a user namespace, as it does for a root without all capabilities.
-    Raises InputError for 'pyxis' on an environment that is no image file.
+    Raises InputError for an engine that has no command, and for 'pyxis' on one that has no image file.
     """
     job = "train-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in environment.name)
     variables = variables_of(environment, preload)
-    if form == "pyxis":
-        body = _pyxis(environment, prepared, variables)
-    else:
-        body = _plain(environment, prepared, variables, "exec --userns" if userns else "exec")
     head = _HEAD.format(name=environment.name, levels=environment.levels_text(), job=job)
+    if form == "pyxis":
+        body = _pyxis(environment, _image_file(environment, engine, prepared), prepared.python, variables)
+    elif isinstance(engine, RunsAsCommand):
+        body = engine.script_lines(prepared, variables, placement(environment))
+    else:
+        raise InputError(
+            f"engine {engine.name} needs its own service on every node, so no batch script can start it",
+            remedy="use `--engine apptainer`, or the venv: `--engine local`",
+        )
     return head + "\n".join(["set -eu", *body]) + "\n"
 
 
-def _is_image(prepared: Prepared) -> bool:
-    return Path(prepared.reference).suffix in (".sif", ".sqsh")
+def _image_file(environment: Environment, engine: Engine, prepared: Prepared) -> Path:
+    if isinstance(engine, HasImageFiles):
+        return engine.image_file(prepared)
+    raise InputError(
+        f"environment {environment.name} is no image file on engine {engine.name}, so Pyxis cannot start it",
+        remedy="use `--engine apptainer`, whose image Enroot reads",
+    )
 
 
-def _plain(environment: Environment, prepared: Prepared, variables: dict[str, str | None], verb: str) -> list[str]:
-    if not _is_image(prepared):
-        lines = ["# The environment is a venv; it must lie on a file system that the node sees."]
-        lines += [f"unset {name}" for name, value in variables.items() if value is None]
-        lines += [f"export {n}={quoted(v)}" for n, v in variables.items() if v is not None and n != "LD_PRELOAD"]
-        loaded = variables.get("LD_PRELOAD")
-        start = f"env LD_PRELOAD={quoted(loaded)} " if loaded else ""
-        return [*lines, f"exec {placement(environment)}{start}{quoted(prepared.python)} train.py  # <your program>"]
-    lines = [
-        "# The image; copy it to a file system that the nodes see, and change this line.",
-        f"image={quoted(prepared.reference)}",
-        "# --cleanenv: only what is set here gets in. --nv: gives the container this node's GPUs.",
-        f'exec {placement(environment)}apptainer {verb} --cleanenv --bind "$PWD" --pwd "$PWD" \\',
-        "  $(command -v nvidia-smi >/dev/null && echo --nv) \\",
-        '  "$image" /usr/bin/env \\',
-    ]
-    lines += [f"  -u {name} \\" for name, value in variables.items() if value is None]
-    lines += [f"  {quoted(f'{name}={value}')} \\" for name, value in variables.items() if value is not None]
-    return [*lines, f"  {quoted(prepared.python)} train.py  # <your program>"]
-
-
-def _pyxis(environment: Environment, prepared: Prepared, variables: dict[str, str | None]) -> list[str]:
-    if not _is_image(prepared):
-        raise InputError(
-            f"environment {environment.name} is a venv on engine {prepared.engine}, which Pyxis cannot start",
-            remedy="use `--engine apptainer`, whose image Enroot reads",
-        )
-    lines = [
+def _pyxis(environment: Environment, file: Path, python: str, variables: Mapping[str, str | None]) -> list[str]:
+    take_out = [
         "# For clusters with Pyxis and Enroot. Enroot reads a squashfs file: take it out of the SIF once, where",
         "# Apptainer is. `sif list` shows the number of its FS (squashfs) partition, which `sif dump` takes.",
-        f"#   apptainer sif list {quoted(prepared.reference)}",
-        f"#   apptainer sif dump 4 {quoted(prepared.reference)} >image.sqsh",
+        f"#   apptainer sif list {quoted(str(file))}",
+        f"#   apptainer sif dump 4 {quoted(str(file))} >image.sqsh",
         "image=$PWD/image.sqsh",
+    ]
+    is_squashfs = [
+        "# For clusters with Pyxis and Enroot. Copy the image to where the nodes see it, and change this line.",
+        f"image={quoted(str(file))}",
+    ]
+    return [
+        *(is_squashfs if file.suffix == ".sqsh" else take_out),
         'exec srun --container-image="$image" --container-mounts="$PWD:$PWD" --container-workdir="$PWD" \\',
         f"  --no-container-mount-home --container-readonly {placement(environment)}/usr/bin/env \\",
+        *(f"  -u {name} \\" for name, value in variables.items() if value is None),
+        *(f"  {quoted(f'{name}={value}')} \\" for name, value in variables.items() if value is not None),
+        f"  {quoted(python)} train.py  # <your program>",
     ]
-    lines += [f"  -u {name} \\" for name, value in variables.items() if value is None]
-    lines += [f"  {quoted(f'{name}={value}')} \\" for name, value in variables.items() if value is not None]
-    return [*lines, f"  {quoted(prepared.python)} train.py  # <your program>"]

@@ -8,15 +8,33 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
+from pydantic import ValidationError
+
 from envmatrix.benchmark import nodes_of
-from envmatrix.engines.base import Job
-from envmatrix.errors import EnvmatrixError
+from envmatrix.engines.base import Job, RunsAsCommand
+from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
 from envmatrix.launchers.slurm.script import BlockJob, Step
+from envmatrix.matrix import Slurm
 from envmatrix.plan import Slot
 from envmatrix.store import Outcome, Trial, trial_of
+from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.trial import judged, make_job, program_folder
+
+
+def slurm_options(experiment: Experiment) -> Slurm:
+    """Return what the run asks of Slurm: the design's ``slurm:`` part, and over it what the command line asked."""
+    return overlay(experiment.run.design.slurm, experiment.run.launcher_options)
+
+
+def overlay(part: Slurm, asked: Asked) -> Slurm:
+    """Return the part with what was asked laid over it; an InputError names what cannot be."""
+    try:
+        return Slurm.model_validate({**part.model_dump(), **asked})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise InputError(f"--{problem['loc'][0]}: {problem['msg'].removeprefix('Value error, ')}") from error
 
 
 def job_prefix(experiment: Experiment) -> str:
@@ -39,6 +57,8 @@ def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: i
     """Make one trial's step; EnvmatrixError says why its engine cannot run it as a command."""
     engine = experiment.engines[slot.arm.engine]
     job = make_job(experiment, slot, files.work(slot.trial, attempt))
+    if not isinstance(engine, RunsAsCommand):
+        raise EngineError(f"engine {engine.name} runs no job as a command", remedy="use another engine with Slurm")
     command = engine.command_line(job)
     needs = (*command.needs, *job.mounts.read.values())
     nodes = nodes_of(experiment.run.workloads[slot.arm.workload].options)
@@ -80,7 +100,7 @@ def make_block_job(
         folder=block_folder(experiment, block).path,
         attempt=attempt,
         steps=tuple(steps),
-        options=experiment.run.design.slurm,
+        options=slurm_options(experiment),
         variables=script_variables(),
         node=node,
         avoid=tuple(sorted(set(avoid) - set(node.split(",")))),

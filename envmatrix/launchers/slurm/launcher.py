@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 
 from envmatrix.errors import EngineError
-from envmatrix.launchers.base import Work
+from envmatrix.launchers.base import Ask, Work
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
 from envmatrix.launchers.slurm.flight import EXCUSED, Flight, Loss, clock_offset, clock_words, explain_loss
@@ -26,7 +26,6 @@ _SETTLE = 3
 _FRUITLESS = 3
 #: A trial whose job died so often while it ran counts as failed, so that the block goes on.
 _LOSSES = 2
-Ask = Callable[[str], bool]
 Trials = Generator[Trial, None, None]
 
 
@@ -41,7 +40,7 @@ class SlurmLauncher:
         self._client = client
         self._say = say
         self._ask = ask
-        self._options = experiment.run.design.slurm
+        self._options = jobs.slurm_options(experiment)
         self._prefix = jobs.job_prefix(experiment)
         self._span = jobs.widest(experiment)
         self._placing = Placing(client, self._options, say, self._span)

@@ -1,62 +1,29 @@
-"""What the command line asks of Slurm, laid over the design's ``slurm:`` part."""
+"""What is asked of the cluster before anything is submitted: its nodes, and the scripts of a dry run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
-from pydantic import ValidationError
-
+from envmatrix.engines.base import Engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.host import Host
+from envmatrix.launchers.base import check_commands
 from envmatrix.launchers.slurm.client import SlurmClient, nodes_host
 from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.jobs import block_folder, make_block_job, make_steps, widest
+from envmatrix.launchers.slurm.jobs import block_folder, make_block_job, make_steps, slurm_options, widest
 from envmatrix.launchers.slurm.placing import nodes_of_block
 from envmatrix.launchers.slurm.script import block_script
 from envmatrix.matrix import Slurm
 from envmatrix.say import Say
 from envmatrix.trials.experiment import Experiment
 
-#: Engines whose trials are commands that a node can run.
-_COMMANDS = ("local", "apptainer", "enroot")
 
-
-@dataclass(frozen=True)
-class SlurmOverrides:
-    """What is asked of Slurm beside the design's ``slurm:`` part, as text or as values; None: as the design says."""
-
-    nodes: int | str | None = None
-    partition: str | None = None
-    account: str | None = None
-    constraint: str | None = None
-    nodelist: Sequence[str] | None = None
-    time: float | str | None = None
-    gpus: str | None = None
-    modules: Sequence[str] | None = None
-
-
-def overlay(part: Slurm, asked: SlurmOverrides) -> Slurm:
-    """Return the part with what was asked laid over it; an InputError names what cannot be."""
-    given = {key: value for key, value in asdict(asked).items() if value is not None}
-    try:
-        return Slurm.model_validate({**part.model_dump(), **given})
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise InputError(f"--{problem['loc'][0]}: {problem['msg'].removeprefix('Value error, ')}") from error
-
-
-def look_at_nodes(part: Slurm, engines: tuple[str, ...], span: int, say: Say) -> Host:
+def look_at_nodes(part: Slurm, engines: Sequence[Engine], span: int, say: Say) -> Host:
     """Return what the nodes look like to a trial, after checking that this cluster can run the design.
 
     ``span`` is how many nodes a block takes.
     """
-    foreign = next((name for name in engines if name not in _COMMANDS), None)
-    if foreign:
-        raise EngineError(
-            f"engine {foreign} needs its own service on every node, so launcher slurm cannot use it",
-            remedy=f"use one of: {', '.join(_COMMANDS)}",
-        )
+    check_commands("slurm", engines)
     nodes = SlurmClient().nodes(part)
     host = nodes_host(nodes)
     usable = {node.name for node in nodes if node.usable}
@@ -73,7 +40,7 @@ def look_at_nodes(part: Slurm, engines: tuple[str, ...], span: int, say: Say) ->
 
 def scripts(experiment: Experiment, how_many: int) -> list[str]:
     """Return the scripts of the first blocks exactly as they would be submitted first."""
-    nodes, span = experiment.run.design.slurm.nodelist, widest(experiment)
+    nodes, span = slurm_options(experiment).nodelist, widest(experiment)
     texts = []
     for slots in [experiment.plan.block(index) for index in range(min(how_many, experiment.plan.max_blocks))]:
         block = slots[0].block

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.engines.base import CommandLine
-from envmatrix.errors import InputError
 from envmatrix.launchers.slurm import span
 from envmatrix.matrix import Slurm
+from envmatrix.plan.export import quoted
 
 #: Seconds a job may take beyond the sum of its trials' limits: start, images read for the first time, the end.
 _SLACK_S = 120.0
@@ -128,16 +128,6 @@ def slurm_time(seconds: float) -> str:
     """Write a duration as Slurm reads it, rounded up to whole minutes: 5400 -> 1:30:00."""
     minutes = max(1, -(-int(seconds) // 60))
     return f"{minutes // 60}:{minutes % 60:02d}:00"
-
-
-def quoted(text: str) -> str:
-    """Quote a text for a POSIX shell; a newline or another control character is refused."""
-    if re.search(r"[\x00-\x1f\x7f]", text):
-        raise InputError(
-            f"{text!r} holds a newline or another control character, which no batch script can hold safely",
-            remedy="rename the folder, or change the value",
-        )
-    return shlex.quote(text)
 
 
 def _plain(text: str) -> str:

@@ -1,0 +1,74 @@
+"""Every form of a run's report, and every figure, by name. A new report is one line here, or an entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Protocol
+
+from envmatrix.errors import InputError, suggestion
+from envmatrix.extensions import Catalog, ExtensionError, load
+
+if TYPE_CHECKING:
+    from envmatrix.report.summary import Group, Summary
+    from envmatrix.say import Say
+
+#: What else lies in a run's folder.
+_TAKEN = ("run.json", "trials.jsonl", "history.jsonl", "reproduction.json", "images.json")
+
+
+class Report(Protocol):
+    """One form in which a run is told. A class that inherits from this one has the answers that stand here."""
+
+    @property
+    def name(self) -> str:
+        """The word that ``report --as`` uses."""
+
+    @property
+    def file(self) -> str | None:
+        """The file's name in the folder of every run; None: written only when it is asked for."""
+        return None
+
+    def render(self, summary: Summary, environment: str) -> str:
+        """Return the report's text; ``environment`` is whose trials are meant, in a form that has room for one."""
+
+
+REPORTS: Catalog[Report] = Catalog(
+    kind="report",
+    group="envmatrix.reports",
+    protocol="envmatrix.report.catalog:Report",
+    built_in={
+        "json": "envmatrix.report.exports:Json",
+        "markdown": "envmatrix.report.exports:Markdown",
+        "html": "envmatrix.report.exports:Html",
+        "csv": "envmatrix.report.exports:EffectsCsv",
+        "trials-csv": "envmatrix.report.exports:TrialsCsv",
+        "pyperf": "envmatrix.report.exports:Pyperf",
+    },
+)
+
+#: Figure -> what draws it from a Summary and one of its groups, as SVG.
+FIGURES: Mapping[str, str] = {
+    "forest": "envmatrix.report.forest:forest_figure",
+    "time": "envmatrix.report.timeline:timeline",
+}
+
+
+def draw(kind: str, summary: Summary, group: Group) -> str:
+    """Return a figure as SVG elements, '' where there is nothing to draw; an unknown kind is an InputError."""
+    if kind not in FIGURES:
+        raise InputError(f"no figure {kind!r}", remedy=suggestion(kind, FIGURES))
+    return str(load(FIGURES[kind])(summary, group))
+
+
+def report_files(say: Say) -> dict[str, Report]:
+    """Return the reports that every run's folder gets, by the file's name; what cannot be used is said."""
+    found: dict[str, Report] = {}
+    for entry, report in REPORTS.make_all():
+        if isinstance(report, ExtensionError):
+            say(str(report))
+        elif report.file is not None and PurePath(report.file).name == report.file not in (*found, *_TAKEN):
+            found[report.file] = report
+        elif report.file is not None:
+            say(f"report {entry.name} of {entry.origin} is not written: {report.file!r} is no free file name")
+    return found
