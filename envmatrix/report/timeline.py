@@ -29,7 +29,7 @@ def colour_of(summary: Summary) -> dict[str, int]:
 
 def _times(summary: Summary) -> tuple[Floats, str]:
     """Return the time of every trial: minutes since the first, or its number when starts are not known."""
-    started = summary.samples.trials["started"]
+    started = summary.samples.trials.started
     if started.size and np.isfinite(started).all() and np.ptp(started) > 0:
         return np.asarray((started - started.min()) / 60.0), "minutes since the first trial"
     return np.arange(started.size, dtype=np.float64), "trial"
@@ -72,13 +72,13 @@ def timeline(summary: Summary, group: Group, name: str = "time") -> str:
     trials = summary.samples.trials
     names = {row.arm.name for row in group.all_rows}
     mine = [index for index, arm in enumerate(summary.plan.arms) if arm.name in names]
-    chosen = np.flatnonzero(np.isin(trials["arm"], mine))
+    chosen = np.flatnonzero(np.isin(trials.arm, mine))
     chosen = chosen[:: max(1, -(-chosen.size // _MOST_POINTS))]
     if not chosen.size:
         return ""
     times, label = _times(summary)
-    times, values = times[chosen], trials[group.metric.name][chosen]
-    who, outcome = trials["arm"][chosen], trials["outcome"][chosen]
+    times, values = times[chosen], trials.primary[group.metric.name][chosen]
+    who, outcome = trials.arm[chosen], trials.outcome[chosen]
     across, up = _scales(times, values)
     body, colours = _axes(across, up, group.metric, label), colour_of(summary)
     for index in mine:
@@ -86,7 +86,7 @@ def timeline(summary: Summary, group: Group, name: str = "time") -> str:
         at = np.flatnonzero((who == index) & np.isfinite(values))
         xs, ys = (np.array([scale(v) for v in data[at]]) for scale, data in ((across, times), (up, values)))
         shown = [
-            f"{one_line(environment, 40)}, block {trials['block'][chosen[i]]}: {group.metric.show(values[i])}"
+            f"{one_line(environment, 40)}, block {trials.block[chosen[i]]}: {group.metric.show(values[i])}"
             for i in at[:_MOST_MARKS]
         ]
         kind = colours[environment]

@@ -252,7 +252,8 @@ def resampled(gains: Floats, weights: Floats, needed: int = _LEAST_BLOCKS) -> Es
     """Return the ratio that ``weights`` make of the mean ``gains`` (rows, blocks), its interval by resampling blocks.
 
     The percentiles are expanded to what Student's t would ask for, as plain ones are too narrow for few
-    blocks (Hesterberg 2015). A row with fewer than ``needed`` blocks gives no interval.
+    blocks (Hesterberg 2015); scipy's ``bootstrap`` has no such percentiles, and takes no rows with gaps. A row with
+    fewer than ``needed`` blocks gives no interval.
     """
     gains, weights = gains[weights != 0], weights[weights != 0]
     ratio = ratio_of(float(weights @ paired(gains).mean))

@@ -71,7 +71,7 @@ class Comparison:
         """SLOWER when any interval says so; what the data cannot say never fails a build."""
         return ExitCode.SLOWER if any(item.status == "slower" for item in self.items) else ExitCode.FINE
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the document for programs."""
         items = [asdict(item) for item in self.items]
         return {"schema": 1, "exit_code": int(self.exit_code), "comparisons": items, "cautions": list(self.cautions)}

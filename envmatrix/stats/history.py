@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,7 @@ class History:
     series: tuple[Series, ...]
     unreadable: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the document for programs."""
         return {"schema": 1, **asdict(self)}
 
@@ -74,20 +73,28 @@ Key = tuple[str, str, str, str, str]
 _ARM = ("workload", "engine", "environment", "metric")
 
 
-def _finite(value: Any) -> float | None:
+def _finite(value: object) -> float | None:
     found = number(value)
     return found if math.isfinite(found) else None
 
 
-def _points(body: Mapping[str, Any], run: str) -> Iterator[tuple[Key, Point]]:
-    created, host = str(body.get("created") or ""), str(body.get("host") or "")
-    for arm in body.get("arms", []):
+@dataclass(frozen=True)
+class _Read:
+    """The parts of a summary.json that a history is made of."""
+
+    created: str
+    host: str
+    arms: tuple[Mapping[str, object], ...]
+
+
+def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
+    for arm in body.arms:
         median = _finite(arm.get("median"))
         if median is None or median <= 0:
             continue
         workload, engine, environment, metric = (str(arm.get(name)) for name in _ARM)
         values = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
-        yield (host, workload, engine, environment, metric), Point(run, created, median, *values)
+        yield (body.host, workload, engine, environment, metric), Point(run, body.created, median, *values)
 
 
 def _head(document: bytes) -> bytes:
@@ -100,9 +107,9 @@ def _head(document: bytes) -> bytes:
     return head.rstrip().rstrip(b",") + b"}" if marker else document
 
 
-def _read(file: Path) -> Mapping[str, Any] | None:
+def _read(file: Path) -> _Read | None:
     try:
-        body = json.loads(_head(file.read_bytes()))
+        body: object = json.loads(_head(file.read_bytes()))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(body, dict) or not isinstance(body.get("schema"), int) or body["schema"] > _SCHEMA:
@@ -111,7 +118,8 @@ def _read(file: Path) -> Mapping[str, Any] | None:
     if not isinstance(arms, list) or not all(isinstance(arm, dict) for arm in arms):
         return None
     keys = [tuple(str(arm.get(name)) for name in _ARM) for arm in arms]
-    return body if len(set(keys)) == len(keys) else None
+    read = _Read(str(body.get("created") or ""), str(body.get("host") or ""), tuple(arms))
+    return read if len(set(keys)) == len(keys) else None
 
 
 def _series(key: Key, points: list[Point]) -> Series:

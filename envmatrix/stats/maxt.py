@@ -20,8 +20,8 @@ def null_maxima(blocks: int, comparisons: int, copies: int = 1, draws: int = DRA
     over ``copies`` of the reference: the shared e_0 is what correlates them. Only its projections are
     drawn, which is exact: with z the means (times sqrt(n)) and r = |e_0 less its mean|, the sum of squares
     of d_j is (a - r)^2 + chi2(n - 2), a standard normal. So the cost does not grow with the number of
-    blocks. (Dunnett 1955 pools the variances; here each t has its own, because environments differ in
-    noise.)
+    blocks. (Dunnett 1955, and so scipy's ``dunnett``, pools the variances of groups that nothing pairs; here
+    each t has its own, because environments differ in noise.)
     """
     if blocks < 2 or comparisons < 1:
         msg = f"needs 2 blocks and 1 comparison, not {blocks} and {comparisons}"

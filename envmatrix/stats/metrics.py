@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 #: From here on digits are not written out.
 _LONG = 1e12
@@ -57,9 +57,8 @@ class Metric:
         """+1 when higher is better, -1 when lower is: log ratios times this are positive when better."""
         return 1.0 if self.better == "higher" else -1.0
 
-    def read(self, record: Mapping[str, Any] | None) -> float:
-        """Return this metric of a record, NaN when it is not there or no number."""
-        metrics = (record or {}).get("metrics")
+    def read(self, metrics: object) -> float:
+        """Return this one of a record's metrics, NaN when it is not there or no number."""
         return number(metrics.get(self.name)) if isinstance(metrics, dict) else math.nan
 
 
@@ -96,7 +95,7 @@ VALUE = METRICS["value"]
 MEMORY = METRICS["peak_rss_bytes"]
 
 
-def number(value: Any) -> float:
+def number(value: object) -> float:
     """Return a finite float, or NaN for anything else that a record may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan

@@ -139,7 +139,7 @@ def _interactions(
 
 
 def holm(given: Mapping[str, float]) -> dict[str, float]:
-    """Adjust p values for being many (Holm 1979)."""
+    """Adjust p values for being many (Holm 1979); scipy adjusts for false discoveries only."""
     adjusted, largest = {}, 0.0
     for rank, (name, p) in enumerate(sorted(given.items(), key=lambda item: item[1])):
         largest = max(largest, min(1.0, p * (len(given) - rank)))

@@ -18,11 +18,12 @@ def quiet(runs: int, trials: int, size: float, chance: np.random.Generator) -> F
 
 def autoregressive(runs: int, trials: int, size: float, memory: float, chance: np.random.Generator) -> Floats:
     """Draw a stationary first-order autoregression with standard deviation ``size``."""
+    from scipy.signal import lfilter  # takes longer to import than all the rest of a self-test
+
     steps = chance.normal(0.0, size * np.sqrt(1.0 - memory**2), (runs, trials))
     values = np.empty((runs, trials))
-    values[:, 0] = chance.normal(0.0, size, runs)
-    for trial in range(1, trials):
-        values[:, trial] = memory * values[:, trial - 1] + steps[:, trial]
+    values[:, :1] = first = chance.normal(0.0, size, (runs, 1))
+    values[:, 1:], _ = lfilter([1.0], [1.0, -memory], steps[:, 1:], zi=memory * first)
     return values
 
 

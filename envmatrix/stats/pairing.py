@@ -96,6 +96,7 @@ def log_ratios(arms: Floats, copies: Floats, metric: Metric) -> Floats:
 
 def paired(differences: Floats) -> Paired:
     """Summarise (m, blocks) differences over the blocks that are there."""
+    # Not numpy's nanmean and nanstd: those warn of arms without a pair, which are no mistake.
     there = np.isfinite(differences)
     count = there.sum(axis=1)
     values = np.where(there, differences, 0.0)

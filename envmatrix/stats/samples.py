@@ -8,16 +8,16 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
-from envmatrix.stats.metrics import METRICS, number
+from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, number
 from envmatrix.store import RunFolder, Trial, trial_from_line
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 OUTCOMES = ("ok", "failed", "invalid", "timed_out", "skipped")
 #: What a trial's result must share with its reference's for their speeds to be comparable.
 WORK = ("loss", "accuracy", "samples", "steps", "parameters")
@@ -51,19 +51,32 @@ class ArmFacts:
 
 
 @dataclass(frozen=True)
+class TrialOrder:
+    """All trials in the order they ran, one array a property.
+
+    ``outcome`` is an index into OUTCOMES, ``primary`` the values of the metrics that verdicts may rest on.
+    """
+
+    arm: Integers
+    block: Integers
+    outcome: Integers
+    started: Floats
+    primary: Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
 class Samples:
     """Trials as numbers.
 
     ``table`` has one (arms x blocks) array per column, NaN where there is no such number. ``blocks`` holds
-    the block numbers of the columns of each array. ``trials`` are all trials in the order they ran: arrays
-    of the arm's index, block, outcome (index into OUTCOMES) and start time.
+    the block numbers of the columns of each array. ``trials`` are all trials in the order they ran.
     """
 
     arms: tuple[str, ...]
     blocks: NDArray[np.int64]
     table: Mapping[str, Floats]
     facts: Mapping[str, ArmFacts]
-    trials: Mapping[str, NDArray[Any]]
+    trials: TrialOrder
     nodes: tuple[str, ...]
     strangers: int
     attempted: NDArray[np.bool_]
@@ -87,17 +100,18 @@ def first_blocks(samples: Samples, count: int) -> Samples:
     return replace(samples, blocks=samples.blocks[:count], table=table, attempted=attempted)
 
 
-def _lookup(record: Any, path: str) -> Any:
+def _lookup(record: object, path: str) -> object:
+    """Return what stands at a path; a damaged or foreign record has nothing there, and that is no error."""
     for part in path.split("."):
         record = record.get(part) if isinstance(record, dict) else None
     return record
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _loss(value: Any) -> float:
+def _loss(value: object) -> float:
     """Return a loss or accuracy; one that is not finite becomes infinite: it must not pass for missing."""
     if isinstance(value, float) and not math.isfinite(value):
         return math.inf
@@ -156,11 +170,8 @@ class SampleBuilder:
         table[:, who[ok], at[ok]] = rows[ok].T
         attempted = np.zeros((len(self._arms), len(blocks)), dtype=np.bool_)
         attempted[who, at] = True
-        primary = [_COLUMNS.index(name) for name in ("samples_per_s", "value")]
-        trials = {
-            "arm": who, "block": blocks[at], "outcome": outcome, "started": rows[:, -1],
-            "samples_per_s": rows[:, primary[0]], "value": rows[:, primary[1]],
-        }  # fmt: skip
+        primary = {metric.name: rows[:, _COLUMNS.index(metric.name)] for metric in (THROUGHPUT, VALUE)}
+        trials = TrialOrder(who, blocks[at], outcome, rows[:, -1], primary)
         columns = {name: table[index] for index, name in enumerate(_COLUMNS)}
         return Samples(
             self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), self._strangers, attempted,
@@ -173,7 +184,7 @@ class SampleBuilder:
             self._block_nodes[trial.block] = (*known, trial.node)
 
 
-def _is_block(value: Any) -> bool:
+def _is_block(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
 
 
@@ -182,15 +193,16 @@ def _row(trial: Trial) -> list[float]:
     result = _lookup(record, "result")
     system = _lookup(record, "evidence.system")
     result, system = (part if isinstance(part, dict) else {} for part in (result, system))
+    metrics = _lookup(record, "metrics")
     return [
-        *(number(trial.wall_s) if name == "trial_s" else metric.read(record) for name, metric in METRICS.items()),
+        *(number(trial.wall_s) if name == "trial_s" else metric.read(metrics) for name, metric in METRICS.items()),
         *(_loss(result.get(name)) for name in WORK),
         *(number(system.get(name)) for name in _CONDITIONS),
         number(trial.started),
     ]
 
 
-def _note_facts(facts: ArmFacts, record: Mapping[str, Any] | None) -> None:
+def _note_facts(facts: ArmFacts, record: object) -> None:
     data = _lookup(record, "data")
     if isinstance(data, dict):
         _count(facts.data, _text(data.get("name")))
@@ -204,7 +216,7 @@ def _note_facts(facts: ArmFacts, record: Mapping[str, Any] | None) -> None:
             _count(facts.evidence.setdefault(path, Counter()), _text(value))
 
 
-def _note_operators(facts: ArmFacts, profile: Any) -> None:
+def _note_operators(facts: ArmFacts, profile: object) -> None:
     if not isinstance(profile, dict) or not isinstance(profile.get("operators"), list):
         return
     steps = number(profile.get("steps"))

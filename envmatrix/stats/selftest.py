@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import CONFIDENCE, LEVEL
 from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.noise import autoregressive
 from envmatrix.stats.pairing import log_ratios, paired
 from envmatrix.stats.samples import Samples
 
@@ -57,11 +58,7 @@ def drifting_pairs(comparisons: int, blocks: int, noise: float, chance: np.rando
     Trials come one after the other in random order within blocks; on top of their own noise (``noise``, in
     log units) lies a first-order autoregressive drift of the same size (coefficient 0.95).
     """
-    drift = np.zeros((comparisons, 2 * blocks))
-    steps = chance.normal(0.0, noise * np.sqrt(1 - 0.95**2), drift.shape)
-    drift[:, 0] = chance.normal(0.0, noise, comparisons)
-    for trial in range(1, 2 * blocks):
-        drift[:, trial] = 0.95 * drift[:, trial - 1] + steps[:, trial]
+    drift = autoregressive(comparisons, 2 * blocks, noise, 0.95, chance)
     trials = (drift + chance.normal(0.0, noise, drift.shape)).reshape(comparisons, blocks, 2)
     order = chance.choice([-1.0, 1.0], (comparisons, blocks))
     return np.asarray(order * (trials[:, :, 0] - trials[:, :, 1]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.samples import read_samples
@@ -23,7 +22,7 @@ class SelfTest:
         """Whether neither rate is shown to be above the promised one."""
         return self.simulated.as_promised and (self.relabelled is None or self.relabelled.as_promised)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the document for programs."""
         return {"schema": 1, "passed": self.passed, **asdict(self)}
 

@@ -58,7 +58,7 @@ def test_a_half_written_last_line_is_passed_over_and_a_damaged_one_is_named(tmp_
     folder = write_run(tmp_path / "run", PLAN, Machine({}), 2)
     with folder.trials_file.open("a") as file:
         file.write('{"schema": 1, "tri')
-    assert read_samples(folder, PLAN).trials["arm"].size == 6
+    assert read_samples(folder, PLAN).trials.arm.size == 6
     with folder.trials_file.open("a") as file:
         file.write("\n")
     with pytest.raises(StoreError, match=r"trials\.jsonl:7"):
@@ -82,7 +82,7 @@ def test_trials_that_belong_to_no_arm_or_block_are_counted_as_strangers(block):
         Trial("t", 0, 0, "x", "cnn", "local", "ok"),
     ]
     samples = fold(PLAN, strangers)
-    assert (samples.strangers, samples.trials["arm"].size) == (2, 0)
+    assert (samples.strangers, samples.trials.arm.size) == (2, 0)
 
 
 def test_of_two_trials_of_one_arm_and_block_the_first_counts():
