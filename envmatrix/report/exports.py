@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-from typing import Any
 
 import numpy as np
 
@@ -20,12 +19,10 @@ from envmatrix.report.summary import Summary
 from envmatrix.report.svg import standalone
 from envmatrix.stats.metrics import METRICS
 
-#: The version of pyperf whose files these are; it refuses files without one.
-PYPERF_VERSION = "2.6.0"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> str:
     """Return a cell; text that a spreadsheet would run as a formula is quoted."""
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else ""
@@ -69,7 +66,7 @@ def _seconds(summary: Summary, arm: str) -> list[tuple[float, float]]:
     return [(value, when) for value, when in pairs]
 
 
-def _pyperf_run(value: float, created: str) -> dict[str, Any]:
+def _pyperf_run(value: float, created: str) -> dict[str, object]:
     return {"metadata": {"date": created}, "values": [value]}
 
 

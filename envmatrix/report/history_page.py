@@ -11,6 +11,7 @@ import numpy as np
 
 from envmatrix.printable import one_line
 from envmatrix.report.formatting import count, ratio
+from envmatrix.report.history_columns import series_columns
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
 from envmatrix.stats.history import History, Series
@@ -34,7 +35,6 @@ class View:
     series: tuple[Series, ...]
     figure: str
     legend: tuple[tuple[int, str], ...]
-    show: Callable[[float], str]
 
 
 def views(history: History) -> list[View]:
@@ -49,7 +49,7 @@ def views(history: History) -> list[View]:
         title = f"{workload} on {engine}{f', {host}' if host else ''}"
         legend = tuple((kind, item.environment) for kind, item in enumerate(series))
         figure = Markup(_figure(series, title, known.label, known.show, f"h{number}"))  # noqa: S704
-        found.append(View(title, known.label, series, figure, legend, known.show))
+        found.append(View(title, known.label, series, figure, legend))
     return found
 
 
@@ -109,7 +109,7 @@ def to_html(history: History) -> str:
     changes = sum(len(series.changes) for series in history.series)
     hosts = len({series.host for series in history.series})
     return page_environment().get_template("history.html.j2").render(
-        history=history, views=shown, method=_METHOD,
+        history=history, views=shown, columns=series_columns("html"), method=_METHOD,
         headline=f"{count(history.runs, 'run')} on {count(hosts, 'host')}: {count(changes, 'change')} of level.",
         **page_values(max((len(view.series) for view in shown), default=0)),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envmatrix.plan.environment import Environment
 from envmatrix.printable import clean, one_line
@@ -56,7 +56,7 @@ class Figures:
     time: str
 
 
-def page_values(kinds: int) -> dict[str, Any]:
+def page_values(kinds: int) -> dict[str, object]:
     """Return what every page's frame needs; ``kinds`` is the number of colours and marks in its legends."""
     from markupsafe import Markup
 
@@ -80,7 +80,7 @@ def page_environment() -> Templates:
     return environment
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

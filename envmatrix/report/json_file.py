@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
 
 from envmatrix.printable import clean
 from envmatrix.report.caution import Caution
@@ -19,7 +18,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _row_to_json(row: Row, group: Group) -> dict[str, Any]:
+def _row_to_json(row: Row, group: Group) -> dict[str, object]:
     effect = row.effect
     return {
         "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
@@ -30,7 +29,7 @@ def _row_to_json(row: Row, group: Group) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _best_to_json(group: Group) -> dict[str, Any]:
+def _best_to_json(group: Group) -> dict[str, object]:
     best = group.best
     name = best.arm.environment if best else None
     return {
@@ -41,11 +40,11 @@ def _best_to_json(group: Group) -> dict[str, Any]:
     }
 
 
-def _caution_to_json(item: Caution) -> dict[str, Any]:
+def _caution_to_json(item: Caution) -> dict[str, object]:
     return {"kind": item.kind.value, "subject": clean(item.subject), "text": clean(item.text), "remedy": item.remedy}
 
 
-def _nodes_to_json(item: NodeReport) -> dict[str, Any]:
+def _nodes_to_json(item: NodeReport) -> dict[str, object]:
     return {
         "workload": item.workload, "engine": item.engine, "spread": item.spread, "p": _finite(item.p),
         "nodes": [asdict(row) for row in item.rows], "interactions": dict(item.interactions),
@@ -53,7 +52,7 @@ def _nodes_to_json(item: NodeReport) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def summary_to_json(summary: Summary) -> dict[str, Any]:
+def summary_to_json(summary: Summary) -> dict[str, object]:
     """Return the document of summary.json. Numbers that are not known are null.
 
     The long lists come last: a history of very many runs reads only what stands before them.

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from envmatrix.report import history_columns
+from envmatrix.report.history_columns import SeriesColumn, sparkline
 from envmatrix.report.history_page import to_html
-from envmatrix.report.history_table import print_history, sparkline
+from envmatrix.report.history_table import print_history
 from envmatrix.report.write import write_reports
 from envmatrix.stats.change_points import SHORTEST, best_split, change_points
 from envmatrix.stats.history import History, Point, Series, read_history
@@ -85,6 +87,19 @@ def test_a_page_of_a_long_history_stays_small_and_hostile_names_stay_text():
     page = to_html(History(10_000, (Series("host", evil, "local", evil, "samples_per_s", points, ()),), (evil,)))
     assert evil not in page
     assert len(page) < 100_000
+
+
+def test_a_column_added_in_one_place_stands_in_the_terminal_and_on_the_page(monkeypatch):
+    points = tuple(Point(f"run-{day}", f"2026-{day}", 100.0, 1.25, 1.2, 1.3) for day in range(3))
+    history = History(3, (Series("host", "cnn", "local", "fast", "samples_per_s", points, ()),), ())
+    first = SeriesColumn("first run", lambda series: series.points[0].run)
+    monkeypatch.setattr(history_columns, "SERIES_COLUMNS", (*history_columns.SERIES_COLUMNS, first))
+    out = io.StringIO()
+    print_history(history, Console(file=out, width=200))
+    for text in (out.getvalue(), to_html(history)):
+        assert "first run" in text
+        assert "run-0" in text
+        assert "1.25" in text
 
 
 def test_a_page_without_runs_says_so():

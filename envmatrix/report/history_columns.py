@@ -1,0 +1,75 @@
+"""The columns of ``envmatrix history``, in the terminal and on its page. A further one is one more entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from envmatrix.printable import one_line
+from envmatrix.report.formatting import NONE, bounds, ratio
+from envmatrix.stats.history import Series
+from envmatrix.stats.metrics import METRICS, VALUE
+
+Medium = Literal["terminal", "html"]
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 24
+#: A terminal shows the newest ones, a page all.
+_MOST_CHANGES = 3
+
+
+@dataclass(frozen=True)
+class SeriesColumn:
+    """One column; a page has a table, and so a heading, for every host, workload and engine."""
+
+    title: str
+    cell: Callable[[Series], str]
+    kind: Literal["figure", "word", "text"] = "word"
+    media: tuple[Medium, ...] = ("terminal", "html")
+
+
+def sparkline(values: list[float], width: int = _WIDTH) -> str:
+    """Return a series as bars, the newest at the right; long ones are averaged to ``width`` bars."""
+    parts = np.array_split(np.array(values), min(width, len(values))) if values else []
+    means = np.array([part.mean() for part in parts])
+    if not means.size:
+        return ""
+    span = float(np.ptp(means))
+    heights = (means - means.min()) / span * (len(_BARS) - 1) if span > 0 else np.full(means.size, 3)
+    return "".join(_BARS[round(float(height))] for height in heights)
+
+
+def _latest(series: Series) -> str:
+    return METRICS.get(series.metric, VALUE).show(series.points[-1].median)
+
+
+def _interval(series: Series) -> str:
+    last = series.points[-1]
+    return bounds(last.low, last.high)
+
+
+def _changes(series: Series, most: int | None = None) -> str:
+    changes = series.changes[-most:] if most else series.changes
+    return ", ".join(f"x{change.factor:.2f} since {one_line(change.run, 40)}" for change in changes) or "no change"
+
+
+SERIES_COLUMNS: tuple[SeriesColumn, ...] = (
+    SeriesColumn("host", lambda series: series.host or NONE, media=("terminal",)),
+    SeriesColumn("workload@engine", lambda series: f"{series.workload}@{series.engine}", media=("terminal",)),
+    SeriesColumn("environment", lambda series: series.environment),
+    SeriesColumn("runs", lambda series: str(len(series.points)), "figure"),
+    SeriesColumn("latest", _latest, "figure"),
+    SeriesColumn("speed-up", lambda series: ratio(series.points[-1].ratio), "figure"),
+    SeriesColumn("95 % interval", _interval, "figure", media=("html",)),
+    SeriesColumn("latest run", lambda series: series.points[-1].run, media=("html",)),
+    SeriesColumn("medians", lambda series: sparkline([p.median for p in series.points]), media=("terminal",)),
+    SeriesColumn("changes", lambda series: _changes(series, _MOST_CHANGES), "text", media=("terminal",)),
+    SeriesColumn("changes", _changes, "text", media=("html",)),
+)
+
+
+def series_columns(medium: Medium) -> list[SeriesColumn]:
+    """Return the columns that a medium shows."""
+    return [column for column in SERIES_COLUMNS if medium in column.media]
