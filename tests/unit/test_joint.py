@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,9 @@ from bench.errors import BenchError
 from envmatrix import benchmark, project
 from envmatrix.errors import InputError
 from envmatrix.matrix import parse
+from envmatrix.matrix.model import Workload
+from envmatrix.trials.external import command_arguments
+from envmatrix.trials.trial import base_variables, bench_arguments
 from tests.toy_nets import lay_out_toy
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +64,104 @@ def test_the_hosts_typed_face_is_the_benchmarks_own(face, module):
 
 def test_both_sides_give_the_benchmark_the_same_digest():
     assert benchmark.folder_digest(project.bench_folder()) == digest.bench_digest()
+
+
+def told(heading):
+    """Return the words in backquotes of one part of docs/record.md that says what host and benchmark share."""
+    page = (ROOT / "docs" / "record.md").read_text()
+    return set(re.findall(r"`([^`]+)`", page.split(heading, 1)[1].split("\n\n", 1)[0]))
+
+
+ARGUMENTS = {
+    line.split("`")[1]: set(re.findall(r"`(--[a-z-]+)`", line))
+    for line in (ROOT / "docs" / "record.md").read_text().splitlines()
+    if re.match(r"\| `\w+` \|", line)
+}
+
+
+def flags(argv):
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    return {word.partition("=")[0] for word in words if word.startswith("--")}
+
+
+def texts(file):
+    """Return every text in a file of Python."""
+    found = [node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)]
+    return [value for value in found if isinstance(value, str)]
+
+
+def test_the_host_uses_the_arguments_of_the_page_and_no_others():
+    metrics = [
+        {"wall": True}, {"regex": "(x)", "better": "higher"}, {"json_file": "out.json:a.b", "better": "lower"},
+    ]  # fmt: skip
+    own = [
+        command_arguments(Workload(name="w", command=("python", "p.py"), metric=metric), "/r", "python3")
+        for metric in metrics
+    ]
+    assert set().union(*map(flags, own)) == ARGUMENTS["command"]
+    plain = flags(bench_arguments(Workload(name="w"), {"work": "/w", "data": "/d"}, "python3"))
+    over_nodes = set(re.findall(r"--(?:node-\w+|meet)", (ROOT / "envmatrix/launchers/slurm/span.py").read_text()))
+    assert plain | over_nodes == ARGUMENTS["run"]
+    assert {"--record=", "evidence"} <= {
+        text.rpartition("{")[0] or text for text in texts(ROOT / "envmatrix/trials/session.py")
+    }
+    assert {text[:-1] for text in texts(ROOT / "envmatrix/trials/data.py") if text.startswith("--")} == ARGUMENTS[
+        "data"
+    ]
+
+
+def test_the_benchmark_takes_every_argument_of_the_page():
+    commands = next(action.choices for action in _parser()._actions if isinstance(action.choices, dict))
+    assert set(commands) == set(ARGUMENTS)
+    for name, named in ARGUMENTS.items():
+        known = {text for action in commands[name]._actions for text in action.option_strings}
+        assert named <= known
+
+
+def test_the_host_sets_the_variables_of_the_page_and_no_others():
+    assert set(base_variables("/work", "/bench", "/python")) | {"ENVMATRIX_PAD"} == {
+        word for word in told("**Variables** that the host sets") if word.isupper()
+    }
+
+
+def variables_of(tree, constants):
+    """Yield the names of the variables that some Python asks os.environ for."""
+    for node in ast.walk(tree):
+        asked = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and "environ" in ast.unparse(node.func):
+            asked = node.args[:1]
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
+            asked = [node.slice]
+        elif isinstance(node, ast.Compare) and ast.unparse(node.comparators[0]) == "os.environ":
+            asked = [node.left]
+        for name in asked:
+            if isinstance(name, ast.Constant):
+                yield name.value
+            else:
+                yield constants.get(ast.unparse(name).rpartition(".")[2])
+
+
+def test_the_benchmark_acts_on_the_variables_of_the_page_and_no_others():
+    trees = [
+        ast.parse(file.read_text())
+        for file in sorted((ROOT / "bench").rglob("*.py"))
+        if file.parent.name != "evidence"  # it quotes what is set
+    ]
+    assigned = [node for tree in trees for node in tree.body if isinstance(node, ast.Assign)]
+    constants = {
+        node.targets[0].id: node.value.value
+        for node in assigned
+        if isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Constant)
+    }
+    found = {name for tree in trees for name in variables_of(tree, constants) if name}
+    assert found == {word for word in told("**Variables** that `bench/` acts on") if word.isupper()}
+
+
+def test_the_answer_of_the_data_command_is_the_one_of_the_page(tmp_path):
+    argv = [sys.executable, "-m", "bench", "data", "--offline", f"--data-dir={tmp_path}", "--data=cifar10"]
+    (line,) = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    page = (ROOT / "docs" / "record.md").read_text().split("`data` prints one JSON line: `{", 1)[1].split("}", 1)[0]
+    assert list(json.loads(line)) == re.findall(r'"(\w+)"', page)
 
 
 def by_hand(name, text):
