@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.errors import EngineError, Where
-from envmatrix.images.cache import Cache, disk_errors, file_digest, remove_tree
+from envmatrix.images.cache import Cache, disk_errors, file_digest
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.pip import download, pip_of, wrong_hash
 from envmatrix.images.pythons import Python
@@ -83,10 +83,6 @@ class Wheelhouse:
                 f"pip did not download {pin}", where=Where(lock, pin.line or None), remedy="`envmatrix lock`"
             )
         return file
-
-    def drop(self, pin: Pinned) -> None:
-        """Forget a file that turned out to be damaged."""
-        remove_tree(self.cache.root / "packages" / pin.sha256)
 
 
 def shelves(cache: Cache, files: Sequence[Path]) -> list[Path]:
