@@ -1,3 +1,88 @@
-"""How much faster does a PyTorch program get when only its environment changes? envmatrix measures it."""
+"""How much faster does a PyTorch program get when only its environment changes? envmatrix measures it.
+
+From Python: ``envmatrix.run("quick", budget="5m").best``. What is named in ``__all__`` is the whole interface; each
+function says in its docstring what it takes, gives and raises. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from envmatrix.api.answers import compare, effects, history
+    from envmatrix.api.environments import export
+    from envmatrix.api.packs import reproduce
+    from envmatrix.api.result import Result
+    from envmatrix.api.runs import load, resume, run
+    from envmatrix.errors import (
+        EngineError,
+        EnvmatrixError,
+        InputError,
+        InterruptedRunError,
+        NothingRanError,
+        SkipEnvironmentError,
+        StoreError,
+    )
+    from envmatrix.pack.comparison import Reproduction
+    from envmatrix.stats.comparison import Comparison
+    from envmatrix.stats.effects import Effect
+    from envmatrix.stats.history import History
+    from envmatrix.store import Trial
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Comparison",
+    "Effect",
+    "EngineError",
+    "EnvmatrixError",
+    "History",
+    "InputError",
+    "InterruptedRunError",
+    "NothingRanError",
+    "Reproduction",
+    "Result",
+    "SkipEnvironmentError",
+    "StoreError",
+    "Trial",
+    "__version__",
+    "compare",
+    "effects",
+    "export",
+    "history",
+    "load",
+    "reproduce",
+    "resume",
+    "run",
+]
+
+#: Module -> what of it is public.
+_HOMES = {
+    "envmatrix.api.answers": ("compare", "effects", "history"),
+    "envmatrix.api.environments": ("export",),
+    "envmatrix.api.packs": ("reproduce",),
+    "envmatrix.api.result": ("Result",),
+    "envmatrix.api.runs": ("load", "resume", "run"),
+    "envmatrix.errors": (
+        "EngineError", "EnvmatrixError", "InputError", "InterruptedRunError", "NothingRanError", "SkipEnvironmentError",
+        "StoreError",
+    ),
+    "envmatrix.pack.comparison": ("Reproduction",),
+    "envmatrix.stats.comparison": ("Comparison",),
+    "envmatrix.stats.effects": ("Effect",),
+    "envmatrix.stats.history": ("History",),
+    "envmatrix.store": ("Trial",),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: ``envmatrix --help`` must not wait for numpy."""
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module 'envmatrix' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -67,6 +67,12 @@ class NothingRanError(EnvmatrixError):
     exit_code = ExitCode.NOTHING_RAN
 
 
+class InterruptedRunError(EnvmatrixError):
+    """A run was interrupted before its answer; the remedy says how to go on."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 class EngineError(EnvmatrixError):
     """An engine is not there, does not answer, or could not build."""
 

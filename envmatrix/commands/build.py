@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build what is missing and say where it is."""
     from pathlib import Path
 
+    from envmatrix.api.places import load_matrix
     from envmatrix.engines.base import BuildsImages
     from envmatrix.engines.catalog import AUTO, choose_engine
     from envmatrix.host import this_host
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         snapshot_bench,
     )
 
-    matrix = common.load_matrix(arguments)
+    matrix = load_matrix(arguments.matrix)
     facts = this_host().facts()
     design = _design(matrix, arguments.names)
     if design:

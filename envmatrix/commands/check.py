@@ -18,6 +18,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the matrix and resolve everything in it, as a run would."""
+    from envmatrix.api.places import load_matrix
     from envmatrix.engines.catalog import check_engine
     from envmatrix.host import this_host
     from envmatrix.matrix.parse import MatrixError
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.trials.experiment import confined, design_environments
 
     try:
-        matrix = common.load_matrix(arguments)
+        matrix = load_matrix(arguments.matrix)
     except MatrixError as error:
         if arguments.json:
             common.print_json({"ok": False, "mistakes": [_mistake(one) for one in error.mistakes]})

@@ -7,7 +7,7 @@ import argparse
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
 from envmatrix.commands.grammar import Parser, one_name, percentage
-from envmatrix.errors import ExitCode, InputError
+from envmatrix.errors import ExitCode
 
 
 def add_arguments(parser: Parser) -> None:
@@ -32,24 +32,17 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare two environments of one run, or two runs."""
+    from envmatrix.api.answers import compare
     from envmatrix.printable import one_line
-    from envmatrix.stats.comparison import compare_environments, compare_runs
-    from envmatrix.stats.samples import read_samples
 
-    allowed = arguments.fail_slower or 0.0
-    old = common.find_run(arguments.results, arguments.old)
-    names = tuple(arguments.environments or ())
-    if arguments.new:
-        new = common.find_run(arguments.results, arguments.new)
-        found = compare_runs(old, new, environments=names, allowed=allowed, anyway=arguments.anyway)
-    elif len(names) == 2:
-        whole = old.load()
-        found = compare_environments(whole, read_samples(old, whole.plan), *names, allowed)
-    else:
-        raise InputError(
-            "one run needs two environments to compare",
-            remedy=f"envmatrix compare {arguments.old} --environments OLD,NEW, or name a second run",
-        )
+    found = compare(
+        arguments.old,
+        arguments.new,
+        environments=arguments.environments,
+        allowed=arguments.fail_slower or 0.0,
+        anyway=arguments.anyway,
+        results=arguments.results,
+    )
     if arguments.json:
         common.print_json(found.to_json())
     else:

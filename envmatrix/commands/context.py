@@ -20,6 +20,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fetch and check all that an environment's image is made of, for a build by hand with the network off."""
+    from envmatrix.api.places import load_matrix
     from envmatrix.engines.base_images import bootstrapped_base
     from envmatrix.errors import InputError
     from envmatrix.images.archive import docker_archive, rooted
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.plan.environment import all_libraries, resolve
     from envmatrix.trials.experiment import places_of, snapshot_bench
 
-    matrix = common.load_matrix(arguments)
+    matrix = load_matrix(arguments.matrix)
     environment = resolve(matrix, arguments.environment, {})
     places = places_of(Path(matrix.path), snapshot_bench()[1])
     folder: Path = arguments.folder

@@ -19,10 +19,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the Dockerfile and the Apptainer definition of every named environment."""
+    from envmatrix.api.places import load_matrix
     from envmatrix.images.generated import definition_files
     from envmatrix.store import write_whole
 
-    matrix = common.load_matrix(arguments)
+    matrix = load_matrix(arguments.matrix)
     folder = arguments.output or Path(matrix.path).resolve().parent / "containers"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in definition_files(matrix).items():

@@ -21,12 +21,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Start one process in the environment, print what it read back, and check the claims against it."""
+    from envmatrix.api.environments import open_environment
     from envmatrix.record import claims
     from envmatrix.record.model import read_evidence
     from envmatrix.record.paths import lookup
-    from envmatrix.trials.session import open_session
 
-    session = open_session(common.load_matrix(arguments), arguments.environment, arguments.engine, common.say_to_stderr)
+    session = open_environment(
+        arguments.environment, engine=arguments.engine, matrix=arguments.matrix, say=common.say_to_stderr
+    )
     evidence = session.evidence()
     promised, read = claims.read(session.environment.claims), read_evidence(evidence)
     wrong = claims.contradictions(promised, read)

@@ -31,10 +31,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command there; its exit status is ours."""
-    from envmatrix.trials.session import open_session
+    from envmatrix.api.environments import open_environment
 
     command = tuple(arguments.command)
     if not command:
         raise InputError("no command", remedy=f"envmatrix exec {arguments.environment} -- python train.py")
-    session = open_session(common.load_matrix(arguments), arguments.environment, arguments.engine, common.say_to_stderr)
+    session = open_environment(
+        arguments.environment, engine=arguments.engine, matrix=arguments.matrix, say=common.say_to_stderr
+    )
     return session.execute(command, arguments.limit)

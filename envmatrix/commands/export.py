@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 
+from envmatrix.api import FORMS
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
 from envmatrix.commands.grammar import Parser
 from envmatrix.launchers.catalog import script_forms
-
-FORMS = ("sh", "dockerfile", "json")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,15 +22,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print lines that a person can paste."""
-    from envmatrix.plan.export import export_lines
-    from envmatrix.trials.session import open_session
+    from envmatrix.api.environments import export
 
-    session = open_session(common.load_matrix(arguments), arguments.environment, arguments.engine, common.say_to_stderr)
-    if kind := script_forms().get(arguments.form):
-        common.print_text(
-            kind.training_script(session.environment, session.engine, session.prepared, session.preload, arguments.form)
-        )
-        return 0
-    of_host = session.engine.shares_files
-    common.print_text(export_lines(session.environment, session.preload, arguments.form, of_host=of_host))
+    text = export(
+        arguments.environment,
+        form=arguments.form,
+        engine=arguments.engine,
+        matrix=arguments.matrix,
+        say=common.say_to_stderr,
+    )
+    common.print_text(text)
     return 0

@@ -22,11 +22,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw one figure of a run."""
-    from envmatrix.report.exports import figure_svg
-    from envmatrix.report.summary import summarise
+    from envmatrix.api.answers import figure
     from envmatrix.store import write_whole
 
-    svg = figure_svg(summarise(common.find_run(arguments.results, arguments.run_name)), arguments.kind, arguments.group)
+    svg = figure(arguments.kind, arguments.run_name, group=arguments.group, results=arguments.results)
     if arguments.output:
         write_whole(arguments.output, svg)
     else:

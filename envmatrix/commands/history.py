@@ -19,18 +19,18 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read every run's summary and show each series with its change points."""
+    from envmatrix.api.answers import history
     from envmatrix.images.cache import disk_errors
     from envmatrix.report.history_page import to_html
     from envmatrix.report.history_table import print_history
-    from envmatrix.stats.history import read_history
 
-    history = read_history(arguments.results)
+    found = history(arguments.results)
     if arguments.output:
         with disk_errors(arguments.output):
-            arguments.output.write_text(to_html(history), encoding="utf-8")
+            arguments.output.write_text(to_html(found), encoding="utf-8")
         common.print_text(str(arguments.output))
     elif arguments.json:
-        common.print_json(history.to_json())
+        common.print_json(found.to_json())
     else:
-        print_history(history, common.console())
+        print_history(found, common.console())
     return 0

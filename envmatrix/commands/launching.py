@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from envmatrix.commands.grammar import Parser, duration, one_name
 from envmatrix.errors import InputError
-from envmatrix.launchers.base import LauncherKind, Option
-from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, check_options, usable_kinds
+from envmatrix.launchers.base import Option
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, usable_kinds
 
 if TYPE_CHECKING:
     from envmatrix.store.run import Asked
@@ -49,14 +49,7 @@ def _add(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None
         group.add_argument(word, dest=dest, metavar=option.metavar, help=option.help)
 
 
-def asked_of(kind: LauncherKind, arguments: argparse.Namespace) -> Asked:
-    """Return what was asked of a launcher; an InputError names an option that is not its own."""
-    asked = given_options(arguments)
-    check_options(kind, asked)
-    return asked
-
-
 def given_options(arguments: argparse.Namespace) -> Asked:
     """Return every launcher's option that was given."""
     given = {key.removeprefix(_PREFIX): value for key, value in vars(arguments).items() if key.startswith(_PREFIX)}
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None}

@@ -28,7 +28,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print one line an entry."""
-    matrix = common.load_matrix(arguments)
+    from envmatrix.api.places import load_matrix
+
+    matrix = load_matrix(arguments.matrix)
     parts: dict[str, dict[str, str]] = {
         "factors": {name: " | ".join(factor.levels) for name, factor in matrix.factors.items()},
         "environments": {name: _environment(matrix, name) for name in matrix.environments},

@@ -28,11 +28,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Resolve images and libraries with the host's own pip and apt, and write containers/locks/."""
+    from envmatrix.api.places import load_matrix
     from envmatrix.images.locks import Locks
     from envmatrix.plan.environment import all_libraries, images_of, resolve
     from envmatrix.trials.experiment import places_of, snapshot_bench
 
-    matrix = common.load_matrix(arguments)
+    matrix = load_matrix(arguments.matrix)
     places = places_of(Path(matrix.path), snapshot_bench()[1])
     locks = Locks(places.locks, places.cache)
     chosen = images_of(matrix)

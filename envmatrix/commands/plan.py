@@ -19,17 +19,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the arms and the first blocks."""
-    from envmatrix.host import this_host
-    from envmatrix.plan import plan_of
-    from envmatrix.trials.experiment import arms_of, confined, design_environments
-    from envmatrix.trials.requested import requested_design, requested_engines
+    from envmatrix.api.plans import make_plan
 
-    matrix = common.load_matrix(arguments)
-    design = requested_design(matrix, arguments.design, shared.overrides(arguments))
-    host = this_host()
-    chosen = design_environments(matrix, design, host.facts(confined(design, host)))
-    engines = requested_engines(design, arguments.engine, common.say_to_stderr)
-    plan = plan_of(design, arms_of(design, tuple(chosen), engines))
+    plan = make_plan(
+        arguments.design, shared.overrides(arguments), arguments.engine or (), arguments.matrix, common.say_to_stderr
+    )
     shown = [plan.block(index) for index in range(min(arguments.blocks, plan.max_blocks))]
     if arguments.json:
         blocks = [[{"trial": slot.trial, "arm": slot.arm.name} for slot in block] for block in shown]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from envmatrix.commands import answer, common
 from envmatrix.commands import arguments as shared
-from envmatrix.commands import bench, common
 from envmatrix.commands.grammar import Parser
 from envmatrix.report.catalog import REPORTS
 
@@ -24,12 +24,13 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write summary.json, report.md and report.html again and print the answer."""
-    folder = common.find_run(arguments.results, arguments.run_name)
-    if arguments.form:
-        from envmatrix.report.summary import summarise
+    from envmatrix.api import answers
 
-        report = REPORTS.make(arguments.form)
-        common.print_text(report.render(summarise(folder), arguments.environment))
+    if arguments.form:
+        common.print_text(
+            answers.report_as(arguments.form, arguments.run_name, arguments.environment, arguments.results)
+        )
         return 0
-    bench.show(folder, as_json=arguments.json)
+    result = answers.write_report(arguments.run_name, arguments.results, common.say_to_stderr)
+    answer.show(result, as_json=arguments.json)
     return 0

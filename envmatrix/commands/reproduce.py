@@ -6,19 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envmatrix.commands import answer, common, launching
 from envmatrix.commands import arguments as shared
-from envmatrix.commands import bench, common, launching
 from envmatrix.commands.grammar import Parser, one_name, percentage
-from envmatrix.errors import ExitCode, InputError
+from envmatrix.errors import ExitCode
 
 if TYPE_CHECKING:
     from envmatrix.pack.comparison import Reproduction
     from envmatrix.pack.rerun import Opened
-
-_UNVOUCHED = (
-    "what runs now is the archive's own bench/, on this host and in its environments, "
-    "and neither --signers nor --sha256 vouches for it"
-)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -49,65 +44,49 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify, rebuild, run the plan again, and say which effects were found again."""
-    from envmatrix.errors import StoreError, Where
-    from envmatrix.images.cache import file_digest
+    from envmatrix.api import packs
     from envmatrix.pack.manifest import summary_of
-    from envmatrix.pack.rerun import open_pack
 
-    archive: Path = arguments.archive
-    if not archive.is_file():
-        raise InputError(f"there is no archive {archive}", remedy="make one with `envmatrix pack`")
-    if arguments.sha256 and file_digest(archive) != arguments.sha256.lower().removeprefix("sha256:"):
-        raise StoreError("the archive has another sha256", where=Where(archive), remedy="get it again")
-    pack = open_pack(archive, arguments.results / f"packed-{file_digest(archive)[:12]}", arguments.signers)
-    common.say_to_stderr(f"{archive}: {len(pack.manifest.files)} files are as promised; {pack.signed}")
+    opened = packs.open_archive(
+        arguments.archive,
+        sha256=arguments.sha256 or "",
+        signers=arguments.signers,
+        results=arguments.results,
+        say=common.say_to_stderr,
+    )
     if arguments.check:
         if arguments.json:
-            common.print_json({**summary_of(pack.manifest), "signed": pack.signed})
+            common.print_json({**summary_of(opened.manifest), "signed": opened.signed})
         return ExitCode.FINE
-    return _again(pack, arguments, arguments.tolerance)
-
-
-def _again(pack: Opened, arguments: argparse.Namespace, tolerance: float) -> int:
-    """Run the plan of a pack here, or take the run that was named, and compare."""
-    import json
-
-    from envmatrix.launchers.catalog import LAUNCHERS
-    from envmatrix.pack.comparison import reproduction
-    from envmatrix.pack.rerun import begin_again, built_images, was_begun_from
-    from envmatrix.report.write import write_reports
-    from envmatrix.store import write_whole
-    from envmatrix.trials.experiment import reopen
-
-    code = ExitCode.FINE
-    if arguments.run_name:
-        folder = common.find_run(arguments.results, arguments.run_name)
-        if not was_begun_from(pack, folder.load()):
-            raise InputError(f"run {arguments.run_name} was not begun from this archive")
-        experiment = reopen(folder, pack.folder / "matrix.yaml", common.say_to_stderr)
-    else:
-        if not (arguments.signers or arguments.sha256):
-            common.say_to_stderr(_UNVOUCHED)
-        kind = LAUNCHERS.make(arguments.launcher)
-        experiment = begin_again(
-            pack, arguments.results, common.say_to_stderr,
-            lambda matrix, design, engines, asked: bench.place(kind, matrix, design, engines, asked),
-            launcher=kind.name, asked=launching.asked_of(kind, arguments), rebuild=arguments.rebuild,
-        )  # fmt: skip
-        ended = bench.measure(experiment, quiet=arguments.quiet)
-        write_reports(experiment.folder, say=common.say_to_stderr)
-        code = bench.end(experiment, ended)
-        if code in (ExitCode.INTERRUPTED, ExitCode.NOTHING_RAN):
-            common.say_to_stderr(f"then: envmatrix reproduce {arguments.archive} {experiment.run.name}")
-            return code
-    found = reproduction((pack.run, experiment.folder), pack.manifest.images, built_images(experiment), tolerance)
-    write_whole(experiment.folder.path / "reproduction.json", json.dumps(found.to_json(), indent=1) + "\n")
+    found, code = _again(opened, arguments)
     if arguments.json:
         common.print_json(found.to_json())
     else:
         common.print_text(describe(found))
     failed = any(item.answer == "not reproduced" for item in found.effects)
     return ExitCode.SOME_FAILED if failed else code
+
+
+def _again(opened: Opened, arguments: argparse.Namespace) -> tuple[Reproduction, ExitCode]:
+    """Run the plan of a pack here, or take the run that was named, and compare."""
+    from envmatrix.api import packs
+
+    say, results = common.say_to_stderr, arguments.results
+    if arguments.run_name:
+        return packs.compare_again(opened, arguments.run_name, results, arguments.tolerance, say), ExitCode.FINE
+    experiment = packs.begin_packed(
+        opened,
+        results=results,
+        launcher=arguments.launcher,
+        asked=launching.given_options(arguments),
+        rebuild=arguments.rebuild,
+        vouched=bool(arguments.signers or arguments.sha256),
+        say=say,
+    )
+    watch, ask = answer.watching(quiet=arguments.quiet)
+    found, result = packs.carry_out_again(opened, arguments.archive, experiment, arguments.tolerance, watch, ask)
+    common.say_to_stderr(f"{result.name}: {result.why}")
+    return found, answer.end(result)
 
 
 def describe(found: Reproduction) -> str:

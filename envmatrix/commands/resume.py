@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from envmatrix.commands import answer, common, launching
 from envmatrix.commands import arguments as shared
-from envmatrix.commands import bench, common, launching
 from envmatrix.commands.grammar import Parser
 
 
@@ -24,17 +24,16 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Go on where the run stopped: nothing lost, repeated or reordered."""
-    from envmatrix.launchers.catalog import LAUNCHERS
-    from envmatrix.trials.experiment import reopen
-    from envmatrix.trials.resumed import resumed
+    from envmatrix.api import runs
 
-    folder = common.find_run(arguments.results, arguments.run_name)
-    experiment = reopen(folder, common.matrix_path(arguments), common.say_to_stderr)
-    kind = LAUNCHERS.make(experiment.run.launcher)
-    asked = launching.asked_of(kind, arguments)
-    kind.width(experiment.run.design, {**experiment.run.launcher_options, **asked}, 1)  # refuses what cannot be
-    command = tuple(sys.argv[1:])
-    experiment = resumed(
-        experiment, budget=arguments.budget, target=arguments.target, launcher_options=asked, command=command
+    experiment = runs.reopen_run(
+        arguments.run_name,
+        budget=arguments.budget,
+        target=arguments.target,
+        results=arguments.results,
+        matrix=arguments.matrix,
+        asked=launching.given_options(arguments),
+        command=tuple(sys.argv[1:]),
+        say=common.say_to_stderr,
     )
-    return bench.carry_out(experiment, arguments)
+    return answer.carry_out(experiment, arguments)

@@ -26,10 +26,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the false-alarm rate; it is a failure when it is above what is promised."""
+    from envmatrix.api.places import find_run
     from envmatrix.stats.selftest_report import selftest
 
-    folder = common.find_run(arguments.results, arguments.run_name) if arguments.run_name else None
-    found = selftest(arguments.aa, folder)
+    found = selftest(arguments.aa, find_run(arguments.run_name, arguments.results) if arguments.run_name else None)
     if arguments.json:
         common.print_json(found.to_json())
     else:

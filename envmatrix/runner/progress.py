@@ -14,6 +14,7 @@ from rich.text import Text
 from envmatrix.plan import Slot
 from envmatrix.printable import clean
 from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.say import Say
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
 
@@ -24,17 +25,22 @@ def left_text(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-class LineProgress:
-    """Prints a line a block, for logs and batch jobs. Failures are told at once."""
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - progress of a command
 
-    def __init__(self, experiment: Experiment, *, quiet: bool) -> None:
+
+class LineProgress:
+    """Tells (by default, prints) a line a block, for logs and batch jobs. Failures are told at once."""
+
+    def __init__(self, experiment: Experiment, *, quiet: bool, tell: Say | None = None) -> None:
         self.plan = experiment.plan
+        self.tell = tell or _to_stderr
         self.quiet = quiet
         self.left_s = self.plan.budget_s
 
     def say(self, text: str) -> None:
-        """Print one line; what a trial said of itself may hold anything."""
-        print(clean(text), file=sys.stderr, flush=True)  # noqa: T201 - progress of a command
+        """Tell one line; what a trial said of itself may hold anything."""
+        self.tell(clean(text))
 
     def trial_begins(self, slot: Slot, left_s: float) -> None:
         """Remember the time left for the block's line."""

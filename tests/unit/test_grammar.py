@@ -96,8 +96,8 @@ def value(found, option):
 def test_every_list_takes_commas_and_repeats():
     lists = ["--engine", "--environments", "--workloads", "--nodelist", "--modules"]
     found = parse(["bench", *(word for name in lists for word in (name, "x,y", name, "z"))])
-    assert all(value(found, name) == ["x", "y", "z"] for name in lists)
-    assert value(parse(["bench", "--nodelist", "n[1-2,5],m3"]), "--nodelist") == ["n[1-2,5]", "m3"]
+    assert all(list(value(found, name)) == ["x", "y", "z"] for name in lists)
+    assert value(parse(["bench", "--nodelist", "n[1-2,5],m3"]), "--nodelist") == ("n[1-2,5]", "m3")
 
 
 def test_a_list_with_blanks_is_told_the_commas(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,132 @@
+"""What runs say: effects, comparisons, history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envmatrix.api.places import Names, PathLike, find_run, split_names
+from envmatrix.api.result import Result
+from envmatrix.api.runs import named
+from envmatrix.errors import InputError
+from envmatrix.report.catalog import REPORTS
+from envmatrix.report.exports import figure_svg
+from envmatrix.report.write import write_reports
+from envmatrix.say import Say, silent
+from envmatrix.stats.comparison import Comparison, compare_environments, compare_runs
+from envmatrix.stats.effects import Effect
+from envmatrix.stats.history import History, read_history
+from envmatrix.stats.samples import read_samples
+from envmatrix.units import parse_percent
+
+
+def effects(
+    run: PathLike | Result | None = None, *, metric: str | None = None, results: PathLike = "results"
+) -> tuple[Effect, ...]:
+    """Return what each environment of a run gains over its reference.
+
+    Args:
+        run: a Result, a run's name or its folder; None: the newest run.
+        metric: such as 'peak_rss_bytes'; None: the one that verdicts rest on.
+        results: where runs are looked for by name.
+
+    Returns:
+        One Effect for every arm that has a reference, in the order of the plan: a ratio (above 1 is better), its
+        simultaneous 95 % interval, adjusted p and verdict.
+
+    Raises:
+        InputError: there is no such run, or no such metric in it.
+        StoreError: the run cannot be read.
+
+    """
+    found = Result.of(find_run(named(run), results)).summary.analysis
+    if metric is None:
+        return found.primary_effects()
+    chosen = tuple(effect for effect in found.effects if effect.metric == metric)
+    if not chosen:
+        known = ", ".join(dict.fromkeys(effect.metric for effect in found.effects)) or "none"
+        raise InputError(f"the run has no effects in {metric!r}", remedy=f"its metrics: {known}")
+    return chosen
+
+
+def compare(
+    old: PathLike | Result,
+    new: PathLike | Result | None = None,
+    *,
+    environments: Names | None = None,
+    allowed: float | str = 0.0,
+    anyway: bool = False,
+    results: PathLike = "results",
+) -> Comparison:
+    """Compare two environments of one run, or two runs, and say whether the new one is slower.
+
+    Args:
+        old: the run, or the older one of two: a Result, a name or a folder.
+        new: the newer run; None: two ``environments`` of one run are compared.
+        environments: (old, new) within one run; of two runs: only these.
+        allowed: the slow-down that is accepted: 0.03 or '3%'.
+        anyway: compare runs that are not comparable; the reasons are then cautions.
+        results: where runs are looked for by name.
+
+    Returns:
+        The Comparison: for each workload and engine a ratio of new over old (above 1 is faster), its interval, and
+        whether new is slower by more than allowed.
+
+    Raises:
+        InputError: no such run or environment, or the runs are not comparable.
+        StoreError: a run cannot be read.
+
+    """
+    names, limit = split_names(environments) or (), _fraction(allowed)
+    first = find_run(named(old), results)
+    if new is not None:
+        return compare_runs(first, find_run(named(new), results), environments=names, allowed=limit, anyway=anyway)
+    if len(names) != 2:
+        raise InputError(
+            "one run needs two environments to compare",
+            remedy=f"envmatrix compare {first.path.name} --environments OLD,NEW, or name a second run",
+        )
+    whole = first.load()
+    return compare_environments(whole, read_samples(first, whole.plan), *names, limit)
+
+
+def write_report(run: PathLike | Result | None = None, results: PathLike = "results", say: Say = silent) -> Result:
+    """Write summary.json, report.md and report.html of a run again and return its Result. Raises as ``effects``."""
+    folder = find_run(named(run), results)
+    write_reports(folder, say=say)
+    return Result.of(folder)
+
+
+def report_as(
+    form: str, run: PathLike | Result | None = None, environment: str = "baseline", results: PathLike = "results"
+) -> str:
+    """Return a run's report in another form; ``environment`` is whose trials pyperf gets. Raises as ``effects``."""
+    return REPORTS.make(form).render(Result.of(find_run(named(run), results)).summary, environment)
+
+
+def figure(kind: str, run: PathLike | Result | None = None, *, group: int = 0, results: PathLike = "results") -> str:
+    """Return a figure of a run as an SVG file; ``group`` counts workloads and engines from 0. Raises as ``effects``."""
+    return figure_svg(Result.of(find_run(named(run), results)).summary, kind, group)
+
+
+def _fraction(allowed: float | str) -> float:
+    try:
+        return parse_percent(allowed) if allowed else 0.0
+    except ValueError as error:
+        raise InputError(f"allowed: {error}") from error
+
+
+def history(results: PathLike = "results") -> History:
+    """Read every run of a folder and show each environment's series over time, with its change points.
+
+    Args:
+        results: the folder of the runs; only their summary.json is read.
+
+    Returns:
+        The History: a series for each host, workload, engine and environment, oldest run first; ``unreadable`` names
+        the runs without a usable summary.
+
+    Raises:
+        OSError: the folder cannot be listed.
+
+    """
+    return read_history(Path(results))

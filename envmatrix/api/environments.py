@@ -1,0 +1,67 @@
+"""One environment: how to have it elsewhere, and what is active inside it."""
+
+from __future__ import annotations
+
+from envmatrix.api import FORMS
+from envmatrix.api.places import PathLike, load_matrix
+from envmatrix.errors import InputError, suggestion
+from envmatrix.launchers.catalog import script_forms
+from envmatrix.plan.export import export_lines
+from envmatrix.report.summary import Group
+from envmatrix.say import Say, silent
+from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.session import Session, open_session
+from envmatrix.trials.trial import preload_paths
+
+
+def export(
+    environment: str,
+    *,
+    form: str = "sh",
+    engine: str = "local",
+    matrix: PathLike | None = None,
+    say: Say = silent,
+) -> str:
+    """Return the lines that set up an environment elsewhere.
+
+    Args:
+        environment: its name in the matrix.
+        form: 'sh' for a shell, 'dockerfile', 'json', or a batch script: 'slurm', 'pyxis'.
+        engine: the engine whose files the lines name; 'auto' takes the first that this machine has.
+        matrix: a matrix.yaml; None: ./matrix.yaml, else the one that comes with envmatrix.
+        say: takes lines of progress while it is built.
+
+    Returns:
+        The text.
+
+    Raises:
+        InputError: no such environment or form.
+        EngineError: the engine is not there or could not build.
+        SkipEnvironmentError: this machine cannot have the environment.
+
+    """
+    scripts = script_forms()
+    if form not in (*FORMS, *scripts):
+        raise InputError(f"no form {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
+    session = open_environment(environment, engine=engine, matrix=matrix, say=say)
+    if form in scripts:
+        return scripts[form].training_script(
+            session.environment, session.engine, session.prepared, session.preload, form
+        )
+    return export_lines(session.environment, session.preload, form, of_host=session.engine.shares_files)
+
+
+def open_environment(
+    environment: str, *, engine: str = "local", matrix: PathLike | None = None, say: Say = silent
+) -> Session:
+    """Prepare an environment for single processes: evidence, any command. Raises as ``export``."""
+    return open_session(load_matrix(matrix), environment, engine, say)
+
+
+def lines_of_best(experiment: Experiment, group: Group) -> str:
+    """Return the lines of a shell that set up a group's best environment, '' where none is shown to be faster."""
+    if group.best is None:
+        return ""
+    environment = experiment.run.environments[group.best.arm.runs]
+    prepared = experiment.prepared[environment.image.name, group.engine]
+    return export_lines(environment, preload_paths(prepared, environment), "sh")

@@ -1,0 +1,216 @@
+"""A run as one archive: pack it here, reproduce it elsewhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from envmatrix.api.places import PathLike, find_matrix, find_run
+from envmatrix.api.result import Result
+from envmatrix.api.runs import Watch, carry_out, named, place, telling
+from envmatrix.engines.base import HasBills, HasImageFiles
+from envmatrix.engines.catalog import find_engine
+from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError, StoreError, Where
+from envmatrix.images.cache import file_digest
+from envmatrix.launchers.base import Ask
+from envmatrix.pack.archive import write_archive
+from envmatrix.pack.comparison import Reproduction, reproduction
+from envmatrix.pack.contents import bills, collect, make_manifest
+from envmatrix.pack.images import image_files, packed_images
+from envmatrix.pack.manifest import Manifest
+from envmatrix.pack.rerun import Opened, begin_again, built_images, open_pack, was_begun_from
+from envmatrix.pack.signature import sign
+from envmatrix.say import Say, silent
+from envmatrix.store import write_whole
+from envmatrix.store.run import Asked
+from envmatrix.trials.experiment import Experiment, kept_bench, reopen
+from envmatrix.units import parse_percent
+
+_UNVOUCHED = (
+    "what runs now is the archive's own bench/, on this host and in its environments, "
+    "and neither --signers nor --sha256 vouches for it"
+)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An archive that was written; ``sha256`` is its digest, ``size`` its bytes."""
+
+    archive: Path
+    sha256: str
+    size: int
+    signed: bool
+    manifest: Manifest
+
+
+def pack_run(
+    run: PathLike | Result | None = None,
+    *,
+    output: PathLike | None = None,
+    images: bool = False,
+    key: Path | None = None,
+    matrix: PathLike | None = None,
+    results: PathLike = "results",
+    say: Say = silent,
+) -> Packed:
+    """Write one archive with everything that is needed to repeat a run elsewhere.
+
+    Args:
+        run: a Result, a run's name or its folder; None: the newest run.
+        output: the archive; None: RUN.tar.gz in the current folder.
+        images: pack images that are files (SIF) too.
+        key: sign with this SSH key.
+        matrix: whose locks and definitions are packed; None: ./matrix.yaml, else the one that comes with envmatrix.
+        results: where runs are looked for by name.
+        say: takes lines of progress.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InputError: no such run, or what it began with is gone.
+        StoreError: a file cannot be read or written.
+
+    """
+    folder, home = find_run(named(run), results), find_matrix(matrix)
+    packed = folder.load()
+    contents = collect(folder, packed, home, kept_bench(packed.bench_digest))
+    files: dict[str, Path] = {}
+    if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed.plan.arms):
+        experiment = reopen(folder, home, say)
+        files = image_files(experiment.engines, experiment.prepared)
+        contents |= bills(experiment)
+        contents |= packed_images(experiment.engines, experiment.prepared) if images else {}
+    if images and not files:
+        say("no image of this run is a file: none was packed")
+    manifest = make_manifest(packed, contents, files)
+    signature = sign(manifest.text(), key) if key else None
+    archive = Path(output) if output is not None else Path(f"{packed.name}.tar.gz")
+    write_archive(archive, manifest, contents, signature)
+    return Packed(archive, file_digest(archive), archive.stat().st_size, signature is not None, manifest)
+
+
+def reproduce(
+    archive: PathLike,
+    run: PathLike | Result | None = None,
+    *,
+    sha256: str = "",
+    signers: PathLike | None = None,
+    tolerance: float | str = 0.05,
+    rebuild: bool = False,
+    results: PathLike = "results",
+    launcher: str = "here",
+    launcher_options: Asked | None = None,
+    say: Say = silent,
+) -> Reproduction:
+    """Verify an archive that ``envmatrix pack`` wrote, run its plan here, and compare both runs' effects.
+
+    It runs what is in the archive, as you; ``sha256`` or ``signers`` say whom you trust.
+
+    Args:
+        archive: the file.
+        run: a run that was begun from it earlier: it is compared, and nothing is run; None: run the plan.
+        sha256: the digest that the archive must have.
+        signers: a file of allowed signers (ssh-keygen); archives of others are refused.
+        tolerance: effects this close agree: 0.05 or '5%'.
+        rebuild: build images here even if they are in the archive.
+        results: where the archive is unpacked, and the run's folder made.
+        launcher: where trials run.
+        launcher_options: what is asked of the launcher.
+        say: takes lines of progress.
+
+    Returns:
+        The Reproduction: what differs between the two runs, and for each effect whether it was found again. It lies in
+        the new run's folder too, as reproduction.json.
+
+    Raises:
+        InputError: there is no such file or run, or the run was not begun from this archive.
+        StoreError: the archive is not as promised; nothing of it is left on disk.
+        EngineError: an engine is not there or could not build.
+        NothingRanError: not one trial was ok.
+        InterruptedRunError: Ctrl-C ended the run; it says how to go on.
+
+    """
+    opened = open_archive(archive, sha256=sha256, signers=signers, results=results, say=say)
+    limit = _fraction(tolerance)
+    earlier = named(run)
+    if earlier is not None:
+        return compare_again(opened, earlier, results, limit, say)
+    vouched = bool(sha256 or signers)
+    again = begin_packed(
+        opened, results=results, launcher=launcher, asked=launcher_options or {}, rebuild=rebuild, vouched=vouched,
+        say=say,
+    )  # fmt: skip
+    return carry_out_again(opened, Path(archive), again, limit, telling(say))[0]
+
+
+def _fraction(text: float | str) -> float:
+    try:
+        return parse_percent(text)
+    except ValueError as error:
+        raise InputError(f"tolerance: {error}") from error
+
+
+def open_archive(
+    archive: PathLike, *, sha256: str = "", signers: PathLike | None = None, results: PathLike = "results",
+    say: Say = silent,
+) -> Opened:  # fmt: skip
+    """Verify an archive and unpack it below ``results``. Raises InputError and StoreError as ``reproduce``."""
+    file = Path(archive)
+    if not file.is_file():
+        raise InputError(f"there is no archive {file}", remedy="make one with `envmatrix pack`")
+    digest = file_digest(file)
+    if sha256 and digest != sha256.lower().removeprefix("sha256:"):
+        raise StoreError("the archive has another sha256", where=Where(file), remedy="get it again")
+    trusted = Path(signers) if signers is not None else None
+    opened = open_pack(file, Path(results) / f"packed-{digest[:12]}", trusted)
+    say(f"{file}: {len(opened.manifest.files)} files are as promised; {opened.signed}")
+    return opened
+
+
+def begin_packed(
+    opened: Opened, *, results: PathLike = "results", launcher: str = "here", asked: Asked | None = None,
+    rebuild: bool = False, vouched: bool = False, say: Say = silent,
+) -> Experiment:  # fmt: skip
+    """Begin the plan of a verified archive here. Raises as ``reproduce``."""
+    if not vouched:
+        say(_UNVOUCHED)
+    return begin_again(
+        opened, Path(results), say,
+        lambda matrix, design, engines, asked: place(matrix, design, engines, launcher, asked, say),
+        launcher=launcher, asked=asked or {}, rebuild=rebuild,
+    )  # fmt: skip
+
+
+def carry_out_again(
+    opened: Opened, archive: Path, experiment: Experiment, tolerance: float, watch: Watch, ask: Ask | None = None
+) -> tuple[Reproduction, Result]:
+    """Run what was begun from an archive and compare. Raises as ``reproduce``."""
+    result = carry_out(experiment, watch, ask)
+    name = result.name
+    then = f"envmatrix reproduce {archive} {name}"
+    if result.interrupted:
+        raise InterruptedRunError("interrupted", remedy=f"go on with: envmatrix resume {name}, then: {then}")
+    if result.exit_code == ExitCode.NOTHING_RAN:
+        raise NothingRanError("not one trial was ok", remedy=f"envmatrix resume {name}, then: {then}")
+    return _compared(opened, experiment, tolerance), result
+
+
+def compare_again(opened: Opened, run: PathLike, results: PathLike, tolerance: float, say: Say) -> Reproduction:
+    """Compare a verified archive with a run that was begun from it earlier. Raises as ``reproduce``."""
+    return _compared(opened, _begun(opened, run, results, say), tolerance)
+
+
+def _begun(opened: Opened, run: PathLike, results: PathLike, say: Say) -> Experiment:
+    folder = find_run(run, results)
+    if not was_begun_from(opened, folder.load()):
+        raise InputError(f"run {folder.path.name} was not begun from this archive")
+    return reopen(folder, opened.folder / "matrix.yaml", say)
+
+
+def _compared(opened: Opened, experiment: Experiment, tolerance: float) -> Reproduction:
+    folders = (opened.run, experiment.folder)
+    found = reproduction(folders, opened.manifest.images, built_images(experiment), tolerance)
+    write_whole(experiment.folder.path / "reproduction.json", json.dumps(found.to_json(), indent=1) + "\n")
+    return found

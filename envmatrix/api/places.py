@@ -1,0 +1,52 @@
+"""What a use case is about: the matrix, and runs by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from envmatrix.errors import InputError, suggestion
+from envmatrix.matrix import Matrix, load
+from envmatrix.project import default_matrix
+from envmatrix.store import RunFolder
+
+#: A file or folder.
+PathLike = str | os.PathLike[str]
+#: Names, or a text of names separated by commas.
+Names = str | Sequence[str]
+
+
+def find_matrix(named: PathLike | None = None) -> Path:
+    """Return the path of the matrix named, else ./matrix.yaml, else the one that comes with envmatrix."""
+    here = Path("matrix.yaml")
+    return Path(named) if named is not None else here if here.exists() else default_matrix()
+
+
+def load_matrix(named: PathLike | None = None) -> Matrix:
+    """Load what ``find_matrix`` finds; raises InputError with line and column for what is wrong in it."""
+    return load(find_matrix(named))
+
+
+def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
+    """Return a run's folder: a path, a name under ``results``, or the newest run when ``name`` is None.
+
+    Raises InputError with the nearest name when there is none.
+    """
+    folder = Path(results)
+    known = [file.parent for file in folder.glob("*/run.json")]
+    if name is None:
+        if not known:
+            raise InputError(f"there is no run in {folder}", remedy="make one: `envmatrix bench`")
+        return RunFolder(max(known, key=lambda path: (path / "run.json").stat().st_mtime))
+    for path in (Path(name), folder / name) if os.fspath(name) else ():
+        if (path / "run.json").exists():
+            return RunFolder(path)
+    raise InputError(f"no run {os.fspath(name)!r}", remedy=suggestion(os.fspath(name), [path.name for path in known]))
+
+
+def split_names(given: Names | None) -> tuple[str, ...] | None:
+    """Return names as a tuple; None stays None."""
+    if given is None:
+        return None
+    return tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)

@@ -1,0 +1,23 @@
+"""What a design would run, without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envmatrix.api.places import PathLike, load_matrix
+from envmatrix.host import this_host
+from envmatrix.plan import Plan, plan_of
+from envmatrix.say import Say, silent
+from envmatrix.trials.experiment import arms_of, confined, design_environments
+from envmatrix.trials.requested import Overrides, requested_design, requested_engines
+
+
+def make_plan(
+    design: str, overrides: Overrides, engines: Sequence[str] = (), matrix: PathLike | None = None, say: Say = silent
+) -> Plan:
+    """Return the plan of a design on this machine: its arms, and each block's order. Raises InputError."""
+    whole = load_matrix(matrix)
+    chosen = requested_design(whole, design, overrides)
+    host = this_host()
+    names = tuple(design_environments(whole, chosen, host.facts(confined(chosen, host))))
+    return plan_of(chosen, arms_of(chosen, names, requested_engines(chosen, engines, say)))

@@ -1,0 +1,101 @@
+"""What a run found, finished or not: the answer of ``run``, ``resume`` and ``load``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from envmatrix.errors import ExitCode
+from envmatrix.report.columns import Value, effect_values
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import Summary, summarise
+from envmatrix.runner.loop import Ended
+from envmatrix.stats.effects import Effect
+from envmatrix.store import RunFolder, Trial
+
+_BROKEN = ("failed", "invalid", "timed_out")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run on disk and what was found, read when it is first asked for.
+
+    ``folder`` holds run.json, trials.jsonl and the reports. ``why`` says why the run stopped ('' when it was loaded),
+    ``interrupted`` whether Ctrl-C did it, ``incomplete`` how many blocks lack trials that could still be run.
+    """
+
+    folder: Path
+    why: str = ""
+    interrupted: bool = False
+    incomplete: int = 0
+
+    @classmethod
+    def of(cls, folder: RunFolder, ended: Ended | None = None) -> Result:
+        """Return the result of a run's folder, and of how it ended."""
+        if ended is None:
+            return cls(folder.path)
+        return cls(folder.path, ended.why, ended.interrupted, ended.incomplete)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """All that a report says. Raises StoreError when the folder cannot be read."""
+        return summarise(RunFolder(self.folder))
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.summary.run.name
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """What each environment gains in the primary metric, in the order of the plan; the control is among them.
+
+        ``effect.ratio`` above 1 is better; ``low`` and ``high`` bound it at 95 %, all effects together.
+        """
+        return self.summary.analysis.primary_effects()
+
+    @property
+    def best(self) -> Effect | None:
+        """The effect of the fastest environment that is shown to be faster at equal work; None: there is none.
+
+        Of several workloads or engines it is the first one's; ``summary.groups`` has the best of each.
+        """
+        found = self.summary.groups[0].best if self.summary.groups else None
+        return found.effect if found else None
+
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """How many trials were ok, failed, invalid, timed_out or skipped."""
+        return self.summary.outcomes
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What ``envmatrix bench`` exits with: 0, 3 when trials failed or lack, 4 when none was ok, 130 interrupted."""
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
+        if not self.outcomes.get("ok"):
+            return ExitCode.NOTHING_RAN
+        broken = sum(self.outcomes.get(name, 0) for name in _BROKEN) + self.incomplete
+        return ExitCode.SOME_FAILED if broken else ExitCode.FINE
+
+    def rows(self) -> list[dict[str, Value]]:
+        """Return the effects as a table, one dict each, for ``pandas.DataFrame(result.rows())``.
+
+        The keys are those of `effects` in summary.json (docs/statistics.md); what is not known is None.
+        """
+        return [dict(values) for effect, values in effect_values(self.summary) if effect.primary]
+
+    def trials(self) -> Iterator[Trial]:
+        """Yield every trial in the order in which they ran, each with its record. Raises StoreError."""
+        return RunFolder(self.folder).trials()
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [f"{self.name}: {self.why or self.folder}", *(group.headline for group in self.summary.groups)]
+        )
+
+    def _repr_markdown_(self) -> str:
+        """Return the report that Jupyter shows."""
+        return to_markdown(self.summary)

@@ -1,0 +1,256 @@
+"""Run a design, go on with a run, load one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from envmatrix.api.places import Names, PathLike, find_matrix, find_run, load_matrix, split_names
+from envmatrix.api.result import Result
+from envmatrix.benchmark import nodes_of
+from envmatrix.engines.catalog import find_engine
+from envmatrix.errors import EnvmatrixError, InputError
+from envmatrix.host import Host
+from envmatrix.launchers import catalog
+from envmatrix.launchers.base import Ask, ShowsScripts
+from envmatrix.launchers.catalog import LAUNCHERS, check_options
+from envmatrix.matrix import Design, Matrix
+from envmatrix.matrix.model import NAME
+from envmatrix.report.write import write_reports
+from envmatrix.runner.loop import run as run_experiment
+from envmatrix.runner.progress import LineProgress
+from envmatrix.say import Say, silent
+from envmatrix.store.run import Asked
+from envmatrix.trials.experiment import Experiment, reopen
+from envmatrix.trials.experiment import begin as begin_experiment
+from envmatrix.trials.requested import Overrides, requested_design, requested_engines
+from envmatrix.trials.resumed import resumed
+
+#: Shows the progress of a run while the context is open.
+Watch = Callable[[Experiment], AbstractContextManager[LineProgress]]
+
+
+def run(
+    design: str = "default",
+    *,
+    environments: Names | None = None,
+    workloads: Names | None = None,
+    engines: Names | None = None,
+    budget: float | str | None = None,
+    target: float | str | None = None,
+    seed: int | None = None,
+    min_blocks: int | None = None,
+    max_blocks: int | None = None,
+    name: str | None = None,
+    matrix: PathLike | None = None,
+    results: PathLike = "results",
+    launcher: str = "here",
+    launcher_options: Asked | None = None,
+    say: Say = silent,
+) -> Result:
+    """Run a design of a matrix in randomised blocks and return what each environment gains.
+
+    Every trial is on disk before the next one starts. Ctrl-C ends the run cleanly: the result then says
+    ``interrupted``, and ``resume`` goes on. It may be called from any thread.
+
+    Args:
+        design: name of the design in the matrix.
+        environments: only these and the baseline, as names or 'a,b'; None: the design's.
+        workloads: only these; None: the design's.
+        engines: where processes start: 'local', 'docker', ...; 'auto' takes the first that this machine has.
+        budget: stop after this time: seconds, or '90s', '10m', '2h'.
+        target: stop when the half-width of every interval is at most this: 0.02 or '2%'.
+        seed: of the random order, from 0 up.
+        min_blocks: no claim below this many blocks, at least 2.
+        max_blocks: stop after this many blocks.
+        name: of the run; None: design and time.
+        matrix: a matrix.yaml; None: ./matrix.yaml, else the one that comes with envmatrix.
+        results: the folder in which the run's folder is made.
+        launcher: where trials run: 'here' or another launcher's name.
+        launcher_options: what is asked of it, such as {'nodes': 2, 'time': '2h'}.
+        say: takes lines of progress; ``print`` shows them.
+
+    Returns:
+        The Result, with its reports written into its folder.
+
+    Raises:
+        InputError: the matrix or an argument is wrong; it says where, and what to do.
+        EngineError: an engine is not there or could not build.
+        NothingRanError: no environment of the design can be had on this machine.
+        StoreError: the run's folder cannot be written.
+
+    """
+    overrides = Overrides(
+        seed, budget, target, min_blocks, max_blocks, split_names(workloads), split_names(environments)
+    )
+    begun = begin(
+        design, overrides, engines=split_names(engines) or (), matrix=matrix, results=results, name=name,
+        launcher=launcher, asked=launcher_options or {}, command=("envmatrix.run", design), say=say,
+    )  # fmt: skip
+    return carry_out(begun, telling(say))
+
+
+def resume(
+    run: PathLike | Result | None = None,
+    *,
+    budget: float | str | None = None,
+    target: float | str | None = None,
+    results: PathLike = "results",
+    matrix: PathLike | None = None,
+    launcher_options: Asked | None = None,
+    say: Say = silent,
+) -> Result:
+    """Go on where a run stopped, was killed or cut short: nothing is lost, repeated or reordered.
+
+    Args:
+        run: a Result, a run's name or its folder; None: the newest run.
+        budget: a new budget for the whole run: seconds, or '90s', '10m', '2h'; None: as it stands.
+        target: a new half-width at which intervals are narrow enough: 0.01 or '1%'; None: as it stands.
+        results: where runs are looked for by name.
+        matrix: whose locks are used; None: ./matrix.yaml, else the one that comes with envmatrix.
+        launcher_options: what is asked of the run's launcher from now on.
+        say: takes lines of progress.
+
+    Returns:
+        The Result of the whole run.
+
+    Raises:
+        InputError: there is no such run, or what it began with is gone.
+        EngineError: an engine is not there or could not build.
+        StoreError: the folder cannot be read or written, or another envmatrix writes to it.
+
+    """
+    again = reopen_run(
+        named(run), budget=budget, target=target, results=results, matrix=matrix, asked=launcher_options or {},
+        command=("envmatrix.resume",), say=say,
+    )  # fmt: skip
+    return carry_out(again, telling(say))
+
+
+def load(run: PathLike | None = None, *, results: PathLike = "results") -> Result:
+    """Load a run, finished or not.
+
+    Args:
+        run: a run's name or its folder; None: the newest run.
+        results: where runs are looked for by name.
+
+    Returns:
+        The Result; its files are read when they are first asked for.
+
+    Raises:
+        InputError: there is no such run; it names the nearest one.
+        StoreError: when what is asked of the result cannot be read.
+
+    """
+    return Result.of(find_run(run, results))
+
+
+def named(run: PathLike | Result | None) -> PathLike | None:
+    """Return the path or name of a run."""
+    return run.folder if isinstance(run, Result) else run
+
+
+def begin(
+    design: str,
+    overrides: Overrides,
+    *,
+    engines: Sequence[str] = (),
+    matrix: PathLike | None = None,
+    results: PathLike = "results",
+    name: str | None = None,
+    launcher: str = "here",
+    asked: Asked | None = None,
+    command: tuple[str, ...] = (),
+    say: Say = silent,
+) -> Experiment:
+    """Prepare everything that a design needs and write run.json; nothing has been measured yet. Raises as ``run``."""
+    if name is not None and not NAME.match(name):
+        raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
+    whole = load_matrix(matrix)
+    chosen = requested_design(whole, design, overrides)
+    names = requested_engines(chosen, engines, say)
+    host = place(whole, chosen, names, launcher, asked or {}, say)
+    return begin_experiment(whole, chosen, names, Path(results), say, command, launcher, host, asked, name=name)
+
+
+def reopen_run(
+    run: PathLike | None,
+    *,
+    budget: float | str | None = None,
+    target: float | str | None = None,
+    results: PathLike = "results",
+    matrix: PathLike | None = None,
+    asked: Asked | None = None,
+    command: tuple[str, ...] = (),
+    say: Say = silent,
+) -> Experiment:
+    """Load a run and prepare what its remaining trials need. Raises as ``resume``."""
+    experiment = reopen(find_run(run, results), find_matrix(matrix), say)
+    kind = LAUNCHERS.make(experiment.run.launcher)
+    check_options(kind, asked or {})
+    kind.width(experiment.run.design, {**experiment.run.launcher_options, **(asked or {})}, 1)  # refuses what cannot be
+    try:
+        return resumed(experiment, budget=budget, target=target, launcher_options=asked, command=command)
+    except EnvmatrixError:
+        experiment.folder.unlock()
+        raise
+
+
+def place(
+    matrix: Matrix, design: Design, engines: tuple[str, ...], launcher: str, asked: Asked, say: Say
+) -> Host | None:
+    """Return the machine that trials will run on (None: this one).
+
+    Whatever the launcher cannot do is an error here, before anything is built or written.
+    """
+    kind = LAUNCHERS.make(launcher)
+    check_options(kind, asked)
+    spread = {name: nodes_of(matrix.workloads[name].options) for name in (*design.workloads, *design.application)}
+    return catalog.place(kind, design, asked, [find_engine(name) for name in engines], spread, say)
+
+
+def scripts_of(launcher: str) -> Callable[[Experiment], list[str]]:
+    """Return what gives the scripts that the first blocks would be handed over with, and removes the run's folder.
+
+    Raises InputError for a launcher that has none.
+    """
+    kind = LAUNCHERS.make(launcher)
+    if not isinstance(kind, ShowsScripts):
+        raise InputError(
+            f"--dry-run shows scripts, and launcher {kind.name} has none", remedy="`envmatrix plan` shows the order"
+        )
+
+    def scripts(experiment: Experiment) -> list[str]:
+        try:
+            return kind.scripts(experiment)
+        finally:
+            shutil.rmtree(experiment.folder.path)
+
+    return scripts
+
+
+def carry_out(experiment: Experiment, watch: Watch, ask: Ask | None = None) -> Result:
+    """Run what is left of an experiment and write its reports. ``ask`` is None where nobody can answer."""
+    folder = experiment.folder
+    try:
+        with watch(experiment) as observer:
+            for name, reason in experiment.run.skipped.items():
+                observer.say(f"skipped {name}: {reason}")
+            launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.say, ask)
+            ended = run_experiment(experiment, launcher, observer, observer.say)
+    finally:
+        folder.unlock()  # whoever runs it goes on living, and may resume it
+    write_reports(folder, say=observer.say)
+    return Result.of(folder, ended)
+
+
+def telling(say: Say) -> Watch:
+    """Return what tells the progress of a run, line by line, to ``say``."""
+
+    @contextmanager
+    def watch(experiment: Experiment) -> Iterator[LineProgress]:
+        yield LineProgress(experiment, quiet=False, tell=say)
+
+    return watch

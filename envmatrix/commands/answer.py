@@ -1,0 +1,69 @@
+"""What ``bench``, ``resume``, ``report`` and ``reproduce`` show of a run, while it goes on and at its end."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from envmatrix.commands import common
+from envmatrix.errors import ExitCode
+
+if TYPE_CHECKING:
+    from envmatrix.api.result import Result
+    from envmatrix.api.runs import Watch
+    from envmatrix.launchers.base import Ask
+    from envmatrix.trials.experiment import Experiment
+
+
+def watching(*, quiet: bool) -> tuple[Watch, Ask | None]:
+    """Return what shows progress on stderr, and who answers questions (None: nobody is there)."""
+    from envmatrix.runner.progress import watch
+
+    somebody = sys.stdin.isatty() and sys.stderr.isatty()
+    return partial(watch, quiet=quiet), common.ask if somebody else None
+
+
+def carry_out(experiment: Experiment, arguments: argparse.Namespace) -> int:
+    """Run what is left of an experiment and show the answer."""
+    from envmatrix.api import runs
+
+    result = runs.carry_out(experiment, *watching(quiet=arguments.quiet))
+    common.say_to_stderr(f"{result.name}: {result.why}")
+    show(result, as_json=arguments.json)
+    if not arguments.json:
+        tell_how_to_use(experiment, result)
+    return end(result)
+
+
+def show(result: Result, *, as_json: bool) -> None:
+    """Print the answer of a run."""
+    from envmatrix.report.json_file import summary_to_json
+    from envmatrix.report.terminal import present
+
+    if as_json:
+        common.print_json(summary_to_json(result.summary))
+    else:
+        present(result.summary, common.console())
+
+
+def tell_how_to_use(experiment: Experiment, result: Result) -> None:
+    """Print the exact lines that set up the best environment, and where the report is."""
+    from envmatrix.api.environments import lines_of_best
+
+    for group in result.summary.groups:
+        if lines := lines_of_best(experiment, group):
+            common.print_text(f"\nthe best environment for {group.workload} on {group.engine}:\n\n{lines}\n")
+    common.print_text(f"report: {result.folder / 'report.html'}")
+
+
+def end(result: Result) -> ExitCode:
+    """Say how to go on where something is left, and return the exit code."""
+    if result.interrupted:
+        common.say_to_stderr(f"go on with: envmatrix resume {result.name}")
+    elif result.incomplete:
+        common.say_to_stderr(
+            f"{result.incomplete} block(s) are not complete; go on with: envmatrix resume {result.name}"
+        )
+    return result.exit_code
