@@ -52,6 +52,7 @@ def _mistake(error: object) -> dict[str, object]:
     where = getattr(error, "where", None)
     return {
         "message": getattr(error, "message", str(error)),
+        "file": str(where.file) if where else None,
         "line": where.line if where else None,
         "column": where.column if where else None,
         "remedy": getattr(error, "remedy", ""),

@@ -14,30 +14,23 @@ from envmatrix.errors import InputError, Where
 _TEXT = """\
 # What does each environment gain for your program? `envmatrix check` tells what is wrong with this file,
 # `envmatrix bench` runs it. Every key is explained in docs/matrix.md of envmatrix.
-version: 1
+version: 2
+include: envmatrix:malloc                     # allocators, and an environment for each: `envmatrix list environments`
 
 factors:
   torch:
     mine: {{interpreter: {interpreter}}}      # the Python that your program runs with; it is used as it is
-  malloc:                                     # the first level of a factor is its reference
-    glibc: {{claims: {{malloc: libc}}}}
-    glibc-tuned:                              # big tensors stay in the heap instead of being mapped at every step
-      env: {{GLIBC_TUNABLES: "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=536870912"}}
-    tcmalloc:
-      apt: libtcmalloc-minimal4 | libtcmalloc-minimal4t64
-      preload: libtcmalloc_minimal.so.4
-      claims: {{malloc: libtcmalloc}}         # proved from inside the process, or the trial is INVALID
-    jemalloc: {{apt: libjemalloc2, preload: libjemalloc.so.2, claims: {{malloc: libjemalloc}}}}
-  openmp:
-    gnu: {{}}
-    intel: {{requirements: [intel-openmp==2025.3.3], preload: libiomp5.so, claims: {{openmp: libiomp5}}}}
+  openmp:                                     # the first level of a factor is its reference
+    own: {{}}                                 # whatever your PyTorch comes with
+    intel:
+      requirements: [intel-openmp==2025.3.3]
+      preload: libiomp5.so
+      claims: {{openmp: libiomp5}}            # proved from inside the process, or the trial is INVALID
 
 environments:
   baseline: {{}}                              # every factor at its reference
-  glibc-tuned: {{malloc: glibc-tuned}}
-  tcmalloc: {{malloc: tcmalloc}}
-  jemalloc: {{malloc: jemalloc}}
   intel-omp: {{openmp: intel}}
+  # both: {{openmp: intel, malloc: tcmalloc}}
 
 workloads:
   mine:

@@ -63,5 +63,6 @@ def _workload(entry: Any) -> str:
 def _design(entry: Any) -> str:
     from math import prod
 
-    size = prod(map(len, entry.factors.values())) if entry.factors else len({*entry.environments, *entry.ladder}) + 1
+    named = len({*entry.environments, *entry.cumulative}) + 1
+    size = prod(map(len, entry.factors.values())) if entry.factors else named
     return f"{entry.description or 'no description'} ({size} environments, {len(entry.workloads)} workloads)"

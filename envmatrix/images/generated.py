@@ -1,6 +1,8 @@
-"""The committed definitions of containers/: one Dockerfile and one .def per named environment, from matrix.yaml."""
+"""The definitions of containers/: one Dockerfile and one .def per environment, from matrix.yaml."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from envmatrix.images.definitions import recipe_of, whole_definition, whole_dockerfile
 from envmatrix.images.suites import BASES, suite_of
@@ -19,10 +21,10 @@ def containable(environment: Environment) -> bool:
     return environment.image.interpreter is None
 
 
-def definition_files(matrix: Matrix) -> dict[str, str]:
-    """Return file name -> text for every named environment of ``matrix`` (pure; the machine plays no part)."""
+def definition_files(matrix: Matrix, names: Iterable[str]) -> dict[str, str]:
+    """Return file name -> text for environments of ``matrix`` (pure; the machine plays no part)."""
     files: dict[str, str] = {}
-    for name in matrix.environments:
+    for name in names:
         environment = resolve(matrix, name, {})
         if containable(environment):
             recipe = recipe_of(environment.image, base_reference(environment.image))

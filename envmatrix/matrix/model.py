@@ -5,10 +5,21 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
+from envmatrix.benchmark import OptionValue
 from envmatrix.units import parse_bytes, parse_duration, parse_percent
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
@@ -41,7 +52,7 @@ SLURM_OWN = frozenset(
 )
 
 
-def _text(value: Any) -> Any:
+def _text(value: object) -> object:
     """Accept one word where a list of words is meant."""
     return (value,) if isinstance(value, str) else value
 
@@ -116,18 +127,28 @@ def _slurm_option(value: str) -> str:
     return value
 
 
-Text = Annotated[str, AfterValidator(_no_control)]
-SlurmWord = Annotated[str, AfterValidator(_slurm_word)]
-SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(_text)]
-Words = Annotated[tuple[Text, ...], BeforeValidator(_text)]
-Names = Annotated[Words, AfterValidator(_once)]
-Percent = Annotated[float, BeforeValidator(parse_percent)]
-Seconds = Annotated[float, BeforeValidator(parse_duration)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+#: As YAML's own rules read them: `python: 3.11` is a number to an editor.
+SCALAR: list[JsonValue] = ["string", "number", "boolean"]
+WORDS: dict[str, JsonValue] = {"anyOf": [{"type": SCALAR}, {"type": "array", "items": {"type": SCALAR}}]}
+_SCALAR = WithJsonSchema({"type": SCALAR})
+_WORDS = WithJsonSchema(WORDS)
+_QUANTITY = WithJsonSchema({"type": ["string", "number"]})
+
+Text = Annotated[str, AfterValidator(_no_control), _SCALAR]
+SlurmWord = Annotated[str, AfterValidator(_slurm_word), _SCALAR]
+SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(_text), _WORDS]
+Words = Annotated[tuple[Text, ...], BeforeValidator(_text), _WORDS]
+Names = Annotated[Words, AfterValidator(_once), _WORDS]
+Percent = Annotated[float, BeforeValidator(parse_percent), _QUANTITY]
+Seconds = Annotated[float, BeforeValidator(parse_duration), _QUANTITY]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), _QUANTITY]
 VariableName = Annotated[str, AfterValidator(_variable)]
 LibraryFile = Annotated[str, AfterValidator(_library_file)]
 SourceFile = Annotated[str, AfterValidator(_source_file)]
 Program = Annotated[str, AfterValidator(_program)]
+Programs = Annotated[tuple[Program, ...], BeforeValidator(_text), _WORDS]
+LibraryFiles = Annotated[tuple[LibraryFile, ...], BeforeValidator(_text), _WORDS]
+SlurmOptions = Annotated[tuple[Annotated[str, AfterValidator(_slurm_option)], ...], BeforeValidator(_text), _WORDS]
 
 
 class _Frozen(BaseModel):
@@ -138,12 +159,10 @@ class SourceBuild(_Frozen):
     """How a package that has no wheel is built from its source distribution."""
 
     env: Mapping[VariableName, Text] = Field(default_factory=dict, description="variables of the build")
-    edit: Mapping[SourceFile, Mapping[str, str]] = Field(
+    edit: Mapping[SourceFile, Mapping[str, Annotated[str, _SCALAR]]] = Field(
         default_factory=dict, description="file of the source -> text in it -> what takes its place"
     )
-    programs: Annotated[tuple[Program, ...], BeforeValidator(_text)] = Field(
-        (), description="programs of this machine that the build needs, such as cmake"
-    )
+    programs: Programs = Field((), description="programs of this machine that the build needs, such as cmake")
 
 
 class Level(_Frozen):
@@ -163,9 +182,7 @@ class Level(_Frozen):
     env: Mapping[VariableName, Text | None] = Field(
         default_factory=dict, description="variables; null: explicitly absent"
     )
-    preload: Annotated[tuple[LibraryFile, ...], BeforeValidator(_text)] = Field(
-        (), description="libraries for LD_PRELOAD, by file name"
-    )
+    preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD, by file name")
     cpus: Text | None = Field(None, description="CPU list the process starts on, such as 0-3")
     memory_nodes: Text | None = Field(None, description="NUMA nodes its memory comes from, such as 0")
     claims: Mapping[str, Words] = Field(
@@ -262,11 +279,11 @@ class Workload(_Frozen):
     """What is run: options of the built-in benchmark, or the user's own command."""
 
     name: str
-    description: Text = ""
-    options: Mapping[str, Any] = Field(default_factory=dict)
-    command: tuple[Text, ...] = Field((), min_length=1)
-    metric: Metric | None = None
-    files: Text | None = None
+    description: Text = Field("", description="one line, shown in lists and reports")
+    options: Mapping[str, OptionValue] = Field(default_factory=dict)
+    command: tuple[Text, ...] = Field((), min_length=1, description="the user's own program and its arguments")
+    metric: Metric | None = Field(None, description="how fast the program was")
+    files: Text | None = Field(None, description="folder of the program; none: the one of this file")
 
 
 class Slurm(_Frozen):
@@ -281,9 +298,7 @@ class Slurm(_Frozen):
     memory: Bytes | None = Field(None, description="memory of one block's job; none: all of the node")
     gpus: SlurmWord | None = Field(None, description="GPUs of a node, such as 2 or a100:2")
     modules: SlurmWords = Field((), description="modules to load first, so that apptainer is found")
-    options: Annotated[tuple[Annotated[str, AfterValidator(_slurm_option)], ...], BeforeValidator(_text)] = Field(
-        (), description="further sbatch options, such as --qos=high"
-    )
+    options: SlurmOptions = Field((), description="further sbatch options, such as --qos=high")
 
 
 class Design(_Frozen):
@@ -295,10 +310,10 @@ class Design(_Frozen):
     factors: Mapping[str, Names] = Field(
         default_factory=dict, description="full factorial over these levels of these factors"
     )
-    ladder: Names = Field((), description="environments added one after the other; each is compared as a step")
+    cumulative: Names = Field((), description="environments added one after the other; each is compared as a step")
     workloads: Names = Field(min_length=1, description="named workloads")
     application: Names = Field((), description="workloads that change the program; compared with the first workload")
-    published: Mapping[str, Text] = Field(
+    reference_values: Mapping[str, Text] = Field(
         default_factory=dict, description="environment or workload -> figures of a source, shown beside ours"
     )
     engines: Names = Field(("local",), description="engines; more than one compares them")
@@ -336,12 +351,15 @@ def too_many_blocks(design: Design) -> str:
 
 
 class Matrix(_Frozen):
-    """The whole of matrix.yaml. ``digest`` is the sha256 of the file as read."""
+    """The whole of matrix.yaml and what it includes.
 
-    version: int
+    ``digest`` is the sha256 of what was read, ``text`` the whole as one file that includes nothing.
+    """
+
     factors: Mapping[str, Factor]
     environments: Mapping[str, EnvironmentEntry]
     workloads: Mapping[str, Workload]
     designs: Mapping[str, Design]
     digest: str
     path: str
+    text: str

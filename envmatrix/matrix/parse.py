@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from envmatrix import benchmark
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import templates
+from envmatrix.matrix.include import OLD_WORDS, Gathered, gather
 from envmatrix.matrix.model import (
     NAME,
     Design,
@@ -23,23 +24,16 @@ from envmatrix.matrix.model import (
     Slurm,
     SourceBuild,
     Workload,
-    cells,
     too_many_blocks,
 )
-from envmatrix.matrix.source import Key, Source, parse_yaml, read_text
+from envmatrix.matrix.names import RESERVED, check_names
+from envmatrix.matrix.source import Data, Key, mapping_of, parse_yaml, read_text
 from envmatrix.record import claims
 
-VERSION = 1
-SECTIONS = ("version", "factors", "environments", "workloads", "designs")
-_WORKLOAD_KEYS = ("description", "command", "metric", "files")
-_KINDS = {
-    "environments": "environment",
-    "ladder": "environment",
-    "workloads": "workload",
-    "application": "workload",
-}
-_RESERVED = {"control": "the second copy of the baseline has this name"}
+_OWN_PROGRAM = ("command", "metric", "files")
+_WORKLOAD_KEYS = ("description", "defaults", *_OWN_PROGRAM)
 Parsed = TypeVar("Parsed", bound=BaseModel)
+Entry = TypeVar("Entry")
 
 
 class MatrixError(InputError):
@@ -51,73 +45,84 @@ class MatrixError(InputError):
 
 
 def load(path: Path) -> Matrix:
-    """Read, check and freeze ``path``; a MatrixError names every mistake as file:line:column."""
+    """Read, check and freeze ``path`` and what it includes; a MatrixError names every mistake as file:line:column."""
     return parse(read_text(path), path)
 
 
 def parse(text: str, path: Path) -> Matrix:
-    """Check and freeze the text of a matrix.yaml; ``path`` is only named in messages."""
-    reader = _Parser(parse_yaml(text, path))
-    matrix = reader.matrix(hashlib.sha256(text.encode()).hexdigest())
+    """Check and freeze the text of a matrix.yaml; includes are looked for beside ``path``."""
+    gathered = gather(parse_yaml(text, path))
+    reader = _Parser(gathered)
+    matrix = reader.matrix()
     if matrix is not None:
-        _check_names(reader, matrix)
+        check_names(reader.wrong, matrix)
     if reader.mistakes or matrix is None:
-        raise MatrixError(sorted(reader.mistakes, key=lambda m: (m.where.line or 0) if m.where else 0))
+        raise MatrixError(_in_order(gathered, reader.mistakes))
     return matrix
 
 
+def _in_order(gathered: Gathered, mistakes: Iterable[InputError]) -> list[InputError]:
+    """Return each mistake once, file by file (this one first) and from the top to the bottom."""
+    files = [source.file for source in reversed(gathered.files)]
+
+    def place(mistake: InputError) -> tuple[int, int]:
+        where = mistake.where
+        return (files.index(where.file) if where and where.file in files else 0, (where and where.line) or 0)
+
+    return sorted({str(mistake): mistake for mistake in mistakes}.values(), key=place)
+
+
 class _Parser:
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.mistakes: list[InputError] = []
+    def __init__(self, gathered: Gathered) -> None:
+        self.gathered = gathered
+        self.source = gathered.source
+        self.mistakes = gathered.mistakes
 
     def wrong(self, path: Key, message: str, remedy: str = "", *, key: bool = False) -> None:
         self.mistakes.append(InputError(message, where=self.source.where(path, key=key), remedy=remedy))
 
-    def matrix(self, digest: str) -> Matrix | None:
-        top = self.mapping(self.source.data, ())
-        for key in top:
-            if key not in SECTIONS:
-                self.wrong((key,), f"unknown key {key!r}", suggestion(key, SECTIONS), key=True)
-        version = top.get("version")
-        if version != str(VERSION):
-            self.wrong(("version",), f"version must be {VERSION}, not {version}", "write `version: 1` at the top")
-        parts = {
-            "factors": self.section("factors", self._factor),
-            "environments": self.section("environments", self._environment),
-            "workloads": self.section("workloads", self._workload),
-            "designs": self.section("designs", self._design),
-        }
+    def matrix(self) -> Matrix | None:
+        defaults = self.section("defaults", self._default)
+        factors = self.section("factors", self._factor)
+        environments = self.section("environments", self._environment)
+        workloads = self.section(
+            "workloads", lambda name, data, path: self._workload(name, self._laid_over(defaults, data, path), path)
+        )
+        designs = self.section("designs", self._design)
         if self.mistakes:
             return None
-        return Matrix(version=VERSION, digest=f"sha256:{digest}", path=str(self.source.file), **parts)
+        return Matrix(
+            factors=factors, environments=environments, workloads=workloads, designs=designs,
+            digest=self.gathered.digest, path=str(self.source.file), text=self.gathered.text,
+        )  # fmt: skip
 
-    def mapping(self, data: Any, path: Key) -> dict[str, Any]:
-        if data is None:
+    def mapping(self, data: Data, path: Key) -> dict[str, Data]:
+        try:
+            return mapping_of(data, path, self.source)
+        except InputError as error:
+            self.mistakes.append(error)
             return {}
-        if isinstance(data, dict):
-            return data
-        self.wrong(path, f"{_dotted(path)} must hold `name: ...` lines, not {data!r}")
-        return {}
 
-    def section(self, name: str, make: Callable[[str, dict[str, Any], Key], Any]) -> dict[str, Any]:
-        found = {}
-        for key, data in self.mapping(self.mapping(self.source.data, ()).get(name), (name,)).items():
-            path = (name, key)
-            if self.good_name(key, path):
-                found[key] = make(key, self.mapping(data, path), path)
-        return {key: value for key, value in found.items() if value is not None}
+    def section(self, kind: str, make: Callable[[str, dict[str, Data], Key], Entry | None]) -> dict[str, Entry]:
+        found: dict[str, Entry] = {}
+        for name, data in self.source.mapping((kind,)).items():
+            path = (kind, name)
+            if self.good_name(name, path):
+                made = make(name, self.mapping(data, path), path)
+                if made is not None:
+                    found[name] = made
+        return found
 
     def good_name(self, name: str, path: Key) -> bool:
-        if name in _RESERVED:
-            self.wrong(path, f"{name!r} is a reserved name", _RESERVED[name], key=True)
+        if name in RESERVED:
+            self.wrong(path, f"{name!r} is a reserved name", RESERVED[name], key=True)
             return False
         if not NAME.match(name) or len(name) > 80:
             self.wrong(path, f"{name!r} is no usable name", "use letters, digits, '.', '_', '+' and '-'", key=True)
             return False
         return True
 
-    def validate(self, model: type[Parsed], data: Mapping[str, Any], path: Key, **more: Any) -> Parsed | None:
+    def validate(self, model: type[Parsed], data: Mapping[str, object], path: Key, **more: object) -> Parsed | None:
         try:
             return model.model_validate({**data, **more})
         except ValidationError as error:
@@ -126,9 +131,13 @@ class _Parser:
                 self.explain(problem["type"], problem["msg"], (*path, *problem["loc"]), problem["input"], known)
             return None
 
-    def explain(self, kind: str, text: str, path: Key, given: Any, known: set[str]) -> None:
+    def explain(self, kind: str, text: str, path: Key, given: object, known: set[str]) -> None:
         of_key = "[key]" in path
         path = tuple(part for part in path if part != "[key]")
+        if kind == "extra_forbidden" and OLD_WORDS.get(str(path[-1])) in known:
+            now = OLD_WORDS[str(path[-1])]
+            self.wrong(path, f"{str(path[-1])!r} is called {now!r} since version 2", f"write `{now}`", key=True)
+            return
         if kind == "extra_forbidden":
             self.wrong(path, f"unknown key {path[-1]!r}", suggestion(str(path[-1]), known), key=True)
             return
@@ -139,7 +148,7 @@ class _Parser:
         named = next((part for part in reversed(path) if isinstance(part, str)), "")
         self.wrong(path, f"{named}: {said}", key=of_key)
 
-    def _factor(self, name: str, data: dict[str, Any], path: Key) -> Factor | None:
+    def _factor(self, name: str, data: dict[str, Data], path: Key) -> Factor | None:
         if name == "description":
             self.wrong(path, "a factor cannot be called 'description'", "choose another name", key=True)
             return None
@@ -154,7 +163,7 @@ class _Parser:
         whole = {key: level for key, level in levels.items() if level}
         return Factor(name=name, levels=whole) if len(whole) == len(data) else None
 
-    def _level(self, data: dict[str, Any], path: Key) -> Level | None:
+    def _level(self, data: dict[str, Data], path: Key) -> Level | None:
         for section in ("env", "claims"):
             for variable, value in self.mapping(data.get(section), (*path, section)).items():
                 for text in value if isinstance(value, list) else [value]:
@@ -179,16 +188,37 @@ class _Parser:
             place = path if error.index is None else (*path, error.index)
             self.wrong(place, str(error), error.remedy, key=error.index is None)
 
-    def _source_build(self, data: Any, path: Key) -> SourceBuild | None:
+    def _source_build(self, data: Data, path: Key) -> SourceBuild | None:
         return self.validate(SourceBuild, self.mapping(data, path), path)
 
-    def _environment(self, name: str, data: dict[str, Any], path: Key) -> EnvironmentEntry | None:
+    def _environment(self, name: str, data: dict[str, Data], path: Key) -> EnvironmentEntry | None:
         levels = {key: value for key, value in data.items() if key != "description"}
         return self.validate(
             EnvironmentEntry, {"description": data.get("description", "")}, path, name=name, levels=levels
         )
 
-    def _workload(self, name: str, data: dict[str, Any], path: Key) -> Workload | None:
+    def _default(self, _name: str, data: dict[str, Data], path: Key) -> dict[str, Data]:
+        options = {key: value for key, value in data.items() if key not in ("description", *_OWN_PROGRAM)}
+        for key, value in options.items():
+            self._option(key, value, path)
+        return data
+
+    def _laid_over(self, defaults: Mapping[str, dict[str, Data]], data: dict[str, Data], path: Key) -> dict[str, Data]:
+        """Lay a workload over the default that it names; what it takes from there keeps its place there."""
+        if "defaults" not in data:
+            return data
+        name = data["defaults"]
+        if not isinstance(name, str) or name not in defaults:
+            known = self.source.mapping(("defaults",))
+            if not isinstance(name, str) or name not in known:
+                self.wrong((*path, "defaults"), f"no default {name!r}", suggestion(str(name), known))
+            return {key: value for key, value in data.items() if key != "defaults"}
+        for places in (self.source.keys, self.source.values):
+            for key in [key for key in places if key[:2] == ("defaults", name) and len(key) > 2]:
+                places.setdefault((*path, *key[2:]), places[key])
+        return {key: value for key, value in {**defaults[name], **data}.items() if key != "defaults"}
+
+    def _workload(self, name: str, data: dict[str, Data], path: Key) -> Workload | None:
         own = {key: value for key, value in data.items() if key in _WORKLOAD_KEYS and key != "metric"}
         rest = {key: value for key, value in data.items() if key not in _WORKLOAD_KEYS}
         if "command" in own and rest:
@@ -207,25 +237,35 @@ class _Parser:
         if "files" in own and "command" not in own:
             self.wrong((*path, "files"), "`files` belongs to a workload with a `command`", key=True)
         checked = self._options(rest, path)
-        return self.validate(Workload, own, path, name=name, options=checked, metric=metric)
+        made = self.validate(Workload, own, path, name=name, options=checked, metric=metric)
+        return made.model_copy(update={"files": self._folder(made.files, path)}) if made and made.command else made
 
-    def _options(self, given: Mapping[str, Any], path: Key) -> dict[str, benchmark.OptionValue]:
+    def _folder(self, files: str | None, path: Key) -> str | None:
+        """Return a program's folder, relative to the matrix; it was written relative to the file that names it."""
+        home, here = self.source.file.parent, self.source.where(path, key=True).file.parent
+        return files if here == home else os.path.relpath(here / (files or "."), home)
+
+    def _options(self, given: Mapping[str, Data], path: Key) -> dict[str, benchmark.OptionValue]:
         checked: dict[str, benchmark.OptionValue] = {}
         for key, value in given.items():
-            try:
-                checked[key] = benchmark.convert(key, value)
-            except benchmark.UnknownOptionError:
-                known = [*benchmark.options(), *_WORKLOAD_KEYS]
-                self.wrong((*path, key), f"unknown key {key!r}", suggestion(key, known), key=True)
-            except benchmark.WrongValueError as error:
-                self.wrong((*path, key), f"{key}: {error}", error.remedy)
+            checked.update(self._option(key, value, path))
         for rule in benchmark.broken_rules(checked) if len(checked) == len(given) else ():
             named = next(key for key in rule.options if key in checked)
             self.wrong((*path, named), rule.message, f"change {' or '.join(rule.options)}", key=True)
         return checked
 
-    def _design(self, name: str, data: dict[str, Any], path: Key) -> Design | None:
-        ways = [key for key in ("environments", "factors", "ladder") if data.get(key)]
+    def _option(self, key: str, value: Data, path: Key) -> dict[str, benchmark.OptionValue]:
+        try:
+            return {key: benchmark.convert(key, value)}
+        except benchmark.UnknownOptionError:
+            known = [*benchmark.options(), *_WORKLOAD_KEYS]
+            self.wrong((*path, key), f"unknown key {key!r}", suggestion(key, known), key=True)
+        except benchmark.WrongValueError as error:
+            self.wrong((*path, key), f"{key}: {error}", error.remedy)
+        return {}
+
+    def _design(self, name: str, data: dict[str, Data], path: Key) -> Design | None:
+        ways = [key for key in ("environments", "factors", "cumulative") if data.get(key)]
         if len(ways) > 1:
             self.wrong(
                 (*path, ways[1]),
@@ -241,94 +281,3 @@ class _Parser:
         if design and "min_blocks" in data and (said := too_many_blocks(design)):  # max_blocks alone: a short look
             self.wrong((*path, "min_blocks"), f"min_blocks: {said}", "lower min_blocks, or raise max_blocks")
         return design
-
-
-def _check_names(parser: _Parser, matrix: Matrix) -> None:
-    """Check that every word that names something in another section is there."""
-    _check_levels(parser, matrix)
-    for name, entry in matrix.environments.items():
-        for factor, level in entry.levels.items():
-            _check_level_word(parser, matrix, ("environments", name), factor, level)
-    for design in matrix.designs.values():
-        _check_design(parser, matrix, design)
-    _check_baselines(parser, matrix)
-
-
-def _check_baselines(parser: _Parser, matrix: Matrix) -> None:
-    """Refuse a factorial design whose first cell has the name of something else: a name means one environment."""
-    named = {name: _all_levels(matrix, entry.levels) for name, entry in matrix.environments.items()}
-    for design in matrix.designs.values():
-        if not design.factors or not all(design.factors.values()):
-            continue
-        first = {factor: levels[0] for factor, levels in design.factors.items()}
-        levels = _all_levels(matrix, first)
-        if named.setdefault(design.baseline, levels) != levels:
-            said = ", ".join(f"{factor}={level}" for factor, level in first.items())
-            parser.wrong(
-                ("designs", design.name, "baseline"),
-                f"the first cell of this design ({said}) would be called {design.baseline!r}, which is another "
-                "environment",
-                "give it a name of its own with `baseline: NAME`, or begin each factor with that environment's level",
-            )
-
-
-def _all_levels(matrix: Matrix, chosen: Mapping[str, str]) -> dict[str, str]:
-    return {factor.name: chosen.get(factor.name, factor.reference) for factor in matrix.factors.values()}
-
-
-def _check_design(parser: _Parser, matrix: Matrix, design: Design) -> None:
-    path = ("designs", design.name)
-    for key, kind in _KINDS.items():
-        known = matrix.environments if kind == "environment" else matrix.workloads
-        for index, word in enumerate(getattr(design, key)):
-            if word not in known:
-                parser.wrong((*path, key, index), f"no {kind} {word!r}", suggestion(word, known))
-    for index, word in enumerate(design.application):
-        if word in design.workloads or word in matrix.environments:
-            remedy = "give the workload another name"
-            parser.wrong((*path, "application", index), f"{word!r} already names a row of the table", remedy)
-    _check_published(parser, matrix, design)
-    if not design.factors and design.baseline not in matrix.environments:
-        remedy = "add `baseline: {}` under environments"
-        parser.wrong((*path, "baseline"), f"no environment {design.baseline!r} to compare with", remedy)
-    for factor, levels in design.factors.items():
-        for index, level in enumerate(levels):
-            _check_level_word(parser, matrix, (*path, "factors"), factor, level, index)
-
-
-def _check_published(parser: _Parser, matrix: Matrix, design: Design) -> None:
-    known = {*matrix.environments, *matrix.workloads, *_RESERVED}
-    unknown = [name for name in design.published if name not in known]
-    of_cells = cells(design) if unknown else {}
-    for name in unknown:
-        if name not in of_cells:
-            path = ("designs", design.name, "published", name)
-            parser.wrong(path, f"no environment or workload {name!r}", suggestion(name, {*known, *of_cells}), key=True)
-
-
-def _check_levels(parser: _Parser, matrix: Matrix) -> None:
-    for factor in matrix.factors.values():
-        for level_name, level in factor.levels.items():
-            path = ("factors", factor.name, level_name, "requires")
-            for other, allowed in level.requires.items():
-                for index, word in enumerate(allowed):
-                    _check_level_word(parser, matrix, path, other, word, index)
-
-
-def _check_level_word(
-    parser: _Parser, matrix: Matrix, path: Key, factor: str, level: str, index: int | None = None
-) -> None:
-    inner = (*path, factor)
-    if factor not in matrix.factors:
-        parser.wrong(inner, f"no factor {factor!r}", suggestion(factor, matrix.factors), key=True)
-    elif level not in matrix.factors[factor].levels:
-        place = inner if index is None else (*inner, index)
-        parser.wrong(
-            place,
-            f"factor {factor!r} has no level {level!r}",
-            suggestion(level, matrix.factors[factor].levels),
-        )
-
-
-def _dotted(path: Key) -> str:
-    return ".".join(str(part) for part in path) or "the file"

@@ -1,86 +1,84 @@
-"""The JSON Schema of matrix.yaml, made from the same types that check it."""
+"""The JSON Schema of matrix.yaml, derived from the types that check it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from envmatrix import benchmark
-from envmatrix.matrix.model import Design, Level, Metric, Slurm, SourceBuild
+from envmatrix.matrix.include import VERSIONS
+from envmatrix.matrix.model import SCALAR, WORDS, Design, Level, Workload
 
-_WORDS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-_SCALAR = {"type": ["string", "number", "boolean", "null"]}
-_OPTION_TYPES: Mapping[str, dict[str, Any]] = {
-    "int": {"type": "integer"},
-    "float": {"type": "number"},
-    "bool": {"type": "boolean"},
-    "str": {"type": "string"},
-    "list-of-int": {"type": "array", "items": {"type": "integer"}},
-}
+Schema = dict[str, JsonValue]
+_TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
 
 
-def _entry(model: type[BaseModel], leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Describe one entry as it is written: any scalar may be plain, any list of words may be one word."""
-    properties: dict[str, Any] = {}
-    for name, field in model.model_fields.items():
-        if name in leave_out:
-            continue
-        written = _written(str(field.annotation))
-        properties[name] = {**written, "description": field.description} if field.description else written
-    return {"type": "object", "additionalProperties": False, "properties": properties}
+def _entry(model: type[BaseModel], parts: dict[str, JsonValue], leave_out: tuple[str, ...] = ()) -> Schema:
+    """Return the schema of one entry as it is written; what it refers to is added to ``parts``."""
+    body = model.model_json_schema()
+    inner = body.pop("$defs", {})
+    parts |= {name: _plain(part) for name, part in inner.items()}
+    properties = {name: part for name, part in body["properties"].items() if name not in leave_out}
+    required = [name for name in body.get("required", []) if name not in leave_out]
+    plain = _plain({**body, "properties": properties, "required": required})
+    return plain if isinstance(plain, dict) else {}
 
 
-def _written(annotation: str) -> dict[str, Any]:
-    if "Mapping" in annotation:
-        inner = _WORDS if "tuple" in annotation else _SCALAR
-        return {"type": "object", "additionalProperties": inner}
-    if "tuple" in annotation:
-        return _WORDS
-    if "bool" in annotation:
-        return {"type": "boolean"}
-    return {"type": ["string", "number"]}
-
-
-def _workload() -> dict[str, Any]:
-    options = {
-        name: {
-            **_OPTION_TYPES[option.type],
-            "description": option.help,
-            **({"enum": list(option.choices)} if option.choices and not option.entry_points else {}),
-        }
-        for name, option in benchmark.options().items()
+def _plain(node: JsonValue) -> JsonValue:
+    """Leave out the titles, which only repeat names, and defaults that say nothing."""
+    if isinstance(node, list):
+        return [_plain(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    nothing: tuple[JsonValue, ...] = (None, "", [], {})
+    return {
+        key: {name: _plain(part) for name, part in value.items()}
+        if key == "properties" and isinstance(value, dict)
+        else _plain(value)
+        for key, value in node.items()
+        if key != "title" and not (key in ("default", "required") and value in nothing)
     }
-    own = {
-        "description": {"type": "string"},
-        "command": {"type": "array", "items": _SCALAR},
-        "metric": _entry(Metric),
-        "files": {"type": "string"},
-    }
-    return {"type": "object", "additionalProperties": False, "properties": {**own, **options}}
 
 
-def _design() -> dict[str, Any]:
-    entry = _entry(Design, leave_out=("name", "slurm"))
-    entry["properties"]["slurm"] = _entry(Slurm)
-    return entry
+def _option(option: benchmark.Option) -> Schema:
+    schema: Schema = {"type": _TYPES.get(option.type, "array"), "description": option.help}
+    if option.type == "list-of-int":
+        schema = {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "string"}]}
+    if option.choices and not option.entry_points:
+        schema["enum"] = list(option.choices)
+    for name, bound in (("minimum", option.minimum), ("maximum", option.maximum)):
+        if bound is not None and option.type in ("int", "float"):
+            schema[name] = bound
+    if option.default is None:
+        return {"anyOf": [schema, {"type": "null"}], "description": option.help}
+    return {**schema, "description": option.help, "default": _json(option.default)}
 
 
-def _level() -> dict[str, Any]:
-    entry = _entry(Level)
-    build = _entry(SourceBuild)
-    build["properties"]["edit"]["additionalProperties"] = {"type": "object", "additionalProperties": _SCALAR}
-    entry["properties"]["build"]["additionalProperties"] = build
-    return entry
+def _json(value: benchmark.OptionValue) -> JsonValue:
+    return [*value] if isinstance(value, list) else value
 
 
-def _named(entry: dict[str, Any]) -> dict[str, Any]:
+def _workload(parts: dict[str, JsonValue]) -> Schema:
+    entry = _entry(Workload, parts, leave_out=("name", "options"))
+    own = entry["properties"]
+    options: Schema = {name: _option(option) for name, option in benchmark.options().items()}
+    assert isinstance(own, dict)
+    return {**entry, "properties": {**own, "defaults": {"type": "string", "description": _DEFAULTS}, **options}}
+
+
+_DEFAULTS = "name of an entry of `defaults`, whose keys count where the workload does not write them"
+
+
+def _named(entry: Schema) -> Schema:
     return {"type": "object", "additionalProperties": {"anyOf": [entry, {"type": "null"}]}}
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> Schema:
     """Return the schema (draft 2020-12)."""
+    parts: dict[str, JsonValue] = {}
+    level = _entry(Level, parts)
+    design = _entry(Design, parts, leave_out=("name",))
+    parts["Workload"] = _workload(parts)
+    workload: Schema = {"$ref": "#/$defs/Workload"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "envmatrix matrix.yaml",
@@ -88,10 +86,16 @@ def json_schema() -> dict[str, Any]:
         "required": ["version"],
         "additionalProperties": False,
         "properties": {
-            "version": {"const": 1},
-            "factors": _named(_named(_level())),
-            "environments": _named({"type": "object", "additionalProperties": _SCALAR}),
-            "workloads": _named(_workload()),
-            "designs": _named(_design()),
+            "version": {"enum": [int(version) for version in VERSIONS]},
+            "include": {
+                **WORDS,
+                "description": "envmatrix:NAME comes with envmatrix, others lie beside this file",
+            },
+            "factors": _named(_named(level)),
+            "environments": _named({"type": "object", "additionalProperties": {"type": SCALAR}}),
+            "defaults": _named(workload),
+            "workloads": _named(workload),
+            "designs": _named(design),
         },
+        "$defs": parts,
     }

@@ -8,35 +8,53 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import yaml
 
 from envmatrix.errors import InputError, Where
 
 Key = tuple[str | int, ...]
+#: What YAML can hold here: a text, nothing, a list or a mapping of these.
+Data: TypeAlias = str | list["Data"] | dict[str, "Data"] | None
 _MOST_NODES = 200_000
 _NULL = "tag:yaml.org,2002:null"
 
 
 @dataclass
 class Source:
-    """Data read from ``file``. ``keys`` and ``values`` map a path to the mark of its key and its value."""
+    """Data read from ``file``. ``keys`` and ``values`` say where the key and the value of a path stand."""
 
     file: Path
-    data: Any = None
-    keys: dict[Key, yaml.Mark] = field(default_factory=dict)
-    values: dict[Key, yaml.Mark] = field(default_factory=dict)
+    text: str = ""
+    data: Data = None
+    keys: dict[Key, Where] = field(default_factory=dict)
+    values: dict[Key, Where] = field(default_factory=dict)
 
     def where(self, path: Key, *, key: bool = False) -> Where:
         """Return the place of ``path``, or of its nearest enclosing entry that has one."""
         if key and path in self.keys:
-            return _place(self.file, self.keys[path])
+            return self.keys[path]
         for end in range(len(path), -1, -1):
-            mark = self.values.get(path[:end]) or self.keys.get(path[:end])
-            if mark:
-                return _place(self.file, mark)
+            found = self.values.get(path[:end]) or self.keys.get(path[:end])
+            if found:
+                return found
         return Where(self.file)
+
+    def mapping(self, path: Key) -> dict[str, Data]:
+        """Return the mapping at ``path``, empty where there is none. Raises InputError where something else stands."""
+        data = self.data
+        for part in path:
+            data = data.get(str(part)) if isinstance(data, dict) else None
+        return mapping_of(data, path, self)
+
+
+def mapping_of(data: Data, path: Key, source: Source) -> dict[str, Data]:
+    """Return ``data`` as a mapping, empty for nothing. Raises InputError, with the place of ``path``, for all else."""
+    if data is None or isinstance(data, dict):
+        return data or {}
+    dotted = ".".join(map(str, path)) or "the file"
+    raise InputError(f"{dotted} must hold `name: ...` lines, not {data!r}", where=source.where(path))
 
 
 def _place(file: Path, mark: yaml.Mark | None) -> Where:
@@ -61,7 +79,7 @@ def read_text(file: Path) -> str:
 
 def parse_yaml(text: str, file: Path) -> Source:
     """Parse ``text``; bad YAML, duplicate keys and endless aliases are InputErrors with their place."""
-    source = Source(file)
+    source = Source(file, text)
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -83,43 +101,45 @@ class _Reader:
         self.count = 0
         self.open: list[int] = []
 
-    def convert(self, node: yaml.Node, path: Key) -> Any:
+    def place(self, node: yaml.Node) -> Where:
+        return _place(self.source.file, node.start_mark)
+
+    def convert(self, node: yaml.Node, path: Key) -> Data:
         self.count += 1
         if self.count > _MOST_NODES or id(node) in self.open:
-            raise InputError("aliases make this endless", where=_place(self.source.file, node.start_mark))
-        self.source.values[path] = node.start_mark
+            raise InputError("aliases make this endless", where=self.place(node))
+        self.source.values[path] = self.place(node)
         self.open.append(id(node))
         try:
             return self._convert(node, path)
         finally:
             self.open.pop()
 
-    def _convert(self, node: yaml.Node, path: Key) -> Any:
+    def _convert(self, node: yaml.Node, path: Key) -> Data:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.convert(item, (*path, index)) for index, item in enumerate(node.value)]
-        return None if node.tag == _NULL else node.value
+        return None if node.tag == _NULL else str(node.value)
 
-    def _mapping(self, node: yaml.MappingNode, path: Key) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: Key) -> dict[str, Data]:
         self._refuse_duplicates(node)
         self.loader.flatten_mapping(node)
-        found: dict[str, Any] = {}
+        found: dict[str, Data] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise InputError("a key must be one word", where=_place(self.source.file, key.start_mark))
+                raise InputError("a key must be one word", where=self.place(key))
             inner = (*path, key.value)
-            self.source.keys[inner] = key.start_mark
+            self.source.keys[inner] = self.place(key)
             found[key.value] = self.convert(value, inner)
         return found
 
     def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
-        seen: dict[str, yaml.Mark] = {}
+        seen: dict[str, yaml.Node] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise InputError(
-                        f"{key.value!r} is here twice (first in line {seen[key.value].line + 1})",
-                        where=_place(self.source.file, key.start_mark), remedy="keep one of them",
-                    )  # fmt: skip
-                seen[key.value] = key.start_mark
+                    first = self.place(seen[key.value]).line
+                    message = f"{key.value!r} is here twice (first in line {first})"
+                    raise InputError(message, where=self.place(key), remedy="keep one of them")
+                seen[key.value] = key

@@ -69,7 +69,7 @@ def attributions(run: Run, samples: Samples, analysis: Analysis) -> tuple[Attrib
 
 def ladders(run: Run, samples: Samples, analysis: Analysis) -> Mapping[str, tuple[Step, ...]]:
     """Return 'workload on engine' -> what each step adds, for a design with a ladder."""
-    rungs = run.design.ladder
+    rungs = run.design.cumulative
     found: dict[str, tuple[Step, ...]] = {}
     for workload, engine, arms in _groups(run):
         named = {arm.environment: arm.name for arm in arms}

@@ -144,7 +144,7 @@ def _row(arm: Arm, run: Run, samples: Samples, analysis: Analysis) -> Row:
         description=entry.description if entry else "",
         skipped=run.skipped.get(arm.name, ""),
         accuracy=samples.median(arm.name, "accuracy"),
-        published=run.design.published.get(arm.environment, ""),
+        published=run.design.reference_values.get(arm.environment, ""),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from envmatrix.errors import StoreError, Where
+from envmatrix.matrix.include import OLD_WORDS
 
 #: What stood in the plan of schema 1 too, and under which name in the design.
 _LIMITS = {
@@ -29,7 +30,7 @@ def upgraded(body: dict[str, object]) -> dict[str, object]:
         return {**_without(body, "matrix_text"), "schema": 2}
     limits = {new: plan[old] for old, new in _LIMITS.items() if old in plan}
     design = body.get("design")
-    whole = {**design, **limits} if isinstance(design, dict) else design
+    whole = {**_renamed(design), **limits} if isinstance(design, dict) else design
     return {
         **_without(body, "plan", "matrix_text"),
         "schema": 2,
@@ -38,6 +39,10 @@ def upgraded(body: dict[str, object]) -> dict[str, object]:
         "environments": _each(body.get("environments"), _environment),
         "workloads": _each(body.get("workloads"), _workload),
     }
+
+
+def _renamed(design: Mapping[str, object]) -> dict[str, object]:
+    return {OLD_WORDS.get(key, key): value for key, value in design.items()}
 
 
 def _each(entries: object, upgrade: Callable[[object], object]) -> object:

@@ -62,7 +62,7 @@ def design_environments(matrix: Matrix, design: Design, facts: Mapping[str, str]
     if design.factors:
         found = cells(design)
         return {name: environments.build(matrix, name, chosen, facts) for name, chosen in found.items()}
-    names = dict.fromkeys((design.baseline, *design.environments, *design.ladder))
+    names = dict.fromkeys((design.baseline, *design.environments, *design.cumulative))
     return {name: environments.resolve(matrix, name, facts) for name in names}
 
 
@@ -191,7 +191,7 @@ def begin(
         launcher_options=dict(launcher_options or {}),
         command=command,
     )
-    run, folder = _new_folder(run, results, {MATRIX: Path(matrix.path).read_text(encoding="utf-8")})
+    run, folder = _new_folder(run, results, {MATRIX: matrix.text})
     keep_given(folder, given or {})
     return Experiment(run, folder, engines, ready, bench, _data_folder())
 

@@ -36,7 +36,7 @@ def requested_design(matrix: Matrix, name: str, asked: Overrides) -> Design:
         return design
     if asked.environments is not None:
         _known("environment", asked.environments, matrix.environments)
-        given |= {"factors": {}, "ladder": ()}
+        given |= {"factors": {}, "cumulative": ()}
     if asked.workloads is not None:
         _known("workload", asked.workloads, matrix.workloads)
     found = overridden(design, given)

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envmatrix.errors import InputError
+from envmatrix.matrix.include import LIBRARY
 from envmatrix.matrix.parse import MatrixError, parse
 from envmatrix.project import default_matrix
 from envmatrix.units import parse_duration
 
 GOOD = """
-version: 1
+version: 2
 factors:
   openmp:
     gnu: {claims: {openmp: libgomp}}
@@ -75,7 +76,7 @@ def test_what_is_no_duration_is_refused(text):
     ("old", "new", "place", "words"),
     [
         ("factors:", "factor:", "m.yaml:3:1", "did you mean 'factors'?"),
-        ("version: 1", "version: 2", "m.yaml:2:10", "version must be 1"),
+        ("version: 2", "version: 3", "m.yaml:2:10", "version must be 1 or 2, not 3"),
         ("preload: libiomp5.so", "prelaod: libiomp5.so", "m.yaml:6:53", "did you mean 'preload'?"),
         ("preload: libiomp5.so", "preload: /lib/x.so", "m.yaml:6:62", "must be a library's file name"),
         ("{openmp: intel,", "{openmp: intle,", "m.yaml:12:18", "did you mean 'intel'?"),
@@ -106,10 +107,14 @@ def test_what_is_no_duration_is_refused(text):
         ("bias: no", 'description: "a\\nRUN b"', "m.yaml:14:", "control characters"),
         ("description: both", 'description: "a\\nRUN b"', "m.yaml:12:", "control characters"),
         ("[python, train.py, --lr, 0.1]", "[]", "m.yaml:15:19", "at least 1 item"),
-        ("budget: 5m", "published: {fast: 2x, fsat: 1x}", "m.yaml:17:83", "no environment or workload 'fsat'"),
+        ("budget: 5m", "reference_values: {fast: 2x, fsat: 1x}", "m.yaml:17:90", "no environment or workload 'fsat'"),
         ("bias: no", "files: programs", "m.yaml:14:45", "`files` belongs to a workload with a `command`"),
         ("budget: 5m", "memory: 0", "m.yaml:17:69", "is no size"),
         ("budget: 5m", f"memory: {'9' * 400}", "m.yaml:17:69", "is no size"),
+        ("budget: 5m", "ladder: [fast]", "m.yaml:17:61", "'ladder' is called 'cumulative' since version 2"),
+        ("budget: 5m", "published: {fast: 2x}", "m.yaml:17:61", "'published' is called 'reference_values'"),
+        ("workloads:\n", "defaults: {d: {batch_siz: 1}}\nworkloads:\n", "m.yaml:13:16", "'batch_size'?"),
+        ("model: fashion-cnn", "defaults: cnn", "m.yaml:14:19", "no default 'cnn'"),
         ("openmp: libgomp", "opnmp: libgomp", "m.yaml:5:20", "evidence has no 'opnmp'\n  -> did you mean 'openmp'?"),
         ("openmp: libgomp", "openmp: '> 1'", "m.yaml:5:28", "compares numbers, and openmp is a text"),
         ("openmp: libgomp", "threads: [1, => 2]", "m.yaml:5:33", "no operator '=>'"),
@@ -148,10 +153,10 @@ def test_the_first_cell_may_have_the_name_of_the_environment_that_it_is():
         assert len(parse(GOOD + good, Path("m.yaml")).designs) == 2
 
 
-def test_published_figures_may_be_of_any_row_of_a_table():
+def test_reference_values_may_be_of_any_row_of_a_table():
     rows = "baseline: 1, control: 1, cnn: 1, threads-one: 2"
-    text = f"  cells: {{factors: {{threads: [default, one]}}, workloads: cnn, published: {{{rows}}}}}"
-    assert len(parse(GOOD + text, Path("m.yaml")).designs["cells"].published) == 4
+    text = f"  cells: {{factors: {{threads: [default, one]}}, workloads: cnn, reference_values: {{{rows}}}}}"
+    assert len(parse(GOOD + text, Path("m.yaml")).designs["cells"].reference_values) == 4
 
 
 def test_a_claim_may_compare_with_what_the_machine_has():
@@ -193,7 +198,7 @@ def test_what_is_no_matrix_is_refused_without_a_traceback(text):
 @given(st.text(max_size=200))
 def test_no_text_whatever_ends_in_anything_but_a_matrix_or_an_input_error(text):
     try:
-        parse("version: 1\n" + text, Path("m.yaml"))
+        parse("version: 2\n" + text, Path("m.yaml"))
     except InputError:
         return
 
@@ -216,5 +221,27 @@ def test_the_schema_for_editors_is_up_to_date_and_accepts_the_default_matrix():
     committed = json.loads((default_matrix().parent / "docs" / "matrix.schema.json").read_text())
     assert committed == json_schema(), "run: envmatrix schema > docs/matrix.schema.json"
     jsonschema.validate(yaml.safe_load(default_matrix().read_text()), committed)
+    for file in LIBRARY.glob("*.yaml"):
+        jsonschema.validate(yaml.safe_load(file.read_text()), committed)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"factors": {"a": {"b": {"prelaod": "x"}}}},
+        {"version": 3},
+        {"designs": {"d": {}}},
+        {"designs": {"d": {"workloads": "w", "min_blocks": 1}}},
+        {"designs": {"d": {"workloads": "w", "slurm": {"nodes": 0}}}},
+        {"workloads": {"w": {"metric": {"wall": True, "better": "bigger"}}}},
+        {"workloads": {"w": {"batch_size": 0}}},
+        {"workloads": {"w": {"loader": "dataloder"}}},
+    ],
+)
+def test_the_schema_refuses_what_the_types_refuse(wrong):
+    import jsonschema
+
+    from envmatrix.matrix.schema import json_schema
+
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"version": 1, "factors": {"a": {"b": {"prelaod": "x"}}}}, committed)
+        jsonschema.validate({"version": 2, **wrong}, json_schema())

@@ -84,7 +84,7 @@ def test_every_command_answers(tmp_path, capsys, blocks, change):
 
 
 def test_names_that_steer_a_terminal_are_shown_as_text(tmp_path, capsys):
-    levels = {"environments": {}, "design": {"ladder": [HOSTILE.translate(dict.fromkeys(range(32))), "t"]}}
+    levels = {"environments": {}, "design": {"cumulative": [HOSTILE.translate(dict.fromkeys(range(32))), "t"]}}
     write(tmp_path, (HOSTILE, "t"), workloads=(HOSTILE, "--x"), **levels)
     for arguments in [*CALLS, ["compare", "odd", "--environments", HOSTILE, "--environments", "t"]]:
         call(capsys, tmp_path, arguments)

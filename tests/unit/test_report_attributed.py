@@ -68,7 +68,7 @@ def test_the_gain_that_is_shared_out_is_that_of_the_table(tmp_path, lost, more):
 def test_a_ladder_s_steps_are_those_of_the_table(tmp_path, lost):
     plan = make_plan(("a", "b"), workloads=("cnn", "mlp"))
     folder = RunFolder(tmp_path / "run")
-    folder.create(make_run(plan, design={"ladder": ["a", "b"]}), MATRIX_TEXTS)
+    folder.create(make_run(plan, design={"cumulative": ["a", "b"]}), MATRIX_TEXTS)
     for trial in make_trials(plan, Machine({"a": 1.1, "b": 1.3}), 9):
         gone = (trial.environment, trial.block) in lost
         folder.append(replace(trial, outcome="failed", record=None) if gone else trial)

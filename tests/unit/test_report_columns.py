@@ -75,7 +75,7 @@ def test_every_table_has_the_columns_that_are_declared_and_no_other(summary):
 
 def test_a_narrow_terminal_leaves_out_columns_in_the_order_that_they_declare(tmp_path):
     name = "malloc-glibc-tuned+openmp-intel"
-    design = {"published": {name: "1.23x of a long text that says where it is from"}}
+    design = {"reference_values": {name: "1.23x of a long text that says where it is from"}}
     folder = write_run(tmp_path / "run", make_plan((name,)), Machine({}, loss={name: 5.0}), 8, design=design)
     summary = summarise(folder)
     gone = [

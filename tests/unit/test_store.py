@@ -96,7 +96,7 @@ WRONG = [
     (("environments",), {"baseline": 3}, "environments.baseline: should be a dictionary"),
     (("environments", "a", "levels", "malloc"), ["x"], "environments.a.levels.malloc: should be a valid string"),
     (("workloads",), {"cnn": 1}, "workloads.cnn: should be a valid dictionary"),
-    (("design", "ladder"), [[]], r"design.ladder\[0\]: should be a valid string"),
+    (("design", "cumulative"), [[]], r"design.cumulative\[0\]: should be a valid string"),
     (("design", "min_blocks"), {}, "design.min_blocks: should be a valid integer"),
     (("design", "min_blocks"), 1, "design.min_blocks: should be greater than or equal to 2"),
     (("design", "margin"), -1, "design.margin: '-1' must lie between"),

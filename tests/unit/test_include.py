@@ -1,0 +1,271 @@
+"""Several files are one matrix; whatever cannot be put together is named with its place."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envmatrix import benchmark
+from envmatrix.__main__ import main
+from envmatrix.errors import InputError
+from envmatrix.matrix import load
+from envmatrix.matrix.include import LIBRARY, library
+from envmatrix.matrix.parse import parse
+from envmatrix.plan.environment import resolve
+from envmatrix.project import default_matrix
+
+OLD = Path(__file__).parent / "data" / "matrix-version-1.yaml"
+MALLOC = "version: 2\nfactors: {malloc: {glibc: {}, tuned: {env: {A: b}}}}\n"
+USES = "environments: {baseline: {}, t: {malloc: tuned}}\nworkloads: {w: {steps: 5}}\ndesigns:\n"
+ROOT = "version: 2\ninclude: lib.yaml\n" + USES + "  d: {environments: t, workloads: w}\n"
+
+
+def write(folder, **files):
+    for name, text in files.items():
+        file = folder / f"{name.replace('__', '/')}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder / "root.yaml"
+
+
+def refused(path):
+    with pytest.raises(InputError) as caught:
+        load(path)
+    return str(caught.value)
+
+
+def content(matrix):
+    """Return what a matrix says, without where it stands."""
+    return matrix.model_dump(exclude={"digest", "text", "path"})
+
+
+def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
+    old, new = load(OLD), load(default_matrix())
+    assert {name: list(factor.levels) for name, factor in old.factors.items()} == {
+        name: list(factor.levels) for name, factor in new.factors.items()
+    }
+    assert dict(old.factors) == dict(new.factors)
+    assert dict(old.environments) == dict(new.environments)
+    for name in old.environments:
+        assert resolve(old, name, {}) == resolve(new, name, {})
+    assert dict(old.designs) == dict(new.designs)
+    assert set(old.workloads) == set(new.workloads)
+    standard = {name: option.default for name, option in benchmark.options().items()}
+    for name, workload in old.workloads.items():
+        now = new.workloads[name]
+        assert {**standard, **workload.options} == {**standard, **now.options}
+        assert (workload.description, workload.command, workload.metric) == (now.description, now.command, now.metric)
+
+
+def test_a_newcomer_can_read_the_matrix_and_every_library():
+    assert len(default_matrix().read_text().splitlines()) < 70
+    for file in (default_matrix(), *LIBRARY.glob("*.yaml")):
+        assert max(map(len, file.read_text().splitlines())) <= 120
+
+
+@pytest.mark.parametrize("name", library())
+def test_a_packaged_library_stands_alone(name):
+    text = f"version: 2\ninclude: envmatrix:{name}\nenvironments: {{baseline: {{}}}}\n"
+    matrix = parse(text, Path("m.yaml"))
+    assert matrix.factors or matrix.designs
+
+
+def test_a_program_of_ones_own_gets_the_factors(tmp_path):
+    root = write(
+        tmp_path,
+        root="version: 2\ninclude: [envmatrix:malloc, envmatrix:threads]\n"
+        "factors: {torch: {mine: {interpreter: python3}}, malloc: {ours: {env: {A: b}}}}\n"
+        "environments: {baseline: {}, both: {malloc: ours, threads: one}}\n"
+        "workloads: {w: {command: [python, x.py]}}\ndesigns: {d: {environments: [both, tcmalloc], workloads: w}}\n",
+    )
+    matrix = load(root)
+    assert next(iter(matrix.factors["malloc"].levels)) == "glibc"
+    assert list(matrix.factors["malloc"].levels)[-1] == "ours"
+    assert resolve(matrix, "both", {}).variables == {"A": "b", "OMP_NUM_THREADS": "1"}
+
+
+def test_files_that_include_nothing_have_the_digest_and_the_text_of_the_file(tmp_path):
+    root = write(tmp_path, root=MALLOC)
+    assert load(root).text == MALLOC
+    assert load(root).digest == parse(MALLOC, Path("elsewhere.yaml")).digest
+
+
+def test_the_digest_is_over_all_files(tmp_path):
+    root = write(tmp_path, root=ROOT, lib=MALLOC)
+    before = load(root).digest
+    write(tmp_path, lib=MALLOC.replace("A: b", "A: c"))
+    assert load(root).digest != before
+
+
+@pytest.mark.parametrize("path", [default_matrix(), OLD])
+def test_a_matrix_as_one_text_says_the_same(path):
+    whole = load(path)
+    again = parse(whole.text, path)
+    assert content(again) == content(whole)
+    assert again.text == whole.text
+
+
+def test_odd_texts_survive_being_put_together(tmp_path):
+    values = [
+        "no",
+        "1e3",
+        "007",
+        "null",
+        "~",
+        "",
+        " x ",
+        "a: b",
+        "- a",
+        "#c",
+        "'q'",
+        '"',
+        "=",
+        "<<",
+        "{0:2}",
+        "é",
+        "1_0",
+    ]
+    env = json.dumps({f"V{number}": value for number, value in enumerate(values)})
+    lib = f"version: 2\nfactors: {{f: {{a: {{}}, b: {{env: {env}}}}}}}\n"
+    matrix = load(write(tmp_path, root="version: 2\ninclude: lib.yaml\n", lib=lib))
+    assert list(parse(matrix.text, Path("m.yaml")).factors["f"].levels["b"].env.values()) == values
+
+
+def test_a_file_is_read_once_however_often_it_is_named(tmp_path):
+    root = write(tmp_path, root="version: 2\ninclude: [a.yaml, b.yaml, ./a.yaml]\n",
+                 a="version: 2\ninclude: lib.yaml\n", b="version: 2\ninclude: [lib.yaml]\n", lib=MALLOC)  # fmt: skip
+    assert list(load(root).factors) == ["malloc"]
+
+
+def test_paths_are_relative_to_the_file_that_names_them(tmp_path):
+    own = "version: 2\ninclude: ../lib.yaml\n"
+    own += "workloads: {mine: {command: [python, x.py]}, other: {command: [a], files: p}}\n"
+    root = write(tmp_path, root="version: 2\ninclude: sub/own.yaml\n", sub__own=own, lib=MALLOC)
+    matrix = load(root)
+    assert "malloc" in matrix.factors
+    assert (matrix.workloads["mine"].files, matrix.workloads["other"].files) == ("sub", "sub/p")
+
+
+def test_absolute_paths_may_be_included(tmp_path):
+    write(tmp_path, lib=MALLOC)
+    assert "malloc" in parse(f"version: 2\ninclude: {tmp_path}/lib.yaml\n", Path("m.yaml")).factors
+
+
+def test_version_1_is_read_with_its_own_words_and_may_be_included(tmp_path):
+    old = "version: 1\n" + MALLOC.partition("\n")[2] + USES
+    old += "  d: {ladder: t, published: {t: 2x}, workloads: w}\n"
+    for matrix in (parse(old, Path("m.yaml")), load(write(tmp_path, root="version: 2\ninclude: old.yaml\n", old=old))):
+        assert matrix.designs["d"].cumulative == ("t",)
+        assert matrix.designs["d"].reference_values == {"t": "2x"}
+    assert "cumulative" in matrix.text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [("t: {malloc: tuned}", "t: {malloc: tunde}", "root.yaml:3:42", "did you mean 'tuned'?"),
+     ("lib.yaml", "lbi.yaml", "root.yaml:2:10", "did you mean 'lib.yaml'?"),
+     ("lib.yaml", "envmatrix:maloc", "root.yaml:2:10", "did you mean 'envmatrix:malloc'?"),
+     ("lib.yaml", "malloc.yaml", "root.yaml:2:10", "cannot include"),
+     ("lib.yaml", "[lib.yaml, .]", "root.yaml:2:21", "it is no file"),
+     ("lib.yaml", "/dev/zero", "root.yaml:2:10", "it is no file"),
+     ("lib.yaml", '"a\\0b"', "root.yaml:2:10", "must be a list of files"),
+     ("lib.yaml", "{a: b}", "root.yaml:2:10", "must be a list of files"),
+     ("lib.yaml", "root.yaml", "root.yaml:2:10", "this includes itself: root.yaml -> root.yaml"),
+     ("version: 2", "version: 1", "root.yaml:2:1", "'include' came with version 2"),
+     ("environments: {", "factors: {malloc: {tuned: {}}}\nenvironments: {", "root.yaml:3:20",
+      "level of malloc 'tuned' is already in"),
+     ("  d:", "  ladder: 1\n  d:", "root.yaml:6:11", "must hold `name: ...` lines")],
+)  # fmt: skip
+def test_what_cannot_be_included_is_named_with_its_place(tmp_path, old, new, place, words):
+    assert old in ROOT
+    said = refused(write(tmp_path, root=ROOT.replace(old, new, 1), lib=MALLOC))
+    assert said.startswith(f"{tmp_path}/{place}")
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [("version: 2\n", "", "lib.yaml", "version must be"),
+     ("factors", "factor", "lib.yaml:2:1", "did you mean 'factors'?"),
+     ("env: {A: b}", "enw: {A: b}", "lib.yaml:2:39", "did you mean 'env'?"),
+     ("{glibc", "[glibc", "lib.yaml:2:", "this is not YAML"), (MALLOC, "- a", "lib.yaml:1:1", "must hold `name"),
+     ("\n", "\nenvironments: {t: {}}\n", "root.yaml:3:30", "environment 't' is already in"),
+     ("\n", "\nenvironments: [t]\n", "lib.yaml:2:15", "must hold `name: ...` lines"),
+     ("\n", "\ndesigns: {e: {workloads: x}}\n", "lib.yaml:2:26", "no workload 'x'"),
+     ("\n", "\ninclude: root.yaml\n", "lib.yaml:2:10", "includes itself: root.yaml -> lib.yaml -> root.yaml")],
+)  # fmt: skip
+def test_a_mistake_in_an_included_file_names_that_file(tmp_path, old, new, place, words):
+    said = refused(write(tmp_path, root=ROOT, lib=MALLOC.replace(old, new, 1)))
+    assert any(line.startswith(f"{tmp_path}/{place}") and words in said for line in said.splitlines()), said
+
+
+def test_a_name_that_stands_twice_tells_both_places(tmp_path):
+    own = ROOT.replace("t: {malloc: tuned}", "t: {malloc: tuned}, tcmalloc: {}").replace("lib.", "lib2.")
+    said = refused(write(tmp_path, root=own, lib2=MALLOC + "environments: {tcmalloc: {}}"))
+    assert f"{tmp_path}/root.yaml:3:50: environment 'tcmalloc' is already in {tmp_path}/lib2.yaml:3:16" in said
+    assert "give one of them another name" in said
+
+
+def test_a_design_of_a_library_whose_environment_nobody_defines_is_told_at_its_own_line():
+    said = refused_text("version: 2\ninclude: envmatrix:training\n")
+    assert f"{LIBRARY}/training.yaml:" in said
+    assert "add `baseline: {}` under environments" in said
+
+
+def refused_text(text):
+    with pytest.raises(InputError) as caught:
+        parse(text, Path("m.yaml"))
+    return str(caught.value)
+
+
+def test_chains_and_crowds_of_files_are_bounded(tmp_path):
+    chain = {f"f{number}": f"version: 2\ninclude: f{number + 1}.yaml\n" for number in range(20)}
+    said = refused(write(tmp_path, root="version: 2\ninclude: f0.yaml\n", **chain))
+    assert f"{tmp_path}/f9.yaml:2:10" in said
+    assert "more than 10 files" in said
+    many = {f"g{number}": "version: 2\n" for number in range(101)}
+    names = ", ".join(f"{name}.yaml" for name in many)
+    assert "100 in all" in refused(write(tmp_path, root=f"version: 2\ninclude: [{names}]\n", **many))
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
+    root = write(tmp_path, root=ROOT)
+    with (tmp_path / "lib.yaml").open("wb") as file:
+        file.truncate(2**40)
+    assert "more than the 1048576 of a matrix" in refused(root)
+
+
+DEFAULTS = (
+    "version: 2\ndefaults: {short: {steps: 3, description: d, batch_size: 0}}\nworkloads: {w: {defaults: short%s}}\n"
+)
+
+
+def test_defaults_are_laid_under_a_workload():
+    workload = parse(DEFAULTS.replace("batch_size: 0", "bias: no") % ", steps: 4", Path("m.yaml")).workloads["w"]
+    assert (workload.options, workload.description) == ({"steps": 4, "bias": False}, "d")
+
+
+def test_a_mistake_in_a_default_is_told_once_where_it_stands():
+    assert refused_text(DEFAULTS % "").count("m.yaml:2:") == 1
+    assert "m.yaml:2:58: batch_size: must be at least 1" in refused_text(DEFAULTS % "")
+
+
+def test_a_default_may_be_of_programs_and_of_another_file(tmp_path):
+    lib = "version: 2\ndefaults: {own: {command: [python, x.py], metric: {regex: 'x ([0-9]+)'}}}\n"
+    root = write(tmp_path, root="version: 2\ninclude: lib.yaml\nworkloads: {a: {defaults: own, files: p}}\n", lib=lib)
+    workload = load(root).workloads["a"]
+    assert (workload.command, workload.metric.regex, workload.files) == (("python", "x.py"), "x ([0-9]+)", "p")
+
+
+def test_check_says_as_json_in_which_file_a_mistake_is(tmp_path, capsys):
+    root = write(tmp_path, root=ROOT, lib=MALLOC.replace("env:", "enw:"))
+    assert main(["check", "--matrix", str(root), "--json"]) == 2
+    (mistake,) = json.loads(capsys.readouterr().out)["mistakes"]
+    assert (mistake["file"], mistake["line"], mistake["column"]) == (str(tmp_path / "lib.yaml"), 2, 39)
+
+
+def test_a_run_and_its_matrix_stay_together_without_the_files(tmp_path):
+    root = write(tmp_path, root=ROOT, lib=MALLOC)
+    text = load(root).text
+    assert "include" not in text
+    assert content(parse(text, root)) == content(load(root))
