@@ -20,26 +20,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fetch and check all that an environment's image is made of, for a build by hand with the network off."""
-    from envmatrix.api.places import load_matrix
-    from envmatrix.engines.base_images import bootstrapped_base
-    from envmatrix.errors import InputError
-    from envmatrix.images.archive import docker_archive, rooted
-    from envmatrix.images.context import gather, write_context
-    from envmatrix.plan.environment import all_libraries, resolve
-    from envmatrix.trials.experiment import places_of, snapshot_bench
+    from envmatrix.api.images import write_build_context
 
-    matrix = load_matrix(arguments.matrix)
-    environment = resolve(matrix, arguments.environment, {})
-    places = places_of(Path(matrix.path), snapshot_bench()[1])
-    folder: Path = arguments.folder
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} is not an empty folder", remedy="name a new one, or remove what is in it")
-    base, tar = bootstrapped_base(environment.image, places, common.say_to_stderr)
-    made = gather(places, environment.image, all_libraries(matrix), base, common.say_to_stderr)
-    write_context(made, places.bench, folder)
-    archive = folder.with_name(f"{folder.name}-base.tar")
-    with places.cache.scratch("context") as scratch:
-        rooted(tar, scratch / "base.tar")  # so that an ordinary user without a range of users can build from it
-        docker_archive(scratch / "base.tar", archive, base.reference)
-    common.print_text(f"{folder}: the context; {archive}: a base for where no registry can be reached ({base.choice})")
+    made = write_build_context(
+        arguments.environment, arguments.folder, matrix=arguments.matrix, say=common.say_to_stderr
+    )
+    common.print_text(
+        f"{made.folder}: the context; {made.archive}: a base for where no registry can be reached ({made.base})"
+    )
     return 0

@@ -6,11 +6,12 @@ import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 from envmatrix.errors import InputError
 from envmatrix.units import parse_duration, parse_percent
 
+Number = TypeVar("Number", int, float)
 #: A comma that separates; those of Slurm's n[1,3] do not.
 _COMMA = re.compile(r",(?![^\[\]]*\])")
 #: What a page or a word processor makes of "--".
@@ -20,9 +21,12 @@ _DASHES = "\u2012\u2013\u2014\u2212"
 class Parser(argparse.ArgumentParser):
     """The parser of one command. Words and options may stand in any order; every mistake is an InputError."""
 
-    def __init__(self, prog: str | None = None, **settings: Any) -> None:  # argparse makes subparsers with its own
-        settings = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **settings}
-        super().__init__(prog, **settings)
+    def __init__(
+        self, prog: str | None = None, usage: str | None = None, description: str | None = None, epilog: str = ""
+    ) -> None:
+        super().__init__(
+            prog, usage, description, epilog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         self.example_lines: tuple[str, ...] = ()
         self._former: dict[str, str] = {}
         self._spaced: set[str] = set()
@@ -43,7 +47,14 @@ class Parser(argparse.ArgumentParser):
         self._takes_command = True
 
     def add_list(
-        self, option: str, metavar: str, text: str, *, target: Any = None, spaced: bool = True, dest: str | None = None
+        self,
+        option: str,
+        metavar: str,
+        text: str,
+        *,
+        target: argparse._ArgumentGroup | None = None,
+        spaced: bool = True,
+        dest: str | None = None,
     ) -> None:
         """Add an option for names: separated by commas, or given again. ``spaced``: blanks once separated them."""
         group = target or self
@@ -126,7 +137,7 @@ def spaced_remedy(parsed: argparse.Namespace, words: Sequence[str]) -> str:
     return ""
 
 
-def _typed(read: Callable[[Any], Any], text: str) -> Any:
+def _typed(read: Callable[[str], Number], text: str) -> Number:
     try:
         return read(text)
     except ValueError as error:
@@ -150,12 +161,12 @@ def one_name(text: str) -> str:
 
 def duration(text: str) -> float:
     """Read 90s, 10m, 2h or 9m30s as seconds; a number alone is seconds."""
-    return float(_typed(parse_duration, text))
+    return _typed(parse_duration, text)
 
 
 def percentage(text: str) -> float:
     """Read 3% or 0.03 as 0.03."""
-    return float(_typed(parse_percent, text))
+    return _typed(parse_percent, text)
 
 
 def whole(least: int) -> Callable[[str], int]:
