@@ -51,7 +51,7 @@ HOST = Host("made-up-host", "6.1", "x86_64", "made-up", "made-up CPU", (0, 1), (
 def make_environment(name: str, levels: Mapping[str, str] | None = None, **more: Any) -> Environment:
     """Return an environment as a run holds it."""
     fields = {
-        "description": "", "image": Image("torch-2.13.0"), "preload": (("", f"lib{name}.so"),), "claims": {},
+        "description": "", "image": Image("torch-2.13.0"), "preload": (("", f"lib{name}.so"),), "claims": (),
         "variables": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": None}, "changes_numerics": name == "bf16",
     }  # fmt: skip
     return Environment(name=name, levels=levels or {"malloc": name}, **{**fields, **more})

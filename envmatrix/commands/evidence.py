@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.environment, engine=arguments.engine, matrix=arguments.matrix, say=common.say_to_stderr
     )
     evidence = session.evidence()
-    promised, read = claims.read(session.environment.claims), read_evidence(evidence)
+    promised, read = session.environment.claims, read_evidence(evidence)
     wrong = claims.contradictions(promised, read)
     if arguments.json:
         common.print_json({"environment": arguments.environment, "evidence": evidence, "contradictions": wrong})

@@ -10,6 +10,8 @@ from envmatrix.host import parse_cpus
 from envmatrix.matrix import model
 from envmatrix.matrix.model import Factor, Level, Matrix, cells
 from envmatrix.matrix.templates import fill
+from envmatrix.record.claims import Claims
+from envmatrix.record.claims import read as claims_of
 
 #: Variables that are lists: two levels may each contribute, joined by this separator.
 JOINED = {
@@ -75,7 +77,7 @@ class Environment:
     image: Image
     variables: Mapping[str, str | None]
     preload: tuple[tuple[str, str], ...]
-    claims: Mapping[str, tuple[str, ...]]
+    claims: Claims
     cpus: str | None = None
     memory_nodes: str | None = None
     changes_numerics: bool = False
@@ -222,7 +224,7 @@ def build(
         image=image_of(matrix, levels),
         variables=variables,
         preload=tuple(_preload_order(preload)),
-        claims=claims,
+        claims=claims_of(claims),
         cpus=_numbers(name, "cpus", last["cpus"], facts),
         memory_nodes=_numbers(name, "memory_nodes", last["memory_nodes"], facts),
         changes_numerics=any(level.changes_numerics for _, level in bits),

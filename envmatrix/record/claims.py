@@ -8,6 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from envmatrix.record.evidence import Evidence
 from envmatrix.record.paths import Kind, PathError, kind_of, lookup
@@ -48,12 +51,12 @@ class Allowed:
         text = _as_text(found)
         if self.operator == _EXACTLY:
             return text == self.text
-        if self.operator:
+        if self.operator in _COMPARE:
             value, bound = _number(text), _number(self.text)
             return value is not None and bound is not None and _COMPARE[self.operator](value, bound)
         # Only * stands for something: brackets as in proclist=[0,1] and question marks are meant.
         same = isinstance(found, float) and _number(self.text) == found
-        return same or fnmatchcase(text, self.text.replace("[", "[[]").replace("?", "[?]"))
+        return same or fnmatchcase(text, str(self).replace("[", "[[]").replace("?", "[?]"))
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,23 @@ def parse(path: str, values: Sequence[str]) -> Claim:
 def read(claims: Mapping[str, Sequence[str]]) -> tuple[Claim, ...]:
     """Parse path -> allowed values."""
     return tuple(parse(path, values) for path, values in claims.items())
+
+
+def _parsed(written: object) -> object:
+    return read(written) if isinstance(written, Mapping) else written
+
+
+def _written(promised: Iterable[Claim]) -> dict[str, list[str]]:
+    return {claim.path: list(map(str, claim.allowed)) for claim in promised}
+
+
+#: Claims as run.json has them: path -> allowed values.
+Claims = Annotated[
+    tuple[Claim, ...],
+    BeforeValidator(_parsed),
+    PlainSerializer(_written),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}),
+]
 
 
 def check(claim: Claim) -> None:

@@ -182,7 +182,7 @@ def contradictions(experiment: Experiment, slot: Slot, record: Record) -> list[s
     """Return every way in which a record contradicts what the trial was meant to be."""
     environment = experiment.run.environments[slot.arm.runs]
     evidence = record.evidence or Evidence()
-    promised = claims.read(environment.claims)
+    promised = environment.claims
     if evidence.source == "outside":  # a program that cannot be asked is not contradicted by its silence
         promised = tuple(claim for claim in promised if lookup(evidence, claim.path) is not None)
     wrong = claims.contradictions(promised, evidence)

@@ -1,6 +1,7 @@
 """A claim is believed only when the evidence shows it, and refused when no evidence could."""
 
 import pytest
+from pydantic import TypeAdapter
 
 from envmatrix.record import claims
 from envmatrix.record.model import read_evidence
@@ -148,3 +149,15 @@ def test_a_comparison_that_cannot_be_made_is_refused(path, value, words):
 
 def test_a_claim_that_allows_nothing_is_refused():
     assert "no value is allowed" in str(refused("openmp"))
+
+
+def test_claims_stand_in_run_json_as_they_are_written():
+    kept = TypeAdapter(claims.Claims)
+    body = {"openmp": ["libgomp", "= a*"], "threads": [">= 2"]}
+    assert kept.dump_python(kept.validate_python(body)) == body
+    assert TypeAdapter(claims.Claims).json_schema()["type"] == "object"
+
+
+def test_a_claim_of_an_older_run_that_looks_like_an_operator_is_a_text():
+    assert contradictions({"openmp.version": ("== 5",)}, {"openmp": {"version": "== 5"}}) == []
+    assert contradictions({"openmp.version": ("== 5",)}, {"openmp": {"version": "5"}})

@@ -26,7 +26,7 @@ def test_the_book_recipe_is_what_the_book_says(matrix):
         "KMP_BLOCKTIME": "0",
     }
     assert book.preload == (("openmp-intel-2023.1", "libiomp5.so"),)
-    assert book.claims["threads"] == ("2",)
+    assert "threads is 2" in map(str, book.claims)
 
 
 def test_a_factorial_cell_is_found_by_the_name_in_its_report(matrix):

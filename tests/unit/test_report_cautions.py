@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from envmatrix.record import claims
 from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise_samples
 from envmatrix.stats.samples import fold
@@ -72,5 +73,5 @@ def test_levels_that_claim_nothing_are_told():
         "fast": make_environment("fast", {"malloc": "tc"}, variables={}),
     }
     assert kinds_after(environments=environments) == {Kind.UNVERIFIED}
-    environments["fast"] = replace(environments["fast"], claims={"malloc": ("libtcmalloc",)})
+    environments["fast"] = replace(environments["fast"], claims=claims.read({"malloc": ("libtcmalloc",)}))
     assert kinds_after(environments=environments) == set()
