@@ -21,7 +21,7 @@ GROUPS = {
         "exec": "run any command inside an environment",
     },
     "look": {
-        "list": "list factors, environments, workloads, designs and runs",
+        "list": "list factors, environments, workloads, designs, runs, engines, launchers and reports",
         "report": "make the report of a run again, or show it here",
         "compare": "compare two environments of a run, or two runs; a gate for upgrades",
         "history": "show many runs, hosts and dates in one view, with change points",

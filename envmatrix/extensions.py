@@ -103,6 +103,11 @@ class Catalog(Generic[Thing]):
             except ExtensionError as error:
                 yield entry, error
 
+    def failed(self, name: str, error: Exception) -> ExtensionError:
+        """Return what a user is told when a thing of another package fails at its work."""
+        entry = self._find(name)
+        return _broken(self.kind, entry, f"{type(error).__name__}: {error}", "failed")
+
     def _added(self) -> tuple[EntryPoint, ...]:
         return _installed(self.group, tuple(sys.path))
 
@@ -138,10 +143,10 @@ def load(target: str) -> Callable[..., object]:
     return found
 
 
-def _broken(kind: str, entry: Entry, why: str) -> ExtensionError:
+def _broken(kind: str, entry: Entry, why: str, what: str = "cannot be used") -> ExtensionError:
     package = entry.origin.split(" ")[0] or "envmatrix"
     return ExtensionError(
-        f"{kind} {entry.name!r} of {entry.origin or 'envmatrix'} cannot be used: {why}",
+        f"{kind} {entry.name!r} of {entry.origin or 'envmatrix'} {what}: {why}",
         remedy=f"mend that package or uninstall it: python -m pip uninstall {package}",
     )
 

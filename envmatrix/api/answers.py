@@ -8,7 +8,7 @@ from envmatrix.api.places import Names, PathLike, find_run, split_names
 from envmatrix.api.result import Result
 from envmatrix.api.runs import named
 from envmatrix.errors import InputError
-from envmatrix.report.catalog import REPORTS
+from envmatrix.report.catalog import REPORTS, rendered
 from envmatrix.report.exports import figure_svg
 from envmatrix.report.write import write_reports
 from envmatrix.say import Say, silent
@@ -100,7 +100,7 @@ def report_as(
     form: str, run: PathLike | Result | None = None, environment: str = "baseline", results: PathLike = "results"
 ) -> str:
     """Return a run's report in another form; ``environment`` is whose trials pyperf gets. Raises as ``effects``."""
-    return REPORTS.make(form).render(Result.of(find_run(named(run), results)).summary, environment)
+    return rendered(REPORTS.make(form), Result.of(find_run(named(run), results)).summary, environment)
 
 
 def figure(kind: str, run: PathLike | Result | None = None, *, group: int = 0, results: PathLike = "results") -> str:

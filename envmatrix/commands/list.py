@@ -10,9 +10,12 @@ from envmatrix.commands import common
 from envmatrix.commands.grammar import Parser
 
 if TYPE_CHECKING:
+    from envmatrix.extensions import Entry
     from envmatrix.matrix import Matrix
 
-SECTIONS = ("factors", "environments", "workloads", "designs", "runs")
+_MATRIX = ("factors", "environments", "workloads", "designs")
+_CATALOGS = ("engines", "launchers", "reports")
+SECTIONS = (*_MATRIX, "runs", *_CATALOGS)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -30,15 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Print one line an entry."""
     from envmatrix.api.places import load_matrix
 
-    matrix = load_matrix(arguments.matrix)
-    parts: dict[str, dict[str, str]] = {
-        "factors": {name: " | ".join(factor.levels) for name, factor in matrix.factors.items()},
-        "environments": {name: _environment(matrix, name) for name in matrix.environments},
-        "workloads": {name: _workload(entry) for name, entry in matrix.workloads.items()},
-        "designs": {name: _design(entry) for name, entry in matrix.designs.items()},
-        "runs": {file.parent.name: "" for file in sorted(arguments.results.glob("*/run.json"))},
-    }
-    chosen = {key: parts[key] for key in parts if arguments.what in (None, key)}
+    wanted = [arguments.what] if arguments.what else list(SECTIONS)
+    chosen: dict[str, dict[str, str]] = {}
+    if set(wanted) & set(_MATRIX):
+        chosen |= _of_matrix(load_matrix(arguments.matrix))
+    chosen["runs"] = {file.parent.name: "" for file in sorted(arguments.results.glob("*/run.json"))}
+    if set(wanted) & set(_CATALOGS):
+        chosen |= _of_catalogs()
+    chosen = {key: chosen[key] for key in wanted}
     if arguments.json:
         common.print_json(chosen)
         return 0
@@ -47,6 +49,43 @@ def run(arguments: argparse.Namespace) -> int:
         lines = [f"  {name:{width}}  {text}".rstrip() for name, text in entries.items()]
         common.print_text("\n".join([f"{key}:", *(lines or ["  (none)"]), ""]))
     return 0
+
+
+def _of_matrix(matrix: Matrix) -> dict[str, dict[str, str]]:
+    return {
+        "factors": {name: " | ".join(factor.levels) for name, factor in matrix.factors.items()},
+        "environments": {name: _environment(matrix, name) for name in matrix.environments},
+        "workloads": {name: _workload(entry) for name, entry in matrix.workloads.items()},
+        "designs": {name: _design(entry) for name, entry in matrix.designs.items()},
+    }
+
+
+def _of_catalogs() -> dict[str, dict[str, str]]:
+    from envmatrix.engines.catalog import ENGINES
+    from envmatrix.images.places import project_places
+    from envmatrix.launchers.catalog import LAUNCHERS
+    from envmatrix.report.catalog import REPORTS
+
+    return {
+        "engines": {entry.name: _told(entry, engine) for entry, engine in ENGINES.make_all(project_places())},
+        "launchers": {entry.name: _told(entry, launcher) for entry, launcher in LAUNCHERS.make_all()},
+        "reports": {entry.name: _told(entry, report) for entry, report in REPORTS.make_all()},
+    }
+
+
+def _told(entry: Entry, thing: object) -> str:
+    """Say where an entry is from, and what it can that not every one can."""
+    from envmatrix.engines.base import BuildsImages, HasImageFiles, RunsAsCommand
+    from envmatrix.errors import EnvmatrixError
+    from envmatrix.launchers.base import ShowsScripts
+
+    if isinstance(thing, EnvmatrixError):
+        return thing.message
+    able = {"builds images": BuildsImages, "has image files": HasImageFiles, "runs as a command": RunsAsCommand,
+            "shows its scripts": ShowsScripts}  # fmt: skip
+    said = [text for text, kind in able.items() if isinstance(thing, kind)]
+    file = getattr(thing, "file", None)
+    return "; ".join([*([f"of {entry.origin}"] if entry.origin else []), *said, *([f"writes {file}"] if file else [])])
 
 
 def _environment(matrix: Matrix, name: str) -> str:

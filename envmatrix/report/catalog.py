@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
-from envmatrix.errors import InputError, suggestion
+from envmatrix.errors import EnvmatrixError, InputError, suggestion
 from envmatrix.extensions import Catalog, ExtensionError, load
 
 if TYPE_CHECKING:
@@ -59,6 +59,18 @@ def draw(kind: str, summary: Summary, group: Group) -> str:
     if kind not in FIGURES:
         raise InputError(f"no figure {kind!r}", remedy=suggestion(kind, FIGURES))
     return str(load(FIGURES[kind])(summary, group))
+
+
+def rendered(report: Report, summary: Summary, environment: str) -> str:
+    """Return a report's text; an ExtensionError where another package's fails."""
+    try:
+        return report.render(summary, environment)
+    except EnvmatrixError:
+        raise
+    except Exception as error:
+        if report.name in REPORTS.built_in:
+            raise
+        raise REPORTS.failed(report.name, error) from error
 
 
 def report_files(say: Say) -> dict[str, Report]:

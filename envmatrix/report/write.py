@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from envmatrix.errors import StoreError
-from envmatrix.report.catalog import REPORTS, report_files
+from envmatrix.extensions import ExtensionError
+from envmatrix.report.catalog import rendered, report_files
 from envmatrix.report.summary import Summary, summarise
 from envmatrix.say import Say, silent
 from envmatrix.store import RunFolder, write_whole
@@ -18,11 +18,9 @@ def write_reports(folder: RunFolder, summary: Summary | None = None, say: Say = 
     summary = summary or summarise(folder)
     for file, report in report_files(say).items():
         try:
-            text = report.render(summary, summary.plan.arms[0].environment)
-        except Exception as error:
-            if report.name in REPORTS.built_in or isinstance(error, StoreError):
-                raise
-            say(f"report {report.name} could not be made: {type(error).__name__}: {error}")
+            text = rendered(report, summary, summary.plan.arms[0].environment)
+        except ExtensionError as error:
+            say(str(error))
         else:
             write_whole(folder.path / file, text)
     return summary

@@ -1,0 +1,1 @@
+"""What another package adds to envmatrix: docs/engines.md shows these files."""

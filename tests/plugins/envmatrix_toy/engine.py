@@ -1,0 +1,71 @@
+"""An engine that starts plain processes of one Python, and says that its images are small files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared, log_of
+from envmatrix.images.context import Base
+from envmatrix.images.places import Places
+from envmatrix.plan.environment import Environment, Image, Library
+from envmatrix.process import Exit, run_logged
+from envmatrix.say import Say
+
+
+@dataclass(frozen=True)
+class ToyEngine(Engine):
+    places: Places
+    name: str = "toy"
+    shares_files = True
+    starts_packed = True
+
+    def unavailable(self) -> str | None:
+        return os.environ.get("TOY_IS_AWAY")
+
+    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+        file = self.places.cache.root / "toy" / f"{image.name}.toy"
+        if not file.exists():
+            say(f"making {file}")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"the image {image.name}\n")
+        python = os.environ.get("TOY_PYTHON", sys.executable)
+        return Prepared(image.name, self.name, str(file), python, {}, {"toy": "1.0"})
+
+    def inside(self, mounts: Mounts) -> Mapping[str, str]:
+        return {"work": str(mounts.work), **{name: str(path) for name, path in mounts.read.items()}}
+
+    def run(self, job: Job) -> Exit:
+        with log_of(job) as log:
+            return run_logged(job.argv, env=job.env, cwd=job.mounts.work, log=log, limit_s=job.limits.seconds)
+
+    def sweep(self, run: str) -> int:
+        return 0
+
+    # Below: what only some engines can.
+
+    def command_line(self, job: Job) -> CommandLine:
+        return CommandLine(job.argv, job.env, job.mounts.work)
+
+    def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
+        return [f"exec {placement}toy-start {prepared.reference} {' '.join(variables)}"]
+
+    def base(self, image: Image, say: Say) -> Base:
+        return Base("bookworm", "toy:1", "sha256:00", "", "toy base")
+
+    def build_named(
+        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, say: Say
+    ) -> NamedImage:
+        file = folder / f"{environment.name}.toy"
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"the image of {environment.name}\n")
+        return NamedImage(str(file), f"toy-start {file}")
+
+    def bill_file(self, prepared: Prepared) -> Path:
+        return Path(prepared.reference)
+
+    def image_file(self, prepared: Prepared) -> Path:
+        return Path(prepared.reference)
