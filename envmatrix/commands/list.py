@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
@@ -11,7 +11,7 @@ from envmatrix.commands.grammar import Parser
 
 if TYPE_CHECKING:
     from envmatrix.extensions import Entry
-    from envmatrix.matrix import Matrix
+    from envmatrix.matrix import Design, Matrix, Workload
 
 _MATRIX = ("factors", "environments", "workloads", "designs")
 _CATALOGS = ("engines", "launchers", "reports")
@@ -94,12 +94,12 @@ def _environment(matrix: Matrix, name: str) -> str:
     return "; ".join(part for part in (levels, entry.description) if part)
 
 
-def _workload(entry: Any) -> str:
+def _workload(entry: Workload) -> str:
     what = " ".join(entry.command) or ", ".join(f"{key}={value}" for key, value in entry.options.items())
     return "; ".join(part for part in (entry.description, what) if part)
 
 
-def _design(entry: Any) -> str:
+def _design(entry: Design) -> str:
     from math import prod
 
     named = len({*entry.environments, *entry.cumulative}) + 1

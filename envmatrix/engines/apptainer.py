@@ -12,13 +12,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.engines import bills
+from envmatrix.engines.apptainer_command import (
+    OF_THE_HOST,
+    WORK,
+    exec_argv,
+    find_program,
+    host_variables,
+    lacks_privilege,
+    needs_namespace,
+)  # fmt: skip
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared, log_of
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.build_record import inputs_digest, prepared_from, stamp_body
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import why_not
 from envmatrix.engines.docker_images import named_labels
-from envmatrix.engines.local import group_name, plain_name, preload_variable, sweep_groups
+from envmatrix.engines.local import group_name, plain_name, sweep_groups
 from envmatrix.engines.memory import confined
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.host import format_cpus
@@ -34,13 +43,6 @@ from envmatrix.process import Exit, Finished, run, run_logged
 from envmatrix.say import Say
 
 _BUILD_S = 3600.0
-_WORK = "/work"
-#: Numbers of capabilities: capability.h of Linux.
-_SYS_ADMIN, _SYS_RESOURCE = 21, 24
-#: Variables of the host that Apptainer itself needs; none of them gets inside.
-_OF_THE_HOST = ("PATH", "HOME", "USER", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "XDG_RUNTIME_DIR")
-#: Where ``--nv`` binds the driver's libraries: https://apptainer.org/docs/user/main/gpu.html
-_NV_LIBRARIES = "/.singularity.d/libs"
 #: A trial unpacks what it reads of its SIF anew: importing torch takes a third of a second longer from zstd than from
 #: lz4, which is as fast as no compression at all and a third larger than zstd. So images are lz4, and SIFs that are
 #: handed out zstd at level 1; both are packed several times faster than with the default, gzip. All files have one
@@ -60,67 +62,6 @@ except ImportError:
     pass
 """
 _LOADER = "import subprocess; print(subprocess.run(['/sbin/ldconfig', '-p'], capture_output=True, text=True).stdout)"
-
-
-def lacks_privilege() -> bool:
-    """Say whether this is a root that cannot give what Apptainer gives root by default (containers, some clusters)."""
-    return os.geteuid() == 0 and not _has_capability(_SYS_RESOURCE)
-
-
-def needs_namespace() -> bool:
-    """Say whether this is a root that cannot mount an image: a user namespace and FUSE then do, as for other users."""
-    if os.geteuid() != 0:
-        return False
-    try:
-        os.close(os.open("/dev/loop-control", os.O_RDWR))
-    except OSError:
-        return True
-    return not _has_capability(_SYS_ADMIN)
-
-
-def _has_capability(number: int) -> bool:
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
-    except (OSError, StopIteration, ValueError):
-        return True
-    return bool(effective >> number & 1)
-
-
-def exec_argv(job: Job, program: str, *, userns: bool, marker: Path | None = None) -> list[str]:
-    """Return the command of a job: a pure function, compared whole in a test.
-
-    The variables go through ``env -i`` inside: Apptainer before 1.5 mangles quotes and dollars in its own
-    options, and this way nothing of its own reaches the process either. ``marker`` is an empty folder mounted so
-    that the container's processes can be found by it (see ``marked_processes``).
-    """
-    mounts = [f"{job.mounts.work}:{_WORK}:rw", *(f"{path}:{ROOM}/{name}:ro" for name, path in job.mounts.read.items())]
-    mounts += [f"{marker}:/mnt:ro"] if marker else []
-    bad = next((mount for mount in mounts if mount.count(":") != 2 or "," in mount), None)
-    if bad:
-        raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad}")
-    variables = {**job.env, **gpu_variables(job), **preload_variable(job.preload)}
-    return [
-        program, "--silent", "exec", *(["--userns"] if userns else []), "--containall", "--cleanenv", "--no-home",
-        *(["--nv"] if job.limits.gpus else []),
-        "--no-privs", *(() if job.limits.network else ("--net", "--network", "none")), "--pwd", _WORK,
-        *(word for mount in mounts for word in ("--bind", mount)),
-        job.prepared.reference, "/usr/bin/env", "-i",
-        *(f"{name}={value}" for name, value in variables.items()), *job.argv,
-    ]  # fmt: skip
-
-
-def gpu_variables(job: Job) -> dict[str, str]:
-    """Return what a job with GPUs needs: ``env -i`` would hide where ``--nv`` puts the driver's libraries.
-
-    ``--nv`` shows every GPU; CUDA_VISIBLE_DEVICES then chooses among them.
-    """
-    gpus = job.limits.gpus
-    if not gpus:
-        return {}
-    libraries = ":".join(filter(None, (_NV_LIBRARIES, job.env.get("LD_LIBRARY_PATH"))))
-    chosen = {} if gpus == ("all",) else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-    return {"LD_LIBRARY_PATH": libraries, **chosen}
 
 
 @dataclass(frozen=True)
@@ -289,7 +230,7 @@ class ApptainerEngine(Engine):
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return the paths inside the container."""
-        return {"work": _WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
+        return {"work": WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` in a container; nothing of it is left running afterwards."""
@@ -335,7 +276,7 @@ class ApptainerEngine(Engine):
         prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]
         argv = exec_argv(job, "apptainer", userns=needs_namespace())
         needs = (Path(job.prepared.reference),)
-        return CommandLine(tuple(argv), {}, job.mounts.work, keep=_OF_THE_HOST, prefix=tuple(prefix), needs=needs)
+        return CommandLine(tuple(argv), {}, job.mounts.work, keep=OF_THE_HOST, prefix=tuple(prefix), needs=needs)
 
     def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
         """Return shell lines that start a program in the SIF with nothing set but ``variables``."""
@@ -387,19 +328,9 @@ def _tail(marker: str) -> str:
     return "/" + "/".join(marker.split("/")[-2:])
 
 
-def host_variables() -> dict[str, str]:
-    """Return all that Apptainer itself may know of the host."""
-    return {name: os.environ[name] for name in _OF_THE_HOST if name in os.environ}
-
-
 def _signal_as_code(ended: Exit) -> Exit:
     """Apptainer reports a container's death by signal N as exit status 128 + N."""
     return replace(ended, code=-(ended.code - 128)) if ended.code > 128 else ended
-
-
-def find_program() -> str | None:
-    """Return Apptainer's command, or its older name's, None when neither is here."""
-    return shutil.which("apptainer") or shutil.which("singularity")
 
 
 def _build_error(done: Finished, sif: Path) -> EnvmatrixError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from envmatrix.engines.base import Prepared
 from envmatrix.images.cache import digest_of
@@ -24,12 +23,12 @@ def inputs_digest(places: Places, image: Image, libraries: tuple[Library, ...], 
     return digest_of(asdict(image), [asdict(item) for item in libraries], texts, how, more)
 
 
-def stamp_body(prepared: Prepared) -> dict[str, Any]:
+def stamp_body(prepared: Prepared) -> dict[str, object]:
     """Return what ``prepared_from`` reads again, as plain values."""
     return {**asdict(prepared), "loader": None if prepared.loader is None else sorted(prepared.loader)}
 
 
-def prepared_from(body: Any) -> Prepared | None:
+def prepared_from(body: object) -> Prepared | None:
     """Read a stamp; None when there is none, or one of another version."""
     if not isinstance(body, dict):
         return None

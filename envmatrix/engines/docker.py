@@ -9,15 +9,14 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import requests.exceptions
 
 from envmatrix.engines import bills
 from envmatrix.engines.base import Engine, Job, Mounts, NamedImage, Prepared
-from envmatrix.engines.build_record import inputs_digest, prepared_from
+from envmatrix.engines.build_record import inputs_digest, prepared_from, stamp_body
 from envmatrix.engines.docker_client import (
     APIError,
     DockerClient,
@@ -77,14 +76,13 @@ class DockerEngine(Engine):
         tag, made = images.build(image, libraries, say, fresh=fresh)
         attributes = client.images.get(tag).attrs
         inside = _look_inside(client, tag, made.python)
-        facts = {**context_facts(made), **container_facts(attributes), "rootfs": inside["rootfs"]}
+        facts = {**context_facts(made), **container_facts(attributes), "rootfs": inside.rootfs}
         prepared = Prepared(
             image.name, self.name, tag, made.python, made.libraries(), facts, made.folders.missing,
-            frozenset(inside["loader"]),
+            inside.loader,
         )  # fmt: skip
-        bills.write_bill(self.places.cache, prepared, inside["status"], made)
-        body = {**asdict(prepared), "loader": sorted(inside["loader"])}
-        self.places.cache.write(stamp, json.dumps(body))
+        bills.write_bill(self.places.cache, prepared, inside.status, made)
+        self.places.cache.write(stamp, json.dumps(stamp_body(prepared)))
         return prepared
 
     def _is_there(self, client: DockerClient, prepared: Prepared) -> bool:
@@ -142,7 +140,9 @@ class DockerEngine(Engine):
         with _open(f"running {job.label}") as client:
             user = _user(client)
             let_write(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
-            container = client.api.create_container_from_config(container_config(job, user), name=None)["Id"]
+            config = container_config(job, user)
+            made = client.api.create_container_from_config(config, name=None)  # type: ignore[no-untyped-call]
+            container = str(made["Id"])
             try:
                 return _run_to_end(client, container, job)
             finally:
@@ -158,7 +158,7 @@ class DockerEngine(Engine):
 
 
 @contextlib.contextmanager
-def _open(doing: str) -> Any:
+def _open(doing: str) -> Iterator[DockerClient]:
     with docker_errors(doing):
         client = connect()
         try:
@@ -167,7 +167,7 @@ def _open(doing: str) -> Any:
             client.close()
 
 
-def container_config(job: Job, user: str) -> dict[str, Any]:
+def container_config(job: Job, user: str) -> dict[str, object]:
     """Return the API's configuration of a job's container: a pure function, compared whole in a test.
 
     seccomp is off, as under Apptainer: Docker's filter would block set_mempolicy and can slow the CPU down.
@@ -179,7 +179,7 @@ def container_config(job: Job, user: str) -> dict[str, Any]:
     if bad:
         raise EngineError(f"Docker cannot mount a folder with a colon in its path: {bad}", remedy="rename the folder")
     variables = {**job.env, **preload_variable(job.preload)}
-    host: dict[str, Any] = {
+    host: dict[str, object] = {
         "Binds": binds,
         "NetworkMode": "none",
         "ReadonlyRootfs": True,
@@ -214,9 +214,9 @@ def half_of_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def gpu_request(gpus: tuple[str, ...]) -> dict[str, Any]:
+def gpu_request(gpus: tuple[str, ...]) -> dict[str, object]:
     """Return the API's DeviceRequest, as ``docker run --gpus`` makes it; it needs NVIDIA's container toolkit."""
-    chosen: dict[str, Any] = {"Count": -1} if gpus == ("all",) else {"DeviceIDs": list(gpus)}
+    chosen: dict[str, object] = {"Count": -1} if gpus == ("all",) else {"DeviceIDs": list(gpus)}
     return {"Driver": "", **chosen, "Capabilities": [["gpu"]], "Options": {}}
 
 
@@ -277,7 +277,7 @@ def copy_frames(frames: Iterable[tuple[bytes | None, bytes | None]]) -> None:
                     ours.write(text or b"")
 
 
-def ended(code: int, wall: float, state: Mapping[str, Any], job: Job, *, timed_out: bool) -> Exit:
+def ended(code: int, wall: float, state: Mapping[str, object], job: Job, *, timed_out: bool) -> Exit:
     """Return how a container ended; Podman says OOMKilled false for a kill that a memory limit explains."""
     killed = code == _KILLED and not timed_out
     out_of_memory = killed and bool(state.get("OOMKilled") or job.limits.memory_bytes)
@@ -297,11 +297,19 @@ print(json.dumps({"loader": names, "status": open("/var/lib/dpkg/status").read()
 """
 
 
-def _look_inside(client: DockerClient, tag: str, python: str) -> dict[str, Any]:
-    """Read an image's root file-system digest, its packages, and what its loader knows."""
-    found: dict[str, Any] = json.loads(_output(client, tag, [python, "-I", "-c", _LOOK]))
-    found["rootfs"] = _output(client, tag, [python, "-I", "-c", PROGRAM]).strip()
-    return found
+@dataclass(frozen=True)
+class _Inside:
+    """What an image holds: the names its loader finds, dpkg's status file, and the digest of its root file system."""
+
+    loader: frozenset[str]
+    status: str
+    rootfs: str
+
+
+def _look_inside(client: DockerClient, tag: str, python: str) -> _Inside:
+    found = json.loads(_output(client, tag, [python, "-I", "-c", _LOOK]))
+    rootfs = _output(client, tag, [python, "-I", "-c", PROGRAM]).strip()
+    return _Inside(frozenset(found["loader"]), str(found["status"]), rootfs)
 
 
 def _output(client: DockerClient, tag: str, argv: list[str]) -> str:

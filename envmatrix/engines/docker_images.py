@@ -10,7 +10,6 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors
@@ -189,7 +188,8 @@ def _first_line(error: EngineError) -> str:
     return error.message.splitlines()[0][:160]
 
 
-def container_facts(attributes: Mapping[str, Any]) -> dict[str, str]:
+def container_facts(attributes: Mapping[str, object]) -> dict[str, str]:
     """Return what run.json says of a built image."""
-    layers = attributes.get("RootFS", {}).get("Layers") or []
+    rootfs = attributes.get("RootFS")
+    layers = (rootfs.get("Layers") if isinstance(rootfs, dict) else None) or []
     return {"image_id": str(attributes.get("Id", "")), "layers": " ".join(layers)}

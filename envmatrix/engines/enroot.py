@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.engines.apptainer import ApptainerEngine, find_program
+from envmatrix.engines.apptainer import ApptainerEngine
+from envmatrix.engines.apptainer_command import find_program
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.local import group_name, preload_variable, sweep_groups
 from envmatrix.engines.memory import confined

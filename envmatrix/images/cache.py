@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envmatrix.errors import EngineError, Where
 
@@ -150,7 +149,7 @@ class Cache:
                 Path(temporary).unlink(missing_ok=True)
                 raise
 
-    def read_json(self, path: Path) -> dict[str, Any] | None:
+    def read_json(self, path: Path) -> dict[str, object] | None:
         """Read a stamp; None when it is absent or damaged (it is then made again)."""
         try:
             body = json.loads(path.read_text(encoding="utf-8"))

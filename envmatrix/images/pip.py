@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import ssl
@@ -12,7 +11,8 @@ import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel
 
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
 from envmatrix.images.cache import Cache, digest_of, disk_full
@@ -163,18 +163,43 @@ def resolve(pip: Sequence[str], request: Request, scratch: Path) -> tuple[Pinned
     done = run(resolve_argv(pip, used, report), limit_s=_RESOLVE_S, env=env)
     if not done.exit.ok:
         raise _failure("resolve", done, request, passed_over)
-    items = json.loads(report.read_text(encoding="utf-8"))["install"]
+    items = _Report.model_validate_json(report.read_text(encoding="utf-8")).install
     return tuple(sorted((_pinned(item) for item in items), key=lambda pin: pin.name))
 
 
-def _pinned(item: Mapping[str, Any]) -> Pinned:
-    name = plain_name(item["metadata"]["name"])
-    version = item["metadata"]["version"]
-    archive = item["download_info"].get("archive_info", {})
-    sha256 = archive.get("hashes", {}).get("sha256") or archive.get("hash", "").removeprefix("sha256=")
+class _Metadata(BaseModel):
+    name: str
+    version: str
+
+
+class _Archive(BaseModel):
+    hashes: Mapping[str, str] = {}
+    hash: str = ""
+
+
+class _Source(BaseModel):
+    url: str = ""
+    archive_info: _Archive = _Archive()
+
+
+class _Installed(BaseModel):
+    metadata: _Metadata
+    download_info: _Source
+
+
+class _Report(BaseModel):
+    """What is read of pip's installation report (https://pip.pypa.io/en/stable/reference/installation-report/)."""
+
+    install: tuple[_Installed, ...]
+
+
+def _pinned(item: _Installed) -> Pinned:
+    name, version = plain_name(item.metadata.name), item.metadata.version
+    archive = item.download_info.archive_info
+    sha256 = archive.hashes.get("sha256") or archive.hash.removeprefix("sha256=")
     if not sha256:
         raise InputError(
-            f"{name} {version} comes from {item['download_info'].get('url')}, which has no sha256",
+            f"{name} {version} comes from {item.download_info.url}, which has no sha256",
             remedy="use an index that gives hashes (PEP 503), or a folder of wheels (find-links)",
         )
     return Pinned(name, version, sha256)

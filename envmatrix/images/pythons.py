@@ -112,7 +112,7 @@ def remembered_python(cache: Cache, version: str | None) -> Python:
     stamp = cache.root / "pythons" / f"{digest_of(version or sys.executable, os.environ.get('PATH', ''))[:16]}.json"
     known = cache.read_json(stamp)
     if known and _unchanged(known):
-        return Python(known["path"], known["version"], known["tag"])
+        return Python(str(known["path"]), str(known["version"]), str(known["tag"]))
     python = find_python(version)
     body = {"path": python.path, "version": python.version, "tag": python.tag, "changed": _changed(python.path)}
     cache.write(stamp, json.dumps(body))

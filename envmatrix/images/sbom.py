@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import quote
 
 from envmatrix import __version__
@@ -14,7 +13,7 @@ from envmatrix.images.lockfile import Pinned
 _PARAGRAPH = re.compile(r"^(Package|Version|Architecture|Status): (.*)$", re.MULTILINE)
 
 
-def debian_components(status: str) -> list[dict[str, Any]]:
+def debian_components(status: str) -> list[dict[str, object]]:
     """Return the installed packages of a dpkg status file as components."""
     found = []
     for paragraph in status.split("\n\n"):
@@ -26,12 +25,12 @@ def debian_components(status: str) -> list[dict[str, Any]]:
     return found
 
 
-def locked_components(pins: Sequence[Pinned]) -> list[dict[str, Any]]:
+def locked_components(pins: Sequence[Pinned]) -> list[dict[str, object]]:
     """Return locked wheels, and the packages that library folders were unpacked from, as components."""
     return [_locked(pin, "deb/debian" if pin.is_debian else "pypi") for pin in pins]
 
 
-def _locked(pin: Pinned, kind: str) -> dict[str, Any]:
+def _locked(pin: Pinned, kind: str) -> dict[str, object]:
     purl = f"pkg:{kind}/{pin.name}@{quote(pin.version, safe='')}"
     return {
         "type": "library",
@@ -43,9 +42,9 @@ def _locked(pin: Pinned, kind: str) -> dict[str, Any]:
     }
 
 
-def bill_of_materials(name: str, digest: str, components: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def bill_of_materials(name: str, digest: str, components: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """Return the document; the same image always gives the same one."""
-    unique = {component["bom-ref"]: component for component in components}
+    unique = {str(component["bom-ref"]): component for component in components}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from envmatrix.engines.base import Engine, HasImageFiles, Prepared
 from envmatrix.engines.build_record import prepared_from, stamp_body
@@ -63,7 +62,7 @@ def _starts_packed(name: str) -> bool:
 def _given(folder: Path, name: str, image: str, engine: str) -> Prepared:
     file = folder / f"{name}.json"
     try:
-        body: Any = json.loads(file.read_text(encoding="utf-8"))
+        body: object = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         body = None
     prepared = prepared_from(body)

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from envmatrix.errors import StoreError, Where
 
@@ -90,7 +89,7 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def summary_of(manifest: Manifest) -> dict[str, Any]:
+def summary_of(manifest: Manifest) -> dict[str, object]:
     """Return what a program wants to know of a pack."""
     return {
         "run": manifest.run, "created": manifest.created, "envmatrix": manifest.envmatrix,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.engines.apptainer import ApptainerEngine, lacks_privilege
+from envmatrix.engines.apptainer import ApptainerEngine
+from envmatrix.engines.apptainer_command import lacks_privilege
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.images.places import Places
 from tests.engines.conftest import demand

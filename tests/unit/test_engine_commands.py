@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.engines import memory
-from envmatrix.engines.apptainer import exec_argv
+from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import container_config, ended
 from envmatrix.engines.docker_client import NotFound

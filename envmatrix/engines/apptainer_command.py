@@ -1,0 +1,91 @@
+"""Apptainer's command line: as whom, with what mounted, and with which variables a job is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from envmatrix.engines.base import Job
+from envmatrix.engines.local import preload_variable
+from envmatrix.errors import EngineError
+from envmatrix.images.definitions import ROOM
+
+WORK = "/work"
+#: Numbers of capabilities: capability.h of Linux.
+_SYS_ADMIN, _SYS_RESOURCE = 21, 24
+#: Variables of the host that Apptainer itself needs; none of them gets inside.
+OF_THE_HOST = ("PATH", "HOME", "USER", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "XDG_RUNTIME_DIR")
+#: Where ``--nv`` binds the driver's libraries: https://apptainer.org/docs/user/main/gpu.html
+_NV_LIBRARIES = "/.singularity.d/libs"
+
+
+def lacks_privilege() -> bool:
+    """Say whether this is a root that cannot give what Apptainer gives root by default (containers, some clusters)."""
+    return os.geteuid() == 0 and not _has_capability(_SYS_RESOURCE)
+
+
+def needs_namespace() -> bool:
+    """Say whether this is a root that cannot mount an image: a user namespace and FUSE then do, as for other users."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        os.close(os.open("/dev/loop-control", os.O_RDWR))
+    except OSError:
+        return True
+    return not _has_capability(_SYS_ADMIN)
+
+
+def _has_capability(number: int) -> bool:
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    except (OSError, StopIteration, ValueError):
+        return True
+    return bool(effective >> number & 1)
+
+
+def exec_argv(job: Job, program: str, *, userns: bool, marker: Path | None = None) -> list[str]:
+    """Return the command of a job: a pure function, compared whole in a test.
+
+    The variables go through ``env -i`` inside: Apptainer before 1.5 mangles quotes and dollars in its own
+    options, and this way nothing of its own reaches the process either. ``marker`` is an empty folder mounted so
+    that the container's processes can be found by it (see ``marked_processes``).
+    """
+    mounts = [f"{job.mounts.work}:{WORK}:rw", *(f"{path}:{ROOM}/{name}:ro" for name, path in job.mounts.read.items())]
+    mounts += [f"{marker}:/mnt:ro"] if marker else []
+    bad = next((mount for mount in mounts if mount.count(":") != 2 or "," in mount), None)
+    if bad:
+        raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad}")
+    variables = {**job.env, **gpu_variables(job), **preload_variable(job.preload)}
+    return [
+        program, "--silent", "exec", *(["--userns"] if userns else []), "--containall", "--cleanenv", "--no-home",
+        *(["--nv"] if job.limits.gpus else []),
+        "--no-privs", *(() if job.limits.network else ("--net", "--network", "none")), "--pwd", WORK,
+        *(word for mount in mounts for word in ("--bind", mount)),
+        job.prepared.reference, "/usr/bin/env", "-i",
+        *(f"{name}={value}" for name, value in variables.items()), *job.argv,
+    ]  # fmt: skip
+
+
+def gpu_variables(job: Job) -> dict[str, str]:
+    """Return what a job with GPUs needs: ``env -i`` would hide where ``--nv`` puts the driver's libraries.
+
+    ``--nv`` shows every GPU; CUDA_VISIBLE_DEVICES then chooses among them.
+    """
+    gpus = job.limits.gpus
+    if not gpus:
+        return {}
+    libraries = ":".join(filter(None, (_NV_LIBRARIES, job.env.get("LD_LIBRARY_PATH"))))
+    chosen = {} if gpus == ("all",) else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    return {"LD_LIBRARY_PATH": libraries, **chosen}
+
+
+def host_variables() -> dict[str, str]:
+    """Return all that Apptainer itself may know of the host."""
+    return {name: os.environ[name] for name in OF_THE_HOST if name in os.environ}
+
+
+def find_program() -> str | None:
+    """Return Apptainer's command, or its older name's, None when neither is here."""
+    return shutil.which("apptainer") or shutil.which("singularity")

@@ -1,0 +1,209 @@
+"""The rooms of the package stand in one order; the rules of CONTRIBUTING.md on imports and sizes hold for all of it.
+
+Imports inside functions count like those at the top, and so do the ``package.module:Name`` of a catalog; imports for
+type checkers alone do not. What is known to be wrong stands in a list, which may only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "envmatrix"
+#: A room imports from itself and from the rooms before it. Those of one line stand beside each other.
+ORDER = [
+    {"__init__", "errors", "say", "printable", "units", "process", "project", "host", "benchmark", "extensions"},
+    {"record"}, {"matrix"}, {"plan"}, {"store"}, {"images"}, {"engines"}, {"stats"}, {"report"}, {"trials"},
+    {"launchers"}, {"runner"}, {"pack"}, {"preflight"}, {"api"}, {"commands"}, {"cli"}, {"__main__"},
+]  # fmt: skip
+_TARGET = re.compile(r"(envmatrix(?:\.\w+)+):[\w.]+\Z")
+LONGEST_FUNCTION, LONGEST_FILE, MOST_ANY = 50, 400, 60
+
+
+@lru_cache(maxsize=1)
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        if "_project" not in path.parts:
+            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@lru_cache(maxsize=256)
+def tree(module: str) -> ast.Module:
+    return ast.parse(modules()[module].read_text(encoding="utf-8"))
+
+
+def running(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk what runs: all but the bodies of ``if TYPE_CHECKING``."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            continue
+        yield child
+        yield from running(child)
+
+
+@lru_cache(maxsize=256)
+def imported(module: str) -> tuple[tuple[str, bool], ...]:
+    """Return what a module imports, as (module or other package, whether a catalog names it)."""
+    found: dict[tuple[str, bool], None] = {}
+    for node in running(tree(module)):
+        if isinstance(node, ast.Import):
+            found |= dict.fromkeys((alias.name, False) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: a relative import"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found[whole if whole in modules() else str(node.module), False] = None
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (match := _TARGET.match(node.value)):
+            found[match[1], True] = None
+    return tuple(found)
+
+
+def ours(module: str) -> set[str]:
+    return {name for name, by_catalog in imported(module) if name in modules() and not by_catalog}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def place(module: str) -> int:
+    return next((number for number, rooms in enumerate(ORDER) if room(module) in rooms), -1)
+
+
+def test_every_room_has_a_place_in_the_order():
+    assert {room(module) for module in modules() if place(module) < 0} == set()
+
+
+#: module -> module, of rooms that stand behind it.
+BACKWARDS = {("envmatrix.commands.completion", "envmatrix.cli")}
+
+
+def test_a_room_imports_only_from_rooms_before_it():
+    found = {
+        (module, name) for module in modules() for name, _ in imported(module)
+        if name in modules() and place(name) > place(module)
+    }  # fmt: skip
+    assert found - BACKWARDS == set()
+
+
+CIRCLES: set[tuple[str, ...]] = set()
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    assert set(circles()) - CIRCLES == set()
+
+
+def circles() -> Iterator[tuple[str, ...]]:
+    """Yield the groups of modules that reach each other (Tarjan's strongly connected components)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[tuple[str, ...]] = []
+
+    def visit(module: str) -> None:
+        number[module] = low[module] = len(number)
+        stack.append(module)
+        for name in sorted(ours(module)):
+            if name not in number:
+                visit(name)
+                low[module] = min(low[module], low[name])
+            elif name in stack:
+                low[module] = min(low[module], number[name])
+        if low[module] == number[module]:
+            group = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(group) > 1 or module in ours(module):
+                found.append(tuple(sorted(group)))
+
+    for module in sorted(modules()):
+        if module not in number:
+            visit(module)
+    yield from found
+
+
+#: What commands share, which is no command itself.
+SHARED = {"arguments", "common", "grammar", "launching"}
+COMMANDS_TOGETHER = {("report", "bench"), ("resume", "bench"), ("reproduce", "bench")}
+
+
+def test_no_command_imports_another():
+    prefix = "envmatrix.commands."
+    commands = {name for name in modules() if name.startswith(prefix) and name.removeprefix(prefix) not in SHARED}
+    found = {
+        (module.removeprefix(prefix), name.removeprefix(prefix))
+        for module in commands for name in ours(module) & commands
+    }  # fmt: skip
+    assert found - COMMANDS_TOGETHER == set()
+
+
+ARGPARSE = {"envmatrix.stats.simulation"}
+
+
+def test_only_the_command_line_knows_argparse():
+    found = {
+        module for module in modules()
+        if room(module) not in ("commands", "cli") and "argparse" in modules()[module].read_text(encoding="utf-8")
+    }  # fmt: skip
+    assert found - ARGPARSE == set()
+
+
+@pytest.mark.parametrize("package", ["torch", "bench"])
+def test_the_host_never_imports_what_runs_inside(package):
+    names = [(module, name) for module in modules() for name, _ in imported(module)]
+    assert [pair for pair in names if pair[1].split(".")[0] == package] == []
+
+
+#: Defaults of documents, the key ``slurm:`` of matrix.yaml, a made-up arm of a simulation, and the plain word "here".
+NAMED = {
+    ("envmatrix.matrix.model", "local"), ("envmatrix.store.run", "here"), ("envmatrix.trials.experiment", "here"),
+    ("envmatrix.matrix.parse", "slurm"), ("envmatrix.matrix.schema", "slurm"), ("envmatrix.stats.simulation", "local"),
+    ("envmatrix.commands.reproduce", "here"),
+}  # fmt: skip
+
+
+def test_engines_and_launchers_are_named_in_their_own_rooms_alone():
+    from envmatrix.engines.catalog import ENGINES
+    from envmatrix.launchers.catalog import LAUNCHERS
+
+    names = {*ENGINES.built_in, *LAUNCHERS.built_in}
+    found = {
+        (module, node.value)
+        for module in modules() if room(module) not in ("engines", "launchers")
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+    }  # fmt: skip
+    assert found - NAMED == set()
+
+
+LONG_FUNCTIONS = {"envmatrix.trials.experiment.begin"}
+
+
+def test_functions_are_short():
+    found = {
+        f"{module}.{node.name}"
+        for module in modules() for node in ast.walk(tree(module))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (node.end_lineno or 0) - node.lineno + 1 > LONGEST_FUNCTION
+    }  # fmt: skip
+    assert found - LONG_FUNCTIONS == set()
+
+
+def test_files_are_short():
+    lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in modules().items()}
+    assert {module: lines for module, lines in lengths.items() if lines > LONGEST_FILE} == {}
+
+
+def test_what_can_be_typed_is():
+    count = {
+        module: sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree(module)))
+        for module in modules()
+    }
+    assert sum(count.values()) < MOST_ANY, {module: number for module, number in count.items() if number}
