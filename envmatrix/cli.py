@@ -71,7 +71,7 @@ def command_parser(name: str) -> Parser:
     module = importlib.import_module(f"envmatrix.commands.{name}")
     parser = Parser(prog=f"envmatrix {name}", description=f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.")
     module.add_arguments(parser)
-    parser.set_defaults(run=module.run)
+    parser.set_defaults(run=module.run, whole_parser=whole_parser)
     return parser
 
 

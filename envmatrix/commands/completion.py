@@ -22,9 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the script; `eval "$(envmatrix completion bash)"` switches it on."""
     import shtab
 
-    from envmatrix.cli import whole_parser
-
-    parser = whole_parser()
+    parser: Parser = arguments.whole_parser()
     for action in _actions(parser):
         if action.type is Path:
             action.complete = shtab.DIR if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
