@@ -1,7 +1,7 @@
 # book: the recipe of the source book (Intel OpenMP 2023.1, one thread a core, compact, no blocktime)
 # openmp=intel-2023.1, threads=physical, affinity=compact, wait=blocktime-0
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
-#   envmatrix context book build/context
+#   envmatrix context book --output build/context
 #   docker build --network none -f containers/book.Dockerfile -t envmatrix/book build/context
 
 ARG BASE="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"

@@ -1,7 +1,7 @@
 # glibc-tuned
 # malloc=glibc-tuned
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
-#   envmatrix context glibc-tuned build/context
+#   envmatrix context glibc-tuned --output build/context
 #   docker build --network none -f containers/glibc-tuned.Dockerfile -t envmatrix/glibc-tuned build/context
 
 ARG BASE="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"

@@ -1,7 +1,7 @@
 # intel-omp: Intel's OpenMP runtime and nothing else
 # openmp=intel
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
-#   envmatrix context intel-omp build/context
+#   envmatrix context intel-omp --output build/context
 #   docker build --network none -f containers/intel-omp.Dockerfile -t envmatrix/intel-omp build/context
 
 ARG BASE="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"

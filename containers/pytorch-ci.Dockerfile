@@ -1,7 +1,7 @@
 # pytorch-ci: what PyTorch's own CPU dashboard sets
 # openmp=intel, malloc=jemalloc-decay, threads=physical, affinity=compact, wait=blocktime-1
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
-#   envmatrix context pytorch-ci build/context
+#   envmatrix context pytorch-ci --output build/context
 #   docker build --network none -f containers/pytorch-ci.Dockerfile -t envmatrix/pytorch-ci build/context
 
 ARG BASE="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"

@@ -1,7 +1,7 @@
 # run-cpu: what python -m torch.backends.xeon.run_cpu sets
 # openmp=intel, malloc=jemalloc-run-cpu, threads=physical, affinity=compact, wait=blocktime-1
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
-#   envmatrix context run-cpu build/context
+#   envmatrix context run-cpu --output build/context
 #   docker build --network none -f containers/run-cpu.Dockerfile -t envmatrix/run-cpu build/context
 
 ARG BASE="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"

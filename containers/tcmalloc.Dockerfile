@@ -1,7 +1,7 @@
 # tcmalloc
 # malloc=tcmalloc
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
-#   envmatrix context tcmalloc build/context
+#   envmatrix context tcmalloc --output build/context
 #   docker build --network none -f containers/tcmalloc.Dockerfile -t envmatrix/tcmalloc build/context
 
 ARG BASE="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"

@@ -14,12 +14,14 @@ from envmatrix.errors import InputError
 from envmatrix.host import this_host
 from envmatrix.images.archive import docker_archive, rooted
 from envmatrix.images.context import gather, system_packages, write_context
+from envmatrix.images.generated import definition_files
 from envmatrix.images.locks import Locks
 from envmatrix.images.places import Places
 from envmatrix.images.suites import Suite
 from envmatrix.matrix import Design, Matrix
 from envmatrix.plan.environment import Environment, Image, all_libraries, images_of, resolve
 from envmatrix.say import Say, silent
+from envmatrix.store import write_whole
 from envmatrix.trials.experiment import (
     design_environments,
     find_design,
@@ -154,6 +156,25 @@ def _pin_system(engine: BuildsImages, image: Image, place: Places, locks: Locks,
     packages = system_packages(image, suite)
     pins = suite.closure(packages, base.status)
     return locks.pin_system(suite.distribution, packages, base.choice, pins, say)
+
+
+def write_definitions(
+    names: Sequence[str] = (), *, output: PathLike | None = None, matrix: PathLike | None = None, say: Say = silent
+) -> list[Path]:
+    """Write the Dockerfile and the Apptainer definition of each environment and return the files.
+
+    ``names`` is one design or environments; none: every environment of the matrix. ``output`` is the folder (None:
+    containers/ beside the matrix). Raises InputError.
+    """
+    whole = load_matrix(matrix)
+    design = meant_design(whole, names, say)
+    wanted = list(design_environments(whole, design, {})) if design else list(names or whole.environments)
+    folder = Path(output) if output is not None else Path(whole.path).resolve().parent / "containers"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = definition_files(whole, wanted)
+    for name, text in files.items():
+        write_whole(folder / name, text)
+    return [folder / name for name in files]
 
 
 def write_build_context(

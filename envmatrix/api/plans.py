@@ -1,12 +1,15 @@
-"""What a design would run, without running it."""
+"""What a matrix holds and a design would run, without running it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from envmatrix.api.places import PathLike, load_matrix
+from envmatrix.engines.catalog import check_engine
 from envmatrix.host import this_host
+from envmatrix.matrix import Matrix
 from envmatrix.plan import Plan, plan_of
+from envmatrix.plan.environment import resolve
 from envmatrix.say import Say, silent
 from envmatrix.trials.experiment import arms_of, confined, design_environments
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
@@ -21,3 +24,15 @@ def make_plan(
     host = this_host()
     names = tuple(design_environments(whole, chosen, host.facts(confined(chosen, host))))
     return plan_of(chosen, arms_of(chosen, names, requested_engines(chosen, engines, say)))
+
+
+def check_matrix(named: PathLike | None = None) -> Matrix:
+    """Load a matrix and resolve everything in it, as a run would. Raises MatrixError and InputError."""
+    matrix, host = load_matrix(named), this_host()
+    for name in matrix.environments:
+        resolve(matrix, name, host.facts())
+    for design in matrix.designs.values():
+        for engine in design.engines:
+            check_engine(engine, f"design {design.name!r}")
+        design_environments(matrix, design, host.facts(confined(design, host)))
+    return matrix

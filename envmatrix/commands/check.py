@@ -18,27 +18,16 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the matrix and resolve everything in it, as a run would."""
-    from envmatrix.api.places import load_matrix
-    from envmatrix.engines.catalog import check_engine
-    from envmatrix.host import this_host
+    from envmatrix.api.plans import check_matrix
     from envmatrix.matrix.parse import MatrixError
-    from envmatrix.plan.environment import resolve
-    from envmatrix.trials.experiment import confined, design_environments
 
     try:
-        matrix = load_matrix(arguments.matrix)
+        matrix = check_matrix(arguments.matrix)
     except MatrixError as error:
         if arguments.json:
             common.print_json({"ok": False, "mistakes": [_mistake(one) for one in error.mistakes]})
             return error.exit_code
         raise
-    host = this_host()
-    for name in matrix.environments:
-        resolve(matrix, name, host.facts())
-    for design in matrix.designs.values():
-        for name in design.engines:
-            check_engine(name, f"design {design.name!r}")
-        design_environments(matrix, design, host.facts(confined(design, host)))
     counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
     if arguments.json:
         common.print_json({"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts})

@@ -13,9 +13,10 @@ from envmatrix.commands.grammar import Parser
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_environment(parser)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a new or empty folder")
+    shared.add_output(parser, "DIR", "a new or empty folder (default: build/context)", Path("build/context"))
+    parser.formerly("DIR", "--output DIR")
     shared.add_matrix(parser)
-    parser.examples("envmatrix context intel-omp build/context")
+    parser.examples("envmatrix context intel-omp --output build/context")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api.images import write_build_context
 
     made = write_build_context(
-        arguments.environment, arguments.folder, matrix=arguments.matrix, say=common.say_to_stderr
+        arguments.environment, arguments.output, matrix=arguments.matrix, say=common.say_to_stderr
     )
     common.print_text(
         f"{made.folder}: the context; {made.archive}: a base for where no registry can be reached ({made.base})"

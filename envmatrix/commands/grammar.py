@@ -37,9 +37,9 @@ class Parser(argparse.ArgumentParser):
         self.example_lines = lines
         self.epilog = "\n".join(["examples:", *(f"  {line}" for line in lines)])
 
-    def formerly(self, option: str, now: str) -> None:
-        """Answer a spelling that is no more with the one that took its place."""
-        self._former[option] = now
+    def formerly(self, spelling: str, now: str) -> None:
+        """Answer an option, or the last word, that is no more with what took its place."""
+        self._former[spelling] = now
 
     def takes_command(self, text: str) -> None:
         """Take all words behind ``--`` as a command line: ``arguments.command`` is the list of them."""
@@ -112,7 +112,8 @@ class Parser(argparse.ArgumentParser):
     def _refuse_words(self, parsed: argparse.Namespace, extra: Sequence[str]) -> NoReturn:
         """Refuse words for which there is no place: two designs at once are not silently one of them."""
         words = self._get_positional_actions()
-        remedy = spaced_remedy(parsed, extra) or f"`{self.prog} --help` lists what it takes"
+        former = next((f"write {now}" for word, now in self._former.items() if not word.startswith("-")), "")
+        remedy = spaced_remedy(parsed, extra) or former or f"`{self.prog} --help` lists what it takes"
         if not words:
             raise InputError(f"`{self.prog}` takes no word, and {extra[0]!r} is one", remedy=remedy)
         last, name = getattr(parsed, words[-1].dest), words[-1].metavar or words[-1].dest

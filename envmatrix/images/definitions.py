@@ -196,7 +196,7 @@ def _head(environment: Environment, how: str) -> str:
     return (
         f"# {environment.name}{description}\n# {environment.levels_text()}\n"
         f"# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:\n"
-        f"#   envmatrix context {environment.name} build/context\n#   {how}\n"
+        f"#   envmatrix context {environment.name} --output build/context\n#   {how}\n"
     )
 
 

@@ -41,7 +41,7 @@ def folder(ground: Places, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("by-hand")
     (folder / "matrix.yaml").write_text(MATRIX)
     said(sys.executable, "-m", "envmatrix", "definitions", cwd=folder)
-    said(sys.executable, "-m", "envmatrix", "context", "jemalloc", "build/context", cwd=folder)
+    said(sys.executable, "-m", "envmatrix", "context", "jemalloc", "--output", "build/context", cwd=folder)
     return folder
 
 
