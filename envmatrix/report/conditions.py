@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import linregress
 
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.stats.analysis import Analysis
@@ -39,11 +40,9 @@ def drift(run: Run, samples: Samples, analysis: Analysis) -> Iterator[Caution]:
         level = level[np.isfinite(level)]
         if level.size < 5:
             continue
-        place = np.arange(level.size)
-        slope, base = np.polyfit(place, level, 1)
-        error = np.std(level - slope * place - base, ddof=2) / (np.std(place) * np.sqrt(level.size))
-        whole = float(slope * (level.size - 1))
-        if abs(whole) > DRIFT and abs(slope) > 3 * error:
+        line = linregress(np.arange(level.size), level)
+        whole = float(line.slope * (level.size - 1))
+        if abs(whole) > DRIFT and abs(line.slope) > 3 * line.stderr:
             yield Caution(
                 Kind.DRIFT, workload, f"all trials moved by {whole:+.0%} from the first block to the last",
                 "pairs cancel a drift, but find its cause: heat, a neighbour on the host, a growing cache",
