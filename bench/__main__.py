@@ -101,7 +101,7 @@ def _program(arguments: argparse.Namespace) -> None:
         kind, source = "regex", arguments.metric_regex
     elif arguments.metric_json:
         kind, (source, key) = "json", arguments.metric_json
-    wanted = metric.Metric(arguments.metric_name, kind, source, key, arguments.better)
+    wanted = metric.MetricSource(arguments.metric_name, kind, source, key, arguments.better)
     if not arguments.log:
         document = command.run(argv, wanted, arguments.limit_s, None, arguments.log_limit_bytes)
     else:

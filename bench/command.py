@@ -81,12 +81,12 @@ def _digest(options: Mapping[str, Any]) -> str:
 
 def run(
     argv: Sequence[str],
-    wanted: metric.Metric,
+    wanted: metric.MetricSource,
     limit_s: float | None = None,
     log: BinaryIO | None = None,
     log_limit_bytes: int = 1 << 20,
 ) -> dict[str, Any]:
-    """Run ``argv``, return its record; ``wanted`` is a Metric, ``log`` a binary file (default: stderr).
+    """Run ``argv``, return its record; ``wanted`` says where the metric is, ``log`` a binary file (default: stderr).
 
     Raises BenchError when it cannot be started, RunError when it fails, never ends or reports no metric.
     """

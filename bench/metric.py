@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from bench.errors import BenchError, RunError
 
 
-class Metric(NamedTuple):
+class MetricSource(NamedTuple):
     """``kind`` is regex, json or wall; ``source`` the pattern or the file, ``key`` the dotted path in the file."""
 
     name: str
@@ -40,14 +40,14 @@ class LastMatch:
             self.found = match[1]
 
 
-def number_from_text(metric: Metric, matcher: LastMatch) -> float:
+def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
     """Return the number of the last match; raises RunError when there is none."""
     if matcher.found is None:
         raise RunError(f"metric not found: {metric.source!r} matched nothing in {matcher.seen} characters of output")
     return _number(matcher.found, f"what {metric.source!r} matched")
 
 
-def number_from_file(metric: Metric) -> float:
+def number_from_file(metric: MetricSource) -> float:
     """Return the number at ``key`` in the JSON file that the program wrote."""
     assert metric.source is not None
     assert metric.key is not None

@@ -237,7 +237,7 @@ class EnvironmentEntry(_Frozen):
     levels: Mapping[str, str]
 
 
-class Metric(_Frozen):
+class MetricSource(_Frozen):
     """Where a user's own program says how fast it was."""
 
     regex: Text | None = Field(None, description="the first group of its last match is the number")
@@ -268,7 +268,7 @@ class Metric(_Frozen):
         return value
 
     @model_validator(mode="after")
-    def _says_one_place(self) -> Metric:
+    def _says_one_place(self) -> MetricSource:
         if sum((self.regex is not None, self.json_file is not None, self.wall)) != 1:
             msg = "write one of regex, json_file and wall"
             raise ValueError(msg)
@@ -282,7 +282,7 @@ class Workload(_Frozen):
     description: Text = Field("", description="one line, shown in lists and reports")
     options: Mapping[str, OptionValue] = Field(default_factory=dict)
     command: tuple[Text, ...] = Field((), min_length=1, description="the user's own program and its arguments")
-    metric: Metric | None = Field(None, description="how fast the program was")
+    metric: MetricSource | None = Field(None, description="how fast the program was")
     files: Text | None = Field(None, description="folder of the program; none: the one of this file")
 
 

@@ -20,7 +20,7 @@ from envmatrix.matrix.model import (
     Factor,
     Level,
     Matrix,
-    Metric,
+    MetricSource,
     Slurm,
     SourceBuild,
     Workload,
@@ -231,7 +231,7 @@ class _Parser:
             return None
         metric = None
         if "metric" in data:
-            metric = self.validate(Metric, self.mapping(data["metric"], (*path, "metric")), (*path, "metric"))
+            metric = self.validate(MetricSource, self.mapping(data["metric"], (*path, "metric")), (*path, "metric"))
             if "command" not in own:
                 self.wrong((*path, "metric"), "a metric belongs to a workload with a `command`", key=True)
         if "files" in own and "command" not in own:

@@ -15,11 +15,11 @@ from envmatrix.stats.attribution import (
     Attribution,
     Contrast,
     Estimate,
-    Step,
+    Rung,
     attribute,
     find_cells,
     gains_of,
-    ladder_steps,
+    ladder_rungs,
     signed_logs,
 )
 from envmatrix.stats.effects import Effect
@@ -67,10 +67,10 @@ def attributions(run: Run, samples: Samples, analysis: Analysis) -> tuple[Attrib
     return tuple(item for item in found if item)
 
 
-def ladders(run: Run, samples: Samples, analysis: Analysis) -> Mapping[str, tuple[Step, ...]]:
+def ladders(run: Run, samples: Samples, analysis: Analysis) -> Mapping[str, tuple[Rung, ...]]:
     """Return 'workload on engine' -> what each step adds, for a design with a ladder."""
     rungs = run.design.cumulative
-    found: dict[str, tuple[Step, ...]] = {}
+    found: dict[str, tuple[Rung, ...]] = {}
     for workload, engine, arms in _groups(run):
         named = {arm.environment: arm.name for arm in arms}
         base = next((arm for arm in arms if arm.reference is None), arms[0])
@@ -79,7 +79,7 @@ def ladders(run: Run, samples: Samples, analysis: Analysis) -> Mapping[str, tupl
             continue
         controls = [arm.name for arm in arms if arm.is_control and arm.reference == base.name]
         gains = gains_of(*signed_logs([named[name] for name in names], controls, samples, analysis.primary[workload]))
-        steps = ladder_steps(names, gains, _table(arms, base, analysis), run.plan.min_blocks)
+        steps = ladder_rungs(names, gains, _table(arms, base, analysis), run.plan.min_blocks)
         if steps:
             found[f"{workload} on {engine}"] = steps
     return found
@@ -133,7 +133,7 @@ def _factorial_table(item: Attribution) -> AttributionTable:
     return AttributionTable(title_of(item), table, (*_unproved(item), *_interactions(item.contrasts), FACTORIAL_NOTE))
 
 
-def _ladder_table(name: str, steps: Sequence[Step]) -> AttributionTable:
+def _ladder_table(name: str, steps: Sequence[Rung]) -> AttributionTable:
     rows = tuple((step.environment, shown(step.added), shown(step.so_far)) for step in steps)
     return AttributionTable(
         f"What each step adds: {name}", PlainTable(("step", "adds", "so far"), rows), (LADDER_NOTE,)
@@ -141,7 +141,7 @@ def _ladder_table(name: str, steps: Sequence[Step]) -> AttributionTable:
 
 
 def attribution_tables(
-    found: Sequence[Attribution], stairs: Mapping[str, Sequence[Step]]
+    found: Sequence[Attribution], stairs: Mapping[str, Sequence[Rung]]
 ) -> tuple[AttributionTable, ...]:
     """Return the tables that the terminal and Markdown show."""
     return (*map(_factorial_table, found), *(_ladder_table(name, steps) for name, steps in stairs.items()))
@@ -153,7 +153,7 @@ def bars_of(attribution: Attribution) -> list[tuple[str, Estimate]]:
     return [*shares, (f"all: {attribution.best}", attribution.total)]
 
 
-def steps_of(steps: tuple[Step, ...]) -> list[tuple[str, Estimate]]:
+def steps_of(steps: tuple[Rung, ...]) -> list[tuple[str, Estimate]]:
     """Return the rows of a ladder's waterfall."""
     return [*((step.environment, step.added) for step in steps), ("all", steps[-1].so_far)]
 

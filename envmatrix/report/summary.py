@@ -16,7 +16,7 @@ from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.attribution import Attribution, Step
+from envmatrix.stats.attribution import Attribution, Rung
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.metrics import MEMORY, Metric
 from envmatrix.stats.nodes import NodeReport, compare_nodes
@@ -108,7 +108,7 @@ class Summary:
     stand_in: tuple[str, ...]
     cautions: tuple[Caution, ...]
     attributions: tuple[Attribution, ...] = ()
-    ladders: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
+    ladders: Mapping[str, tuple[Rung, ...]] = field(default_factory=dict)
     operators: tuple[OperatorTable, ...] = ()
     workload_table: PlainTable | None = None
     engine_table: PlainTable | None = None

@@ -313,7 +313,7 @@ def attribute(
 
 
 @dataclass(frozen=True)
-class Step:
+class Rung:
     """One rung of a ladder: what it adds to the rung before, and what the ladder gains up to it."""
 
     environment: str
@@ -322,9 +322,9 @@ class Step:
     so_far: Estimate
 
 
-def ladder_steps(
+def ladder_rungs(
     names: Sequence[str], gains: Floats, table: Mapping[str, Effect] | None = None, needed: int = _LEAST_BLOCKS
-) -> tuple[Step, ...]:
+) -> tuple[Rung, ...]:
     """Return what each step of a ladder adds; ``gains`` is (rungs, blocks) over the baseline, its own row first.
 
     Each rung is compared with the baseline as in the table of effects, and a step is the difference of two, so
@@ -334,7 +334,7 @@ def ladder_steps(
         return ()
     rungs = np.eye(len(names))
     return tuple(
-        Step(
+        Rung(
             names[i],
             names[i - 1],
             resampled(gains, rungs[i] - rungs[i - 1] * (i > 1), needed),

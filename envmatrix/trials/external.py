@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path, PurePosixPath
 
 from envmatrix.errors import EnvmatrixError
-from envmatrix.matrix.model import Metric, Workload
+from envmatrix.matrix.model import MetricSource, Workload
 
 #: What a trial's process writes into its work folder (docs/record.md).
 RECORD = "record.json"
@@ -16,7 +16,7 @@ COPIED_BYTES = 2**20
 _PYTHONS = {"python", "python3"}
 
 
-def metric_arguments(metric: Metric | None) -> list[str]:
+def metric_arguments(metric: MetricSource | None) -> list[str]:
     """Return the arguments of ``python -m bench command`` that say where the metric is; the default is wall time."""
     if metric is None or metric.wall:
         return ["--metric-wall", "--metric-name=value", "--better=lower"]

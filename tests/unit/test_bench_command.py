@@ -129,5 +129,5 @@ def test_any_value_in_a_metric_file_is_a_finite_number_or_a_clear_error(tmp_path
     file = tmp_path_factory.getbasetemp() / "any.json"
     file.write_text(json.dumps({"k": value}))
     with contextlib.suppress(RunError):
-        number = metric.number_from_file(metric.Metric("m", "json", str(file), "k", "lower"))
+        number = metric.number_from_file(metric.MetricSource("m", "json", str(file), "k", "lower"))
         assert abs(number) < float("inf")

@@ -6,7 +6,7 @@ import pytest
 
 from bench import needs
 from envmatrix.cli import COMMANDS
-from envmatrix.matrix.model import Design, Level, Metric, Workload
+from envmatrix.matrix.model import Design, Level, MetricSource, Workload
 
 PROJECT = Path(__file__).parents[2]
 
@@ -21,7 +21,8 @@ def test_the_readme_names_every_command(name):
 
 
 @pytest.mark.parametrize(
-    ("model", "not_written"), [(Level, set()), (Design, {"name"}), (Workload, {"name", "options"}), (Metric, set())]
+    ("model", "not_written"),
+    [(Level, set()), (Design, {"name"}), (Workload, {"name", "options"}), (MetricSource, set())],
 )
 def test_every_key_of_matrix_yaml_is_explained(model, not_written):
     explained = text("docs/matrix.md")

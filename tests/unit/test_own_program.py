@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.engines.docker import let_write
-from envmatrix.matrix.model import Metric, Workload
+from envmatrix.matrix.model import MetricSource, Workload
 from envmatrix.trials.external import COPIED_BYTES, link_files, metric_file
 
 
@@ -22,7 +22,7 @@ from envmatrix.trials.external import COPIED_BYTES, link_files, metric_file
     ],
 )
 def test_the_metrics_file_is_named_where_it_lies_in_the_programs_folder(metric, name):
-    workload = Workload(name="mine", command=("a",), metric=metric and Metric.model_validate(metric))
+    workload = Workload(name="mine", command=("a",), metric=metric and MetricSource.model_validate(metric))
     assert metric_file(workload) == name
 
 

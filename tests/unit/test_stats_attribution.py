@@ -15,7 +15,7 @@ from envmatrix.stats.attribution import (
     contrasts,
     find_cells,
     gains_of,
-    ladder_steps,
+    ladder_rungs,
     resampled,
     residual_variance,
 )
@@ -162,7 +162,7 @@ def test_the_steps_of_a_ladder_multiply_up_to_the_whole():
     chance = np.random.default_rng(1)
     logs = np.log([[1.0], [1.1], [1.32], [1.3]]) + chance.normal(0, 0.01, (4, 9))
     logs[2, 4] = np.nan
-    steps = ladder_steps(("baseline", "a", "b", "c"), gains_of(logs, chance.normal(0, 0.01, (1, 9))))
+    steps = ladder_rungs(("baseline", "a", "b", "c"), gains_of(logs, chance.normal(0, 0.01, (1, 9))))
     assert math.prod(step.added.ratio for step in steps) == pytest.approx(steps[-1].so_far.ratio)
     assert [step.before for step in steps] == ["baseline", "a", "b"]
-    assert ladder_steps(("baseline", "a"), np.full((2, 3), np.nan)) == ()
+    assert ladder_rungs(("baseline", "a"), np.full((2, 3), np.nan)) == ()
