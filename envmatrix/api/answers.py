@@ -15,7 +15,7 @@ from envmatrix.say import Say, silent
 from envmatrix.stats.comparison import Comparison, compare_environments, compare_runs
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.history import History, read_history
-from envmatrix.stats.samples import read_samples
+from envmatrix.stats.measurements import read_measurements
 from envmatrix.units import parse_percent
 
 
@@ -86,7 +86,7 @@ def compare(
             remedy=f"envmatrix compare {first.path.name} --environments OLD,NEW, or name a second run",
         )
     whole = first.load()
-    return compare_environments(whole, read_samples(first, whole.plan), *names, limit)
+    return compare_environments(whole, read_measurements(first, whole.plan), *names, limit)
 
 
 def write_report(run: PathLike | Result | None = None, results: PathLike = "results", say: Say = silent) -> Result:

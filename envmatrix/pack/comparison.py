@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import Effect
+from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.replication import Replication, compare
-from envmatrix.stats.samples import Samples, read_samples
 from envmatrix.store import Run, RunFolder
 
 _HOST = ("cpu_model", "cpus", "numa_nodes", "memory_bytes", "kernel", "distribution", "hypervisor")
@@ -106,7 +106,7 @@ def run_differences(first: Run, second: Run) -> list[Difference]:
     return found
 
 
-def evidence_differences(first: Samples, second: Samples) -> list[Difference]:
+def evidence_differences(first: Measurements, second: Measurements) -> list[Difference]:
     """List what the processes themselves saw differently, each once for all arms that agree on it."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for arm, facts in first.facts.items():
@@ -132,10 +132,10 @@ def reproduction(
 ) -> Reproduction:
     """Compare a packed run with the one that was made here from it."""
     first, second = (folder.load() for folder in folders)
-    then, now = (read_samples(folder, run.plan) for folder, run in zip(folders, (first, second), strict=True))
+    then, now = (read_measurements(folder, run.plan) for folder, run in zip(folders, (first, second), strict=True))
     analyses = [
-        estimate(run.plan, samples, workloads=run.workloads, environments=run.environments, metrics=())
-        for run, samples in ((first, then), (second, now))
+        estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
+        for run, measured in ((first, then), (second, now))
     ]
     differences = [
         *image_differences(first, second, packed, built),

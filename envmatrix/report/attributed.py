@@ -23,7 +23,7 @@ from envmatrix.stats.attribution import (
     signed_logs,
 )
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.samples import Samples
+from envmatrix.stats.measurements import Measurements
 from envmatrix.store import Run
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
@@ -55,19 +55,19 @@ def _table(arms: Sequence[Arm], reference: Arm, analysis: Analysis) -> dict[str,
     return {effect.environment: effect for effect in effects if effect}
 
 
-def attributions(run: Run, samples: Samples, analysis: Analysis) -> tuple[Attribution, ...]:
+def attributions(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Attribution, ...]:
     """Return the attribution of every workload and engine whose arms are a full factorial of two factors or more."""
     levels = {name: environment.levels for name, environment in run.environments.items()}
     found = []
     for workload, engine, arms in _groups(run):
-        cells = find_cells(arms, levels, samples, analysis.primary[workload])
+        cells = find_cells(arms, levels, measured, analysis.primary[workload])
         if cells and len(cells.factors) > 1:
             table = _table(arms, arms[0], analysis)
             found.append(attribute(cells, workload, engine, table, run.plan.min_blocks))
     return tuple(item for item in found if item)
 
 
-def ladders(run: Run, samples: Samples, analysis: Analysis) -> Mapping[str, tuple[Rung, ...]]:
+def ladders(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[str, tuple[Rung, ...]]:
     """Return 'workload on engine' -> what each step adds, for a design with a ladder."""
     rungs = run.design.cumulative
     found: dict[str, tuple[Rung, ...]] = {}
@@ -78,7 +78,7 @@ def ladders(run: Run, samples: Samples, analysis: Analysis) -> Mapping[str, tupl
         if not rungs or not all(name in named for name in names):
             continue
         controls = [arm.name for arm in arms if arm.is_control and arm.reference == base.name]
-        gains = gains_of(*signed_logs([named[name] for name in names], controls, samples, analysis.primary[workload]))
+        gains = gains_of(*signed_logs([named[name] for name in names], controls, measured, analysis.primary[workload]))
         steps = ladder_rungs(names, gains, _table(arms, base, analysis), run.plan.min_blocks)
         if steps:
             found[f"{workload} on {engine}"] = steps

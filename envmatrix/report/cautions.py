@@ -10,30 +10,30 @@ from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count, interval, ratio
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Flag
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.nodes import mixed_blocks
-from envmatrix.stats.samples import Samples
 from envmatrix.store import Run
 
 
-def _nothing(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
-    if not any(fact.outcomes["ok"] for fact in samples.facts.values()):
+def _nothing(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    if not any(fact.outcomes["ok"] for fact in measured.facts.values()):
         yield Caution(
             Kind.NOTHING_MEASURED, run.plan.design, "not one trial ended well, so nothing can be said",
             "read the reasons below and the files in logs/; `envmatrix doctor` checks the machine",
         )  # fmt: skip
 
 
-def _no_reference(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+def _no_reference(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     names = {arm.reference for arm in run.plan.arms if arm.reference}
     for name in sorted(names):
-        if name not in samples.facts or not samples.facts[name].outcomes["ok"]:
+        if name not in measured.facts or not measured.facts[name].outcomes["ok"]:
             yield Caution(
                 Kind.NO_REFERENCE, name, "no trial of it ended well: nothing can be compared with it",
                 "read its reasons below; without a baseline there are numbers, but no effects",
             )  # fmt: skip
 
 
-def _few_blocks(run: Run, _samples: Samples, analysis: Analysis) -> Iterator[Caution]:
+def _few_blocks(run: Run, _measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     short = [effect for effect in analysis.primary_effects() if effect.missing > 0 and effect.blocks]
     if short:
         most = max(effect.missing for effect in short)
@@ -44,7 +44,7 @@ def _few_blocks(run: Run, _samples: Samples, analysis: Analysis) -> Iterator[Cau
         )  # fmt: skip
 
 
-def _control_off(_run: Run, _samples: Samples, analysis: Analysis) -> Iterator[Caution]:
+def _control_off(_run: Run, _measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     for effect in analysis.primary_effects():
         low, high = effect.low, effect.high
         if effect.is_control and low is not None and high is not None and not low <= 1.0 <= high:
@@ -56,7 +56,7 @@ def _control_off(_run: Run, _samples: Samples, analysis: Analysis) -> Iterator[C
             )  # fmt: skip
 
 
-def _unequal_work(_run: Run, _samples: Samples, analysis: Analysis) -> Iterator[Caution]:
+def _unequal_work(_run: Run, _measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     for effect in analysis.primary_effects():
         if Flag.UNEQUAL_WORK in effect.flags:
             yield Caution(
@@ -65,10 +65,10 @@ def _unequal_work(_run: Run, _samples: Samples, analysis: Analysis) -> Iterator[
             )  # fmt: skip
 
 
-def _no_number(run: Run, samples: Samples, analysis: Analysis) -> Iterator[Caution]:
+def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     for arm in run.plan.arms:
-        metric, ok = analysis.primary[arm.workload], samples.facts[arm.name].outcomes["ok"]
-        usable = int((samples.of(arm.name, metric.name) > 0).sum())
+        metric, ok = analysis.primary[arm.workload], measured.facts[arm.name].outcomes["ok"]
+        usable = int((measured.of(arm.name, metric.name) > 0).sum())
         if usable < ok and not usable:
             yield Caution(
                 Kind.NO_NUMBER, arm.name, f"none of {count(ok, 'trial')} that ended well has a {metric.label} above 0",
@@ -76,8 +76,8 @@ def _no_number(run: Run, samples: Samples, analysis: Analysis) -> Iterator[Cauti
             )  # fmt: skip
 
 
-def _stand_in(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
-    names = {name for fact in samples.facts.values() if fact.stand_in for name in fact.data}
+def _stand_in(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    names = {name for fact in measured.facts.values() if fact.stand_in for name in fact.data}
     if names:
         yield Caution(
             Kind.STAND_IN, ", ".join(sorted(names)),
@@ -87,8 +87,8 @@ def _stand_in(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caut
 
 
 def _reasons(effect_kind: Kind, outcomes: tuple[str, ...], remedy: str) -> Callable[..., Iterator[Caution]]:
-    def find(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
-        for name, fact in samples.facts.items():
+    def find(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+        for name, fact in measured.facts.items():
             number = sum(fact.outcomes[outcome] for outcome in outcomes)
             reasons = [text for text in fact.reasons if text.startswith(outcomes)]
             if number:
@@ -103,31 +103,31 @@ def _reasons(effect_kind: Kind, outcomes: tuple[str, ...], remedy: str) -> Calla
     return find
 
 
-def _skipped(run: Run, _samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+def _skipped(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     for name, reason in run.skipped.items():
         yield Caution(Kind.SKIPPED, name, one_line(reason, 300), "the reason names what to install or change")
 
 
-def _mixed_hosts(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
-    mixed = mixed_blocks(samples)
+def _mixed_hosts(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    mixed = mixed_blocks(measured)
     if mixed:
         yield Caution(
-            Kind.MIXED_HOSTS, ", ".join(samples.nodes[:8]),
+            Kind.MIXED_HOSTS, ", ".join(measured.nodes[:8]),
             f"trials of {count(len(mixed), 'block')} ran on several machines (block {mixed[0]} first)",
             "keep every block on one machine: only then do pairs cancel what machines differ by",
         )  # fmt: skip
 
 
-def _strangers(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
-    if samples.strangers:
+def _strangers(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    if measured.strangers:
         yield Caution(
-            Kind.STRANGERS, "trials.jsonl", f"{count(samples.strangers, 'line')} of no arm of this plan",
+            Kind.STRANGERS, "trials.jsonl", f"{count(measured.strangers, 'line')} of no arm of this plan",
             "they are left out; check whether files of two runs were mixed",
         )  # fmt: skip
 
 
 #: A further check is one more entry here.
-CHECKS: tuple[Callable[[Run, Samples, Analysis], Iterator[Caution]], ...] = (
+CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] = (
     _nothing,
     _no_reference,
     _control_off,
@@ -147,6 +147,6 @@ CHECKS: tuple[Callable[[Run, Samples, Analysis], Iterator[Caution]], ...] = (
 )
 
 
-def find_cautions(run: Run, samples: Samples, analysis: Analysis) -> tuple[Caution, ...]:
+def find_cautions(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Caution, ...]:
     """Run every check; most important kinds first."""
-    return tuple(caution for check in (*CHECKS, *conditions.CHECKS) for caution in check(run, samples, analysis))
+    return tuple(caution for check in (*CHECKS, *conditions.CHECKS) for caution in check(run, measured, analysis))

@@ -175,6 +175,6 @@ def effect_values(summary: Summary) -> Iterator[tuple[Effect, Mapping[str, Value
     """Yield every effect, secondary metrics' too, with what programs get of it; ratio above 1 is better."""
     rows = {row.arm.name: row for group in summary.groups for row in group.all_rows}
     for effect in summary.analysis.effects:
-        median = summary.samples.median(effect.arm, effect.metric)
+        median = summary.measured.median(effect.arm, effect.metric)
         row = replace(rows[effect.arm], effect=effect, value=median)
         yield effect, values_of(row, effect)

@@ -10,8 +10,8 @@ from scipy.stats import linregress
 
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import logs_of
-from envmatrix.stats.samples import Samples
 from envmatrix.store import Run
 
 Floats = NDArray[np.float64]
@@ -22,9 +22,9 @@ FREQUENCY = 0.10
 _TICKS_PER_S = 100.0
 
 
-def _level_of_blocks(samples: Samples, names: list[str], metric: str) -> Floats:
+def _level_of_blocks(measured: Measurements, names: list[str], metric: str) -> Floats:
     """Return each block's mean log speed, arms' own levels taken out; NaN where a block has no trial."""
-    logs = logs_of(samples.table[metric][[samples.arms.index(name) for name in names]])
+    logs = logs_of(measured.table[metric][[measured.arms.index(name) for name in names]])
     there = np.isfinite(logs)
     own = np.where(there, logs, 0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
     rest = np.where(there, logs - own[:, None], 0.0)
@@ -32,11 +32,11 @@ def _level_of_blocks(samples: Samples, names: list[str], metric: str) -> Floats:
     return np.where(counted > 0, rest.sum(axis=0) / np.maximum(counted, 1), np.nan)
 
 
-def drift(run: Run, samples: Samples, analysis: Analysis) -> Iterator[Caution]:
+def drift(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     """Find a trend over the blocks that is both large and beyond the noise."""
     for workload, metric in analysis.primary.items():
         names = [arm.name for arm in run.plan.arms if arm.workload == workload]
-        level = _level_of_blocks(samples, names, metric.name)
+        level = _level_of_blocks(measured, names, metric.name)
         level = level[np.isfinite(level)]
         if level.size < 5:
             continue
@@ -49,13 +49,13 @@ def drift(run: Run, samples: Samples, analysis: Analysis) -> Iterator[Caution]:
             )  # fmt: skip
 
 
-def stolen(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+def stolen(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     """Find time that the hypervisor gave to others.
 
     The kernel's ticks (a hundredth of a second) are summed over all CPUs, and counted over the timed part.
     """
-    there = samples.table["training_s"] * max(1, len(run.host.cpus))
-    shares = samples.table["steal_ticks"] / _TICKS_PER_S / there
+    there = measured.table["training_s"] * max(1, len(run.host.cpus))
+    shares = measured.table["steal_ticks"] / _TICKS_PER_S / there
     shares = shares[np.isfinite(shares)]
     if shares.size and float(np.mean(shares)) > STOLEN:
         yield Caution(
@@ -64,9 +64,9 @@ def stolen(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]
         )  # fmt: skip
 
 
-def other_load(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+def other_load(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     """Find a load that the trials, which run one at a time, cannot have made themselves."""
-    load = samples.table["load_1m"]
+    load = measured.table["load_1m"]
     load = load[np.isfinite(load)]
     count = len(run.host.cpus)
     if count and load.size and float(np.median(load)) > 1.5 * count + 1:
@@ -76,9 +76,9 @@ def other_load(run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caut
         )  # fmt: skip
 
 
-def frequency(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+def frequency(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     """Find a CPU frequency that changed between trials, where it can be read."""
-    speeds = samples.table["mhz"]
+    speeds = measured.table["mhz"]
     speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
     if speeds.size > 1 and float(np.ptp(speeds)) > FREQUENCY * float(speeds.max()):
         yield Caution(
@@ -87,7 +87,7 @@ def frequency(_run: Run, samples: Samples, _analysis: Analysis) -> Iterator[Caut
         )  # fmt: skip
 
 
-def unverified(run: Run, _samples: Samples, _analysis: Analysis) -> Iterator[Caution]:
+def unverified(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     """Find environments that differ from their reference but claim nothing that evidence could contradict."""
     runs = {arm.name: arm.runs for arm in run.plan.arms}
     for arm in run.plan.arms:
@@ -100,6 +100,6 @@ def unverified(run: Run, _samples: Samples, _analysis: Analysis) -> Iterator[Cau
 
 
 #: A further check of the machine is one more entry here.
-CHECKS: tuple[Callable[[Run, Samples, Analysis], Iterator[Caution]], ...] = (
+CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] = (
     drift, stolen, other_load, frequency, unverified,
 )  # fmt: skip

@@ -6,15 +6,15 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.report.formatting import NONE, interval, ratio
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS
-from envmatrix.stats.samples import Samples
 
 #: Whole trial: from starting the engine's command, or the request to its daemon, until the process has ended.
 _SHOWN = (("steady state", None), ("start-up", "startup_s"), ("whole trial", "trial_s"))
 
 
-def _cell(arm: Arm, metric: str, analysis: Analysis, samples: Samples) -> str:
-    median = samples.median(arm.name, metric)
+def _cell(arm: Arm, metric: str, analysis: Analysis, measured: Measurements) -> str:
+    median = measured.median(arm.name, metric)
     if median is None:
         return NONE
     value = METRICS[metric].show(median)
@@ -24,7 +24,7 @@ def _cell(arm: Arm, metric: str, analysis: Analysis, samples: Samples) -> str:
     return f"{value} ({ratio(effect.ratio)}, {interval(effect)})"
 
 
-def engine_table(plan: Plan, samples: Samples, analysis: Analysis) -> PlainTable | None:
+def engine_table(plan: Plan, measured: Measurements, analysis: Analysis) -> PlainTable | None:
     """Return the table of a run over several engines, None for others.
 
     A row is one workload on one engine, in the environment that the engines are compared in.
@@ -39,7 +39,7 @@ def engine_table(plan: Plan, samples: Samples, analysis: Analysis) -> PlainTable
     rows = [
         (
             f"{arm.workload} on {arm.engine}" if several else arm.engine,
-            *(_cell(arm, metric or analysis.primary[arm.workload].name, analysis, samples) for _, metric in _SHOWN),
+            *(_cell(arm, metric or analysis.primary[arm.workload].name, analysis, measured) for _, metric in _SHOWN),
         )
         for arm in arms
     ]

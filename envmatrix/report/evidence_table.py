@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from envmatrix.report.formatting import NONE
 from envmatrix.report.summary import Summary
-from envmatrix.stats.samples import EVIDENCE
+from envmatrix.stats.measurements import EVIDENCE
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def _cell(values: Counter[str] | None) -> str:
 
 def evidence_table(summary: Summary) -> EvidenceTable:
     """Return the evidence of every arm that has some; what all share is told once."""
-    facts = {name: fact.evidence for name, fact in summary.samples.facts.items() if fact.evidence}
+    facts = {name: fact.evidence for name, fact in summary.measured.facts.items() if fact.evidence}
     cells = {path: [_cell(evidence.get(path)) for evidence in facts.values()] for path in EVIDENCE}
     shown = [path for path in EVIDENCE if len(set(cells[path])) > 1]
     common = [(path, cells[path][0]) for path in EVIDENCE if len(set(cells[path])) == 1 and cells[path][0] != NONE]

@@ -45,10 +45,10 @@ def trials_csv(summary: Summary) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(["workload", "engine", "environment", "block", *METRICS])
-    samples = summary.samples
+    measured = summary.measured
     for index, arm in enumerate(summary.plan.arms):
-        for column, block in enumerate(samples.blocks):
-            values = [float(samples.table[name][index, column]) for name in METRICS]
+        for column, block in enumerate(measured.blocks):
+            values = [float(measured.table[name][index, column]) for name in METRICS]
             if any(map(math.isfinite, values)):
                 names = [_cell(text) for text in (arm.workload, arm.engine, arm.environment)]
                 writer.writerow([*names, int(block), *map(_cell, values)])
@@ -57,8 +57,8 @@ def trials_csv(summary: Summary) -> str:
 
 def _seconds(summary: Summary, arm: str) -> list[tuple[float, float]]:
     """Return (value, start) of each ok trial: seconds a sample, as pyperf knows times only."""
-    rates = summary.samples.of(arm, "samples_per_s")
-    started = summary.samples.of(arm, "started")
+    rates = summary.measured.of(arm, "samples_per_s")
+    started = summary.measured.of(arm, "started")
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         times = 1.0 / rates
     there = np.isfinite(times) & (times > 0)

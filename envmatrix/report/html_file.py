@@ -21,8 +21,8 @@ from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.timeline import colour_of, timeline
 from envmatrix.stats.attribution import Attribution
+from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.nodes import CANCELS
-from envmatrix.stats.samples import OUTCOMES
 
 if TYPE_CHECKING:
     from jinja2 import Environment as Templates
@@ -108,7 +108,7 @@ def _settings(environment: Environment) -> str:
 
 def _trials_line(summary: Summary) -> str:
     ok = summary.outcomes.get("ok", 0)
-    blocks = len(summary.samples.blocks)
+    blocks = len(summary.measured.blocks)
     return f"{count(summary.trials, 'trial')} in {count(blocks, 'block')}, {ok:,} ok."
 
 

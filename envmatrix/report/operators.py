@@ -13,8 +13,8 @@ from statistics import median
 from envmatrix.plan import Arm
 from envmatrix.report.formatting import ratio
 from envmatrix.report.plain_table import PlainTable
+from envmatrix.stats.measurements import ArmFacts, Measurements
 from envmatrix.stats.metrics import show_seconds
-from envmatrix.stats.samples import ArmFacts, Samples
 
 _MOST = 12
 #: An operator below this share of the reference's time is noise.
@@ -71,15 +71,15 @@ def _medians(facts: ArmFacts) -> dict[str, float]:
     return {name: median([*times, *[0.0] * (trials - len(times))]) for name, times in facts.operators.items()}
 
 
-def operator_tables(arms: Sequence[Arm], samples: Samples) -> tuple[OperatorTable, ...]:
+def operator_tables(arms: Sequence[Arm], measured: Measurements) -> tuple[OperatorTable, ...]:
     """Return a table for every reference whose trials were profiled, and at least one arm compared with it."""
     found = []
     for reference in arms:
-        mine = _medians(samples.facts[reference.name])
+        mine = _medians(measured.facts[reference.name])
         others = {
-            arm.environment: _medians(samples.facts[arm.name])
+            arm.environment: _medians(measured.facts[arm.name])
             for arm in arms
-            if arm.reference == reference.name and not arm.is_control and samples.facts[arm.name].operators
+            if arm.reference == reference.name and not arm.is_control and measured.facts[arm.name].operators
         }
         if mine and others:
             table = OperatorTable(

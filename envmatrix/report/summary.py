@@ -18,11 +18,11 @@ from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, Rung
 from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY, Metric
 from envmatrix.stats.nodes import NodeReport, compare_nodes
 from envmatrix.stats.pairing import group_of
 from envmatrix.stats.racing import Race
-from envmatrix.stats.samples import Samples, read_samples
 from envmatrix.store import Run, RunFolder
 
 
@@ -100,7 +100,7 @@ class Summary:
     """All that a report says. ``data`` counts trials by data set; ``stand_in`` names those made up."""
 
     run: Run
-    samples: Samples
+    measured: Measurements
     analysis: Analysis
     groups: tuple[Group, ...]
     outcomes: Mapping[str, int]
@@ -130,20 +130,20 @@ class Summary:
         return sum(self.outcomes.values())
 
 
-def _row(arm: Arm, run: Run, samples: Samples, analysis: Analysis) -> Row:
+def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis) -> Row:
     metric = analysis.primary[arm.workload]
     entry = run.environments.get(arm.runs)
     return Row(
         arm=arm,
         effect=analysis.find(arm.name),
         memory_effect=analysis.find(arm.name, MEMORY.name),
-        value=samples.median(arm.name, metric.name),
-        memory=samples.median(arm.name, MEMORY.name),
-        outcomes=dict(samples.facts[arm.name].outcomes),
+        value=measured.median(arm.name, metric.name),
+        memory=measured.median(arm.name, MEMORY.name),
+        outcomes=dict(measured.facts[arm.name].outcomes),
         levels=entry.levels if entry else {},
         description=entry.description if entry else "",
         skipped=run.skipped.get(arm.name, ""),
-        accuracy=samples.median(arm.name, "accuracy"),
+        accuracy=measured.median(arm.name, "accuracy"),
         published=run.design.reference_values.get(arm.environment, ""),
     )
 
@@ -153,14 +153,14 @@ def _best_first(row: Row) -> tuple[bool, float]:
     return (value is None, -(value or 0.0))
 
 
-def stand_in_data(samples: Samples, arms: Iterable[str]) -> tuple[str, ...]:
+def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the data sets that were made up because the real one could not be had."""
-    facts = [samples.facts[name] for name in arms]
+    facts = [measured.facts[name] for name in arms]
     return tuple(sorted({name for fact in facts if fact.stand_in for name in fact.data}))
 
 
-def _group(workload: str, engine: str, rows: list[Row], metric: Metric, samples: Samples) -> Group:
-    stand_in = stand_in_data(samples, (row.arm.name for row in rows))
+def _group(workload: str, engine: str, rows: list[Row], metric: Metric, measured: Measurements) -> Group:
+    stand_in = stand_in_data(measured, (row.arm.name for row in rows))
     references = {row.arm.reference for row in rows}
     named = [row for row in rows if row.arm.name in references and not row.arm.is_control]
     baseline = next((row for row in named if row.arm.reference is None), named[0] if named else None)
@@ -169,40 +169,40 @@ def _group(workload: str, engine: str, rows: list[Row], metric: Metric, samples:
     return Group(workload, engine, metric, baseline, control, tuple(sorted(others, key=_best_first)), stand_in)
 
 
-def _groups(run: Run, samples: Samples, analysis: Analysis) -> tuple[Group, ...]:
+def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:
     collected: dict[tuple[str, str], list[Row]] = {}
     for arm in run.plan.arms:
-        collected.setdefault(group_of(arm, run.plan), []).append(_row(arm, run, samples, analysis))
+        collected.setdefault(group_of(arm, run.plan), []).append(_row(arm, run, measured, analysis))
     return tuple(
-        _group(workload, engine, rows, analysis.primary[workload], samples)
+        _group(workload, engine, rows, analysis.primary[workload], measured)
         for (workload, engine), rows in collected.items()
     )
 
 
-def summarise_samples(run: Run, samples: Samples) -> Summary:
+def summarise_measured(run: Run, measured: Measurements) -> Summary:
     """Make the Summary of trials already folded."""
-    analysis = estimate(run.plan, samples, workloads=run.workloads, environments=run.environments)
-    facts = samples.facts.values()
+    analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments)
+    facts = measured.facts.values()
     outcomes = sum((fact.outcomes for fact in facts), Counter[str]())
     return Summary(
         run=run,
-        samples=samples,
+        measured=measured,
         analysis=analysis,
-        groups=_groups(run, samples, analysis),
+        groups=_groups(run, measured, analysis),
         outcomes=dict(outcomes),
         data=dict(sum((fact.data for fact in facts), Counter[str]())),
-        stand_in=stand_in_data(samples, samples.facts),
-        cautions=find_cautions(run, samples, analysis),
-        attributions=attributions(run, samples, analysis),
-        ladders=ladders(run, samples, analysis),
-        operators=operator_tables(run.plan.arms, samples),
-        workload_table=workload_table(run.plan, samples),
-        engine_table=engine_table(run.plan, samples, analysis),
-        nodes=compare_nodes(run.plan, samples, analysis.primary),
+        stand_in=stand_in_data(measured, measured.facts),
+        cautions=find_cautions(run, measured, analysis),
+        attributions=attributions(run, measured, analysis),
+        ladders=ladders(run, measured, analysis),
+        operators=operator_tables(run.plan.arms, measured),
+        workload_table=workload_table(run.plan, measured),
+        engine_table=engine_table(run.plan, measured, analysis),
+        nodes=compare_nodes(run.plan, measured, analysis.primary),
     )
 
 
 def summarise(folder: RunFolder) -> Summary:
     """Read a results folder, finished or not, and summarise it. Raises StoreError when unreadable."""
     run = folder.load()
-    return summarise_samples(run, read_samples(folder, run.plan))
+    return summarise_measured(run, read_measurements(folder, run.plan))

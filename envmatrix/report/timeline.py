@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from envmatrix.printable import one_line
 from envmatrix.report.summary import Group, Summary
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
+from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.samples import OUTCOMES
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 300.0, 70.0, 14.0, 12.0, 40.0
 #: Above this, trials are drawn as one path an environment: a mark with a name each would be too much for a
@@ -29,7 +29,7 @@ def colour_of(summary: Summary) -> dict[str, int]:
 
 def _times(summary: Summary) -> tuple[Floats, str]:
     """Return the time of every trial: minutes since the first, or its number when starts are not known."""
-    started = summary.samples.trials.started
+    started = summary.measured.trials.started
     if started.size and np.isfinite(started).all() and np.ptp(started) > 0:
         return np.asarray((started - started.min()) / 60.0), "minutes since the first trial"
     return np.arange(started.size, dtype=np.float64), "trial"
@@ -69,7 +69,7 @@ def _scales(times: Floats, values: Floats) -> tuple[Scale, Scale]:
 
 def timeline(summary: Summary, group: Group, name: str = "time") -> str:
     """Return the figure of one group's trials as an svg element; '' when there is no trial."""
-    trials = summary.samples.trials
+    trials = summary.measured.trials
     names = {row.arm.name for row in group.all_rows}
     mine = [index for index, arm in enumerate(summary.plan.arms) if arm.name in names]
     chosen = np.flatnonzero(np.isin(trials.arm, mine))

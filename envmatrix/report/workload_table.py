@@ -7,8 +7,8 @@ from collections.abc import Callable
 from envmatrix.plan import Plan
 from envmatrix.report.formatting import NONE
 from envmatrix.report.plain_table import PlainTable
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import show_bytes, show_rate, show_seconds
-from envmatrix.stats.samples import Samples
 
 
 def _percent(value: float) -> str:
@@ -30,15 +30,15 @@ _COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
 )
 
 
-def _median(samples: Samples, arm: str, metric: str, over: str) -> float | None:
-    value = samples.median(arm, metric)
+def _median(measured: Measurements, arm: str, metric: str, over: str) -> float | None:
+    value = measured.median(arm, metric)
     if not over or value is None:
         return value
-    whole = samples.median(arm, over)
+    whole = measured.median(arm, over)
     return value / whole if whole else None
 
 
-def workload_table(plan: Plan, samples: Samples) -> PlainTable | None:
+def workload_table(plan: Plan, measured: Measurements) -> PlainTable | None:
     """Return the table of a run with several workloads, None for others; columns that none has are left out."""
     firsts = {(arm.workload, arm.engine): arm for arm in reversed(plan.arms) if not arm.is_control}
     if len({workload for workload, _ in firsts}) < 2:
@@ -50,7 +50,7 @@ def workload_table(plan: Plan, samples: Samples) -> PlainTable | None:
     if len({arm.runs for arm in arms}) > 1:
         columns.append(("environment", [arm.runs for arm in arms]))
     for title, metric, over, show in _COLUMNS:
-        values = [_median(samples, arm.name, metric, over) for arm in arms]
+        values = [_median(measured, arm.name, metric, over) for arm in arms]
         if any(value is not None for value in values):
             columns.append((title, [NONE if value is None else show(value) for value in values]))
     return PlainTable(tuple(title for title, _ in columns), tuple(zip(*(cells for _, cells in columns), strict=True)))

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.measurements import MeasurementBuilder
 from envmatrix.stats.precision import precise_enough
 from envmatrix.stats.racing import Race, next_arms
-from envmatrix.stats.samples import SampleBuilder
 from envmatrix.store import Trial
 
 
@@ -19,30 +19,30 @@ class RunningEstimate:
     def __init__(self, plan: Plan, workloads: Mapping[str, Workload]) -> None:
         self._plan = plan
         self._workloads = workloads
-        self._samples = SampleBuilder(plan)
+        self._measured = MeasurementBuilder(plan)
         self._analysis: Analysis | None = None
 
     def add(self, trial: Trial) -> None:
         """Take one more trial into account."""
-        self._samples.add(trial)
+        self._measured.add(trial)
         self._analysis = None
 
     def race(self) -> Race:
         """Say which arms run in the next block; the same trials on disk always give the same answer."""
-        return next_arms(self._plan, self._samples.samples(), self._workloads)
+        return next_arms(self._plan, self._measured.measured(), self._workloads)
 
     @property
     def analysis(self) -> Analysis:
         """The estimate of everything added so far."""
         if self._analysis is None:
-            samples = self._samples.samples()
-            self._analysis = estimate(self._plan, samples, workloads=self._workloads, metrics=())
+            measured = self._measured.measured()
+            self._analysis = estimate(self._plan, measured, workloads=self._workloads, metrics=())
         return self._analysis
 
     def precise_enough(self, target: float, active: Collection[str]) -> bool:
         """Whether the intervals of the ``active`` arms are narrow enough, and stayed so for some blocks."""
-        samples = self._samples.samples()
-        return precise_enough(self._plan, samples, target, self._workloads, active or None)
+        measured = self._measured.measured()
+        return precise_enough(self._plan, measured, target, self._workloads, active or None)
 
     def headline(self) -> str:
         """Say in a few words which environment leads, with its interval where there is one."""

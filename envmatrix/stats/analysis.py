@@ -13,11 +13,11 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.effects import LEVEL, Effect, Flag, Verdict, claim
 from envmatrix.stats.equal_work import unequal_work
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.pairing import Family, families, log_ratios, paired, ratio_of
 from envmatrix.stats.primary import primary_metrics
 from envmatrix.stats.racing import Race, next_arms
-from envmatrix.stats.samples import Samples
 
 _OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
 
@@ -48,14 +48,14 @@ class _Run:
     """What effects are estimated from. ``levels``: the confidence of arms that are given at more than LEVEL."""
 
     plan: Plan
-    samples: Samples
+    measured: Measurements
     environments: Mapping[str, Environment]
     levels: Mapping[str, float]
 
 
 def estimate(
     plan: Plan,
-    samples: Samples,
+    measured: Measurements,
     *,
     workloads: Mapping[str, Workload] | None = None,
     environments: Mapping[str, Environment] | None = None,
@@ -68,13 +68,13 @@ def estimate(
     Each (family, metric) has intervals that hold simultaneously with 95 % confidence. Where the run raced, an
     arm that left early has the interval that its early verdict allows (see ``racing``).
     """
-    primary = primary_metrics(plan, samples, workloads or {})
+    primary = primary_metrics(plan, measured, workloads or {})
     wanted = [METRICS[name] for name in (METRICS if metrics is None else metrics)]
-    race = next_arms(plan, samples, workloads) if plan.race else None
-    run = _Run(plan, samples, environments or {}, race.levels if race else {})
+    race = next_arms(plan, measured, workloads) if plan.race else None
+    run = _Run(plan, measured, environments or {}, race.levels if race else {})
     effects: list[Effect] = []
     for family in families(plan):
-        work = {arm.name: unequal_work(samples, arm, plan) for arm in family.arms}
+        work = {arm.name: unequal_work(measured, arm, plan) for arm in family.arms}
         first = primary[family.arms[0].workload]
         for metric in (first, *(m for m in wanted if m.name != first.name)):
             effects += [
@@ -87,12 +87,12 @@ def estimate(
 
 
 def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
-    samples = run.samples
-    index = {name: position for position, name in enumerate(samples.arms)}
-    table = samples.table[metric.name]
+    measured = run.measured
+    index = {name: position for position, name in enumerate(measured.arms)}
+    table = measured.table[metric.name]
     at = [index[arm.name] for arm in family.arms]
     differences = log_ratios(table[at], table[[index[name] for name in family.copies]], metric)
-    tried = samples.attempted[at] & samples.attempted[index[family.reference]]
+    tried = measured.attempted[at] & measured.attempted[index[family.reference]]
     numbers = paired(differences)
     among = (max(1, int((numbers.blocks > 0).sum())), len(family.copies))
     incomplete = (tried & ~np.isfinite(differences)).sum(axis=1)
@@ -122,7 +122,7 @@ def _effect(arm: Arm, blocks: int, mean: float, spread: float, among: tuple[int,
 
 
 def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run) -> Effect:
-    facts = run.samples.facts[arm.name]
+    facts = run.measured.facts[arm.name]
     outcomes, environment = facts.outcomes, run.environments.get(arm.runs)
     found = {
         Flag.UNEQUAL_WORK: bool(work),
@@ -138,7 +138,7 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run) -> Ef
 
 def between(
     analysis: Analysis,
-    samples: Samples,
+    measured: Measurements,
     old: Arm,
     new: Arm,
     environments: Mapping[str, Environment] | None = None,
@@ -153,7 +153,7 @@ def between(
     turned = analysis.find(old.name) if old.reference == new.name else None
     if known:
         return known
-    return inverted(turned, old, new) if turned else _contrast(analysis, samples, old, new, environments or {})
+    return inverted(turned, old, new) if turned else _contrast(analysis, measured, old, new, environments or {})
 
 
 def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:
@@ -166,17 +166,17 @@ def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:
 
 
 def _contrast(
-    analysis: Analysis, samples: Samples, old: Arm, new: Arm, environments: Mapping[str, Environment]
+    analysis: Analysis, measured: Measurements, old: Arm, new: Arm, environments: Mapping[str, Environment]
 ) -> Effect:
     plan = analysis.plan
     family = rebased(plan, old, new)
     levels = analysis.race.levels if analysis.race else {}
     surest = max(levels.get(arm.name, LEVEL) for arm in (old, new))
-    run = _Run(plan, samples, environments, {new.name: surest})
+    run = _Run(plan, measured, environments, {new.name: surest})
     at = next(position for position, arm in enumerate(family.arms) if arm.name == new.name)
     effect = _family_effects(family, analysis.primary[old.workload], run)[at]
     arm = family.arms[at]
-    return replace(_annotated(effect, arm, unequal_work(samples, arm, plan), run), primary=True)
+    return replace(_annotated(effect, arm, unequal_work(measured, arm, plan), run), primary=True)
 
 
 def rebased(plan: Plan, old: Arm, new: Arm) -> Family:

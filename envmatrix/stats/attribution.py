@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from envmatrix.plan import Arm
 from envmatrix.stats.effects import CONFIDENCE, Effect, Flag
 from envmatrix.stats.maxt import student_quantile
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import logs_of, mean_copies, paired, ratio_of
-from envmatrix.stats.samples import Samples
 
 Floats = NDArray[np.float64]
 Levels = Mapping[str, str]
@@ -108,7 +108,7 @@ def gains_of(logs: Floats, copies: Floats) -> Floats:
 
 
 def find_cells(
-    arms: Sequence[Arm], environments: Mapping[str, Levels], samples: Samples, metric: Metric
+    arms: Sequence[Arm], environments: Mapping[str, Levels], measured: Measurements, metric: Metric
 ) -> Cells | None:
     """Arrange the arms of one workload and engine as a full factorial; None when they are not one.
 
@@ -127,17 +127,17 @@ def find_cells(
     full = math.prod(len(names) for names in options)
     if not varied or len(varied) > _MOST_FACTORS or len(set(cells)) != len(cells) or full != len(cells):
         return None
-    logs, copies = signed_logs([arm.name for arm in arms], controls, samples, metric)
+    logs, copies = signed_logs([arm.name for arm in arms], controls, measured, metric)
     names = tuple(arm.environment for arm in arms)
     return Cells(tuple(varied), tuple(options), tuple(cells), names, logs, copies)
 
 
 def signed_logs(
-    arms: Sequence[str], controls: Sequence[str], samples: Samples, metric: Metric
+    arms: Sequence[str], controls: Sequence[str], measured: Measurements, metric: Metric
 ) -> tuple[Floats, Floats]:
     """Return the logs of arms and of controls, better upwards, in the blocks that have the first arm."""
-    index = [samples.arms.index(name) for name in (*arms, *controls)]
-    logs = metric.sign * logs_of(samples.table[metric.name][index])
+    index = [measured.arms.index(name) for name in (*arms, *controls)]
+    logs = metric.sign * logs_of(measured.table[metric.name][index])
     logs = logs[:, np.isfinite(logs[0])]
     return logs[: len(arms)], logs[len(arms) :]
 

@@ -13,10 +13,10 @@ from envmatrix.errors import ExitCode, InputError, suggestion
 from envmatrix.plan import Arm
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
+from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import group_of, logs_of
 from envmatrix.stats.primary import primary_metrics
-from envmatrix.stats.samples import Samples, read_samples
 from envmatrix.stats.welch import mean_of, quotient
 from envmatrix.store import Run, RunFolder
 
@@ -93,13 +93,13 @@ def status_of(low: float | None, high: float | None, allowed: float) -> Status:
     return "not slower" if low is not None and low >= limit else "cannot say"
 
 
-def _counts(samples: Iterable[Samples], arms: Iterable[str], metric: Metric) -> tuple[int, int]:
-    old, new = (int(np.isfinite(_logs(one, arm, metric)).sum()) for one, arm in zip(samples, arms, strict=True))
+def _counts(measured: Iterable[Measurements], arms: Iterable[str], metric: Metric) -> tuple[int, int]:
+    old, new = (int(np.isfinite(_logs(one, arm, metric)).sum()) for one, arm in zip(measured, arms, strict=True))
     return old, new
 
 
-def _logs(samples: Samples, arm: str, metric: Metric) -> Floats:
-    return np.asarray(metric.sign * logs_of(samples.of(arm, metric.name)))
+def _logs(measured: Measurements, arm: str, metric: Metric) -> Floats:
+    return np.asarray(metric.sign * logs_of(measured.of(arm, metric.name)))
 
 
 def _named(run: Run, name: str) -> list[Arm]:
@@ -126,7 +126,7 @@ def _pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
     return shared
 
 
-def compare_environments(run: Run, samples: Samples, old: str, new: str, allowed: float = 0.0) -> Comparison:
+def compare_environments(run: Run, measured: Measurements, old: str, new: str, allowed: float = 0.0) -> Comparison:
     """Compare two environments of one run for every workload and engine they share.
 
     The answer is the effect of the report's table, or, where neither is the other's reference, what the table would
@@ -134,11 +134,11 @@ def compare_environments(run: Run, samples: Samples, old: str, new: str, allowed
     ``allowed`` is the slow-down that is accepted (0.03: 3 %). Raises InputError for an unknown environment.
     """
     pairs = _pairs(run, old, new)
-    analysis = estimate(run.plan, samples, workloads=run.workloads, environments=run.environments, metrics=())
+    analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
     items, cautions = [], []
     for one, other in pairs:
-        effect = between(analysis, samples, one, other, run.environments)
-        trials = _counts((samples, samples), (one.name, other.name), analysis.primary[one.workload])
+        effect = between(analysis, measured, one, other, run.environments)
+        trials = _counts((measured, measured), (one.name, other.name), analysis.primary[one.workload])
         items.append(_item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed))
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{other.name} did not do the work of {one.name}: {'; '.join(effect.notes)}")
@@ -152,7 +152,7 @@ def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, 
     )  # fmt: skip
 
 
-def differences(old: Run, new: Run, samples: tuple[Samples, Samples]) -> tuple[str, ...]:
+def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements]) -> tuple[str, ...]:
     """Return what makes two runs not comparable: another machine, benchmark or workload."""
     found = [
         f"{key} of the hosts differ: {then} and {now}"
@@ -166,10 +166,10 @@ def differences(old: Run, new: Run, samples: tuple[Samples, Samples]) -> tuple[s
     ]
     if old.bench_digest != new.bench_digest:
         found.append("the benchmark itself differs")
-    works = [{d for fact in one.facts.values() for d in fact.work} for one in samples]
+    works = [{d for fact in one.facts.values() for d in fact.work} for one in measured]
     if works[0] and works[1] and works[0].isdisjoint(works[1]):
         found.append("the workloads differ")
-    data = [{d for fact in one.facts.values() for d in fact.data} for one in samples]
+    data = [{d for fact in one.facts.values() for d in fact.data} for one in measured]
     if data[0] and data[1] and data[0].isdisjoint(data[1]):
         found.append("the data sets differ")
     return tuple(found)
@@ -190,8 +190,8 @@ def compare_runs(
     when the runs are not comparable, unless ``anyway``: then the reasons are cautions.
     """
     runs = (old.load(), new.load())
-    samples = (read_samples(old, runs[0].plan), read_samples(new, runs[1].plan))
-    reasons = differences(*runs, samples)
+    measured = (read_measurements(old, runs[0].plan), read_measurements(new, runs[1].plan))
+    reasons = differences(*runs, measured)
     if reasons and not anyway:
         raise InputError(
             f"runs {runs[0].name} and {runs[1].name} are not comparable: {'; '.join(reasons)}",
@@ -200,26 +200,31 @@ def compare_runs(
     for name in environments:
         for run in runs:
             _named(run, name)
-    arms = [arm for arm in runs[0].plan.arms if arm.name in samples[1].arms and not arm.is_control]
+    arms = [arm for arm in runs[0].plan.arms if arm.name in measured[1].arms and not arm.is_control]
     arms = [arm for arm in arms if not environments or arm.environment in environments]
     if not arms:
         raise InputError("the runs share no environment of one workload and engine", remedy="compare other runs")
-    metrics = primary_metrics(runs[0].plan, samples[0], runs[0].workloads)
-    items = [_across(arm, metrics[arm.workload], runs, samples, len(arms), allowed) for arm in arms]
+    metrics = primary_metrics(runs[0].plan, measured[0], runs[0].workloads)
+    items = [_across(arm, metrics[arm.workload], runs, measured, len(arms), allowed) for arm in arms]
     apart = "the runs were made at different times: what the machine did between them is not cancelled"
     return Comparison(tuple(items), (apart, *reasons))
 
 
 def _across(
-    arm: Arm, metric: Metric, runs: tuple[Run, Run], samples: tuple[Samples, Samples], family: int, allowed: float
+    arm: Arm,
+    metric: Metric,
+    runs: tuple[Run, Run],
+    measured: tuple[Measurements, Measurements],
+    family: int,
+    allowed: float,
 ) -> Compared:
     """Compare one arm of two runs: nothing pairs its trials."""
     least = max(run.plan.min_blocks for run in runs)
-    means = [mean_of(_logs(one, arm.name, metric), least) for one in samples]
+    means = [mean_of(_logs(one, arm.name, metric), least) for one in measured]
     found = quotient(means[0], means[1], family) if means[0] and means[1] else None
     ratio, low, high, p = (found.ratio, found.low, found.high, found.p) if found else (None, None, None, None)
     return Compared(
         arm.name, runs[0].name, runs[1].name, metric.name, ratio, low, high, p,
         verdict_of(found.low, found.high, runs[1].plan.margin) if found else "undecided",
-        _counts(samples, (arm.name, arm.name), metric), allowed, status_of(low, high, allowed),
+        _counts(measured, (arm.name, arm.name), metric), allowed, status_of(low, high, allowed),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.stats.samples import Samples
+from envmatrix.stats.measurements import Measurements
 
 #: Tolerances beyond the spread that the baseline and its control show among themselves. Another OpenMP
 #: runtime or BLAS sums in another order, so losses differ from the fourth digit on, and the difference grows
@@ -29,8 +29,8 @@ def _twins(arm: Arm, plan: Plan) -> list[str]:
     ]
 
 
-def _values(samples: Samples, names: list[str], column: str) -> Floats:
-    values = np.concatenate([samples.of(name, column) for name in names])
+def _values(measured: Measurements, names: list[str], column: str) -> Floats:
+    values = np.concatenate([measured.of(name, column) for name in names])
     return np.asarray(values[~np.isnan(values)])
 
 
@@ -40,11 +40,11 @@ def _outside(own: Floats, twins: Floats, tolerance: float) -> bool:
     return bool((own > twins.max() + reach).any() or (own < twins.min() - reach).any())
 
 
-def _result_differs(samples: Samples, arm: Arm, twins: list[str], column: str) -> str | None:
-    own, other = _values(samples, [arm.name], column), _values(samples, twins, column)
+def _result_differs(measured: Measurements, arm: Arm, twins: list[str], column: str) -> str | None:
+    own, other = _values(measured, [arm.name], column), _values(measured, twins, column)
     if not other.size:
         return None
-    if own.size < samples.facts[arm.name].outcomes["ok"]:
+    if own.size < measured.facts[arm.name].outcomes["ok"]:
         return f"no final {column} in some of its trials"
     other = other[np.isfinite(other)]
     if not other.size:
@@ -56,14 +56,14 @@ def _result_differs(samples: Samples, arm: Arm, twins: list[str], column: str) -
     return None
 
 
-def _amount_differs(samples: Samples, arm: Arm, twins: list[str], column: str) -> str | None:
-    own, other = set(_values(samples, [arm.name], column)), set(_values(samples, twins, column))
+def _amount_differs(measured: Measurements, arm: Arm, twins: list[str], column: str) -> str | None:
+    own, other = set(_values(measured, [arm.name], column)), set(_values(measured, twins, column))
     if own and other and own != other:
         return f"{column} {sorted(own)[0]:g}, reference {sorted(other)[0]:g}"
     return None
 
 
-def unequal_work(samples: Samples, arm: Arm, plan: Plan) -> tuple[str, ...]:
+def unequal_work(measured: Measurements, arm: Arm, plan: Plan) -> tuple[str, ...]:
     """Say in which results ``arm`` differs from its reference by more than copies of the reference differ.
 
     Final loss and accuracy of every single trial must lie in the range that the reference and its control
@@ -72,12 +72,12 @@ def unequal_work(samples: Samples, arm: Arm, plan: Plan) -> tuple[str, ...]:
     no difference.
     """
     twins = _twins(arm, plan)
-    if not samples.facts[arm.name].outcomes["ok"]:
+    if not measured.facts[arm.name].outcomes["ok"]:
         return ()
-    found = [_result_differs(samples, arm, twins, column) for column in ("loss", "accuracy")]
-    found += [_amount_differs(samples, arm, twins, column) for column in _EXACT]
-    own = set(samples.facts[arm.name].work)
-    other = {digest for twin in twins for digest in samples.facts[twin].work}
+    found = [_result_differs(measured, arm, twins, column) for column in ("loss", "accuracy")]
+    found += [_amount_differs(measured, arm, twins, column) for column in _EXACT]
+    own = set(measured.facts[arm.name].work)
+    other = {digest for twin in twins for digest in measured.facts[twin].work}
     if other and own != other:
         found.append("workload digest differs")
     return tuple(text for text in found if text)

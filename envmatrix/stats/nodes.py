@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from envmatrix.plan import Arm, Plan
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import families, log_ratios, logs_of, ratio_of
-from envmatrix.stats.samples import Samples
 
 Floats = NDArray[np.float64]
 _LEVEL = 0.05
@@ -66,28 +66,28 @@ class NodeReport:
         return text + ("No effect is shown to differ between nodes." if self.interactions else "")
 
 
-def mixed_blocks(samples: Samples) -> tuple[int, ...]:
+def mixed_blocks(measured: Measurements) -> tuple[int, ...]:
     """Return the blocks whose trials ran on several nodes: their pairs do not cancel what nodes differ by."""
-    return tuple(sorted(block for block, names in samples.block_nodes.items() if len(names) > 1))
+    return tuple(sorted(block for block, names in measured.block_nodes.items() if len(names) > 1))
 
 
-def compare_nodes(plan: Plan, samples: Samples, metrics: Mapping[str, Metric]) -> tuple[NodeReport, ...]:
+def compare_nodes(plan: Plan, measured: Measurements, metrics: Mapping[str, Metric]) -> tuple[NodeReport, ...]:
     """Compare the nodes, once for every baseline; empty when fewer than two nodes ran blocks.
 
     ``metrics`` is workload -> primary metric (``Analysis.primary``). A mixed block belongs to no node.
     """
-    if len(samples.nodes) < 2:
+    if len(measured.nodes) < 2:
         return ()
-    mixed = mixed_blocks(samples)
-    known = {block: names[0] for block, names in samples.block_nodes.items() if len(names) == 1}
-    of_column = [known.get(int(block), "") for block in samples.blocks]
+    mixed = mixed_blocks(measured)
+    known = {block: names[0] for block, names in measured.block_nodes.items() if len(names) == 1}
+    of_column = [known.get(int(block), "") for block in measured.blocks]
     reports = []
     for baseline in (arm for arm in plan.arms if any(other.reference == arm.name for other in plan.arms)):
         metric = metrics[baseline.workload]
-        logs = metric.sign * logs_of(samples.of(baseline.name, metric.name))
+        logs = metric.sign * logs_of(measured.of(baseline.name, metric.name))
         groups = _groups(logs, of_column)
         if len(groups) >= 2:
-            interactions = _interactions(plan, samples, baseline, metric, of_column)
+            interactions = _interactions(plan, measured, baseline, metric, of_column)
             reports.append(_report(baseline, groups, interactions, mixed))
     return tuple(reports)
 
@@ -123,15 +123,15 @@ def difference_p(groups: Sequence[Floats]) -> float | None:
 
 
 def _interactions(
-    plan: Plan, samples: Samples, baseline: Arm, metric: Metric, nodes: Sequence[str]
+    plan: Plan, measured: Measurements, baseline: Arm, metric: Metric, nodes: Sequence[str]
 ) -> dict[str, float]:
     found: dict[str, float] = {}
     for family in families(plan):
         if family.reference != baseline.name or any(arm.is_control for arm in family.arms):
             continue
-        copies = np.stack([samples.of(name, metric.name) for name in family.copies])
+        copies = np.stack([measured.of(name, metric.name) for name in family.copies])
         for arm in family.arms:
-            ratios = log_ratios(samples.of(arm.name, metric.name)[None, :], copies, metric)[0]
+            ratios = log_ratios(measured.of(arm.name, metric.name)[None, :], copies, metric)[0]
             p = difference_p(list(_groups(ratios, nodes).values()))
             if p is not None:
                 found[arm.environment] = p

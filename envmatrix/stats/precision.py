@@ -8,7 +8,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.samples import Samples, first_blocks
+from envmatrix.stats.measurements import Measurements, first_blocks
 
 
 def _hopeless(effect: Effect, most_blocks: int, min_blocks: int) -> bool:
@@ -27,7 +27,7 @@ CONFIRMATIONS = 3
 
 def precise_enough(
     plan: Plan,
-    samples: Samples,
+    measured: Measurements,
     target: float,
     workloads: Mapping[str, Workload] | None = None,
     active: Collection[str] | None = None,
@@ -36,15 +36,15 @@ def precise_enough(
 
     A pure function of the trials, so that a resumed run ends where the interrupted one would have ended.
     """
-    last = len(samples.blocks)
+    last = len(measured.blocks)
     return last > CONFIRMATIONS and all(
-        narrow_enough(_without(plan, samples, back, workloads), target, active) for back in range(CONFIRMATIONS)
+        narrow_enough(_without(plan, measured, back, workloads), target, active) for back in range(CONFIRMATIONS)
     )
 
 
-def _without(plan: Plan, samples: Samples, back: int, workloads: Mapping[str, Workload] | None) -> Analysis:
+def _without(plan: Plan, measured: Measurements, back: int, workloads: Mapping[str, Workload] | None) -> Analysis:
     """Estimate the primary metrics from all blocks but the last ``back``."""
-    earlier = first_blocks(samples, len(samples.blocks) - back)
+    earlier = first_blocks(measured, len(measured.blocks) - back)
     return estimate(plan, earlier, workloads=workloads, metrics=())
 
 

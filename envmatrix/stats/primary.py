@@ -9,8 +9,8 @@ import numpy as np
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, Metric, show_seconds
-from envmatrix.stats.samples import Samples
 
 
 def primary_metric(workload: Workload | None) -> Metric:
@@ -26,12 +26,12 @@ def primary_metric(workload: Workload | None) -> Metric:
     return replace(VALUE, better=workload.metric.better)
 
 
-def primary_metrics(plan: Plan, samples: Samples, workloads: Mapping[str, Workload]) -> dict[str, Metric]:
+def primary_metrics(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> dict[str, Metric]:
     """Return each workload's primary metric; a run without workload entries is judged by what it measured."""
     chosen: dict[str, Metric] = {}
     for arm in plan.arms:
         metric = primary_metric(workloads.get(arm.workload))
-        has_value = np.isfinite(samples.of(arm.name, "value")).any()
+        has_value = np.isfinite(measured.of(arm.name, "value")).any()
         if arm.workload not in workloads and has_value:
             metric = METRICS["value"]
         chosen[arm.workload] = chosen.get(arm.workload, metric)

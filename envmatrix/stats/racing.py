@@ -20,9 +20,9 @@ from envmatrix.plan import Plan
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, verdict_of
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.maxt import critical_value, student_quantile
+from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.pairing import Family, families, logs_of, paired, ratio_of, reference_logs
 from envmatrix.stats.primary import primary_metrics
-from envmatrix.stats.samples import Samples, first_blocks
 
 Floats = NDArray[np.float64]
 Reason = Literal["not the best", "same as the reference"]
@@ -129,13 +129,13 @@ class Field:
     eligible: NDArray[np.bool_]
 
 
-def field_of(family: Family, plan: Plan, samples: Samples, workloads: Mapping[str, Workload]) -> Field:
+def field_of(family: Family, plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> Field:
     """Collect a family's numbers in its workload's primary metric."""
-    metric = primary_metrics(plan, samples, workloads)[family.arms[0].workload]
-    index = {name: position for position, name in enumerate(samples.arms)}
-    table = metric.sign * logs_of(samples.table[metric.name])
-    copies = samples.table[metric.name][[index[name] for name in family.copies]]
-    eligible = np.array([not unequal_work(samples, arm, plan) for arm in family.arms], dtype=np.bool_)
+    metric = primary_metrics(plan, measured, workloads)[family.arms[0].workload]
+    index = {name: position for position, name in enumerate(measured.arms)}
+    table = metric.sign * logs_of(measured.table[metric.name])
+    copies = measured.table[metric.name][[index[name] for name in family.copies]]
+    eligible = np.array([not unequal_work(measured, arm, plan) for arm in family.arms], dtype=np.bool_)
     reference = metric.sign * reference_logs(copies)
     return Field(family, table[[index[arm.name] for arm in family.arms]], reference, eligible)
 
@@ -190,24 +190,24 @@ def _one_look(
     ]
 
 
-def next_arms(plan: Plan, samples: Samples, workloads: Mapping[str, Workload] | None = None) -> Race:
+def next_arms(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload] | None = None) -> Race:
     """Decide which arms run in the next block. Call it after every block; references and controls always stay.
 
     The last block counts once every arm that was still in has run in it, so a block that is half on disk changes
     nothing. An arm that did unequal work never stops another one.
     """
-    race = _replayed(plan, first_blocks(samples, max(0, len(samples.blocks) - 1)), workloads or {})
-    ran = [samples.arms.index(name) for name in race.active]
-    if samples.blocks.size and samples.attempted[ran, -1].all():
-        return _replayed(plan, samples, workloads or {})
+    race = _replayed(plan, first_blocks(measured, max(0, len(measured.blocks) - 1)), workloads or {})
+    ran = [measured.arms.index(name) for name in race.active]
+    if measured.blocks.size and measured.attempted[ran, -1].all():
+        return _replayed(plan, measured, workloads or {})
     return race
 
 
-def _replayed(plan: Plan, samples: Samples, workloads: Mapping[str, Workload]) -> Race:
-    """Replay the race of every family over all blocks of ``samples``."""
+def _replayed(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> Race:
+    """Replay the race of every family over all blocks of ``measured``."""
     references = {family.reference for family in families(plan)}
     raced = [family for family in families(plan) if not family.arms[0].is_control]
-    races = [race_family(field_of(family, plan, samples, workloads), samples.blocks, plan) for family in raced]
+    races = [race_family(field_of(family, plan, measured, workloads), measured.blocks, plan) for family in raced]
     stopped = [item for race in races for item in race.stopped if item.arm not in references]
     gone = {item.arm for item in stopped}
     active = tuple(arm.name for arm in plan.arms if arm.name not in gone)

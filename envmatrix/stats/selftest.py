@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import CONFIDENCE, LEVEL
 from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.noise import autoregressive
 from envmatrix.stats.pairing import log_ratios, paired
-from envmatrix.stats.samples import Samples
 
 Floats = NDArray[np.float64]
 
@@ -74,26 +74,26 @@ def simulated_false_alarms(comparisons: int, blocks: int = 10, noise: float = 0.
     return rate_of(alarms, comparisons)
 
 
-def _real_pairs(analysis: Analysis, samples: Samples) -> list[Floats]:
+def _real_pairs(analysis: Analysis, measured: Measurements) -> list[Floats]:
     """Return the log ratios, block by block, of each control of a run against its baseline."""
     found = []
     for arm in analysis.plan.arms:
-        if arm.is_control and arm.reference in samples.arms:
+        if arm.is_control and arm.reference in measured.arms:
             metric = analysis.primary[arm.workload]
-            own = samples.of(arm.name, metric.name)
-            ratios = log_ratios(own[None, :], samples.of(arm.reference, metric.name), metric)[0]
+            own = measured.of(arm.name, metric.name)
+            ratios = log_ratios(own[None, :], measured.of(arm.reference, metric.name), metric)[0]
             found.append(ratios[np.isfinite(ratios)])
     return [ratios for ratios in found if ratios.size >= 2]
 
 
-def relabelled_false_alarms(analysis: Analysis, samples: Samples, comparisons: int, seed: int = 1) -> FalseAlarms:
+def relabelled_false_alarms(analysis: Analysis, measured: Measurements, comparisons: int, seed: int = 1) -> FalseAlarms:
     """Swap the labels of baseline and control at random within each block of REAL trials.
 
     Each of the ``comparisons`` relabellings is an A/A comparison under the machine's own noise. A run with n
     complete pairs has 2^(n-1) different ones, so the rate is of this one set of pairs. No pair at all gives a
     rate of None.
     """
-    pairs = _real_pairs(analysis, samples)
+    pairs = _real_pairs(analysis, measured)
     if not pairs:
         return rate_of(0, 0)
     chance = np.random.default_rng(seed)

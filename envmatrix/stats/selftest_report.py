@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.samples import read_samples
+from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.selftest import FalseAlarms, relabelled_false_alarms, simulated_false_alarms
 from envmatrix.store import RunFolder
 
@@ -48,7 +48,7 @@ def selftest(comparisons: int, folder: RunFolder | None = None, blocks: int = 10
     relabelled = None
     if folder is not None:
         run = folder.load()
-        samples = read_samples(folder, run.plan)
-        analysis = estimate(run.plan, samples, workloads=run.workloads, metrics=())
-        relabelled = relabelled_false_alarms(analysis, samples, comparisons, seed)
+        measured = read_measurements(folder, run.plan)
+        analysis = estimate(run.plan, measured, workloads=run.workloads, metrics=())
+        relabelled = relabelled_false_alarms(analysis, measured, comparisons, seed)
     return SelfTest(simulated_false_alarms(comparisons, blocks, seed=seed), relabelled)

@@ -9,8 +9,8 @@ import pytest
 
 from envmatrix.record import claims
 from envmatrix.report.caution import Kind
-from envmatrix.report.summary import summarise_samples
-from envmatrix.stats.samples import fold
+from envmatrix.report.summary import summarise_measured
+from envmatrix.stats.measurements import fold
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials
 
 PLAN = make_plan(("fast",))
@@ -18,7 +18,7 @@ PLAN = make_plan(("fast",))
 
 def kinds_after(change=lambda trial: trial, **run):
     trials = [change(trial) for trial in make_trials(PLAN, Machine({}, noise=0.01, stand_in=False), 10)]
-    summary = summarise_samples(make_run(PLAN, **run), fold(PLAN, trials))
+    summary = summarise_measured(make_run(PLAN, **run), fold(PLAN, trials))
     assert all(caution.text and caution.remedy for caution in summary.cautions)
     return {caution.kind for caution in summary.cautions}
 
@@ -58,8 +58,8 @@ def test_stolen_ticks_are_of_all_cpus_and_of_the_timed_part_alone():
     host = replace(HOST, cpus=tuple(range(64)))
     assert kinds_after(of_system("steal_ticks", 60), host=host) == set()  # 0.6 s of 64 CPUs for 4 s: 0.2 %
     assert kinds_after(of_system("steal_ticks", 600), host=host) == {Kind.STEAL}
-    samples = fold(PLAN, [of_system("steal_ticks", 80)(t) for t in make_trials(PLAN, Machine({}, noise=0.0), 10)])
-    told = summarise_samples(make_run(PLAN), samples).cautions
+    measured = fold(PLAN, [of_system("steal_ticks", 80)(t) for t in make_trials(PLAN, Machine({}, noise=0.0), 10)])
+    told = summarise_measured(make_run(PLAN), measured).cautions
     assert "for 10.0% of the time" in next(one.text for one in told if one.kind == Kind.STEAL)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from envmatrix.errors import InputError
 from envmatrix.report.exports import effects_csv, figure_svg, pyperf_json, trials_csv
-from envmatrix.report.summary import summarise, summarise_samples
-from envmatrix.stats.samples import fold
+from envmatrix.report.summary import summarise, summarise_measured
+from envmatrix.stats.measurements import fold
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 
@@ -62,7 +62,7 @@ def test_hostile_names_leave_a_figure_whole():
     hostile = "</svg><script>\x00\x1b\ud800&\"'"
     plan = make_plan((hostile,), workloads=(hostile,))
     run = make_run(plan)
-    made = summarise_samples(run, fold(plan, make_trials(plan, Machine({}), 7)))
+    made = summarise_measured(run, fold(plan, make_trials(plan, Machine({}), 7)))
     for kind in ("forest", "time"):
         names = {element.tag.rpartition("}")[2] for element in ET.fromstring(figure_svg(made, kind)).iter()}
         assert "script" not in names
@@ -76,8 +76,8 @@ def test_hostile_names_leave_a_figure_whole():
         lambda s: pyperf_json(s, "fas"),
         lambda s: figure_svg(s, "forrest"),
         lambda s: figure_svg(s, "forest", 4),
-        lambda s: pyperf_json(summarise_samples(s.run, fold(s.plan, [])), "fast"),
-        lambda s: figure_svg(replace(s, samples=fold(s.plan, [])), "time"),
+        lambda s: pyperf_json(summarise_measured(s.run, fold(s.plan, [])), "fast"),
+        lambda s: figure_svg(replace(s, measured=fold(s.plan, [])), "time"),
     ],
 )
 def test_what_cannot_be_exported_is_bad_input_with_a_remedy(summary, call):

@@ -15,10 +15,10 @@ from envmatrix.report.caution import Kind
 from envmatrix.report.formatting import markdown_cell
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise, summarise_samples
+from envmatrix.report.summary import summarise, summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.report.write import write_reports
-from envmatrix.stats.samples import fold
+from envmatrix.stats.measurements import fold
 from envmatrix.store import RunFolder, Trial
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
@@ -218,7 +218,7 @@ def test_the_page_loads_nothing_from_elsewhere(made):
 )
 def test_the_page_shows_the_whole_command_as_a_shell_takes_it(command, shown):
     run = make_run(make_plan(("fast",)), command=command)
-    page = html.unescape(to_html(summarise_samples(run, fold(run.plan, []))))
+    page = html.unescape(to_html(summarise_measured(run, fold(run.plan, []))))
     assert shown + "envmatrix report made-up" in page
 
 

@@ -10,10 +10,10 @@ from envmatrix.report.caution import Kind
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise_samples
+from envmatrix.report.summary import summarise_measured
+from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import METRICS
 from envmatrix.stats.nodes import compare_nodes, difference_p, holm, mixed_blocks
-from envmatrix.stats.samples import fold
 from envmatrix.store import trial_of
 from tests.synthetic import make_run
 
@@ -84,7 +84,7 @@ def test_a_trial_that_failed_on_another_node_makes_no_block_mixed():
 
 def test_every_report_says_how_much_nodes_differ():
     plan, trials = made({"n1": 1.0, "n2<b>": 1.08}, {"n1": 1.2, "n2<b>": 1.2})
-    summary = summarise_samples(make_run(plan), fold(plan, trials))
+    summary = summarise_measured(make_run(plan), fold(plan, trials))
     (found,) = summary_to_json(summary)["nodes"]
     assert found["spread"] == pytest.approx(0.08, abs=0.01)
     assert [(row["node"], row["blocks"]) for row in found["nodes"]] == [("n2<b>", 6), ("n1", 6)]
@@ -100,7 +100,7 @@ def test_every_report_says_how_much_nodes_differ():
 
 def test_one_node_gives_no_section():
     plan, trials = made({"n1": 1.0}, {"n1": 1.2})
-    summary = summarise_samples(make_run(plan), fold(plan, trials))
+    summary = summarise_measured(make_run(plan), fold(plan, trials))
     assert summary_to_json(summary)["nodes"] == []
     assert "## Nodes" not in to_markdown(summary)
     assert "Nodes:" not in to_html(summary)

@@ -19,8 +19,8 @@ from envmatrix.stats.attribution import (
     resampled,
     residual_variance,
 )
+from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import THROUGHPUT
-from envmatrix.stats.samples import fold
 from tests.synthetic import Machine, make_plan, make_trials
 
 FACTORS = ("openmp", "malloc", "thp")
@@ -150,12 +150,12 @@ def test_only_a_full_factorial_is_one():
         name: {"malloc": malloc, "openmp": openmp, "torch": "2.13"}
         for name, (malloc, openmp) in zip(("baseline", *names), chosen, strict=True)
     }
-    samples = fold(plan, make_trials(plan, Machine({"tc": 1.2, "both": 1.3}), 6))
-    cells = find_cells(plan.arms, levels, samples, THROUGHPUT)
+    measured = fold(plan, make_trials(plan, Machine({"tc": 1.2, "both": 1.3}), 6))
+    cells = find_cells(plan.arms, levels, measured, THROUGHPUT)
     assert (cells.factors, cells.logs.shape) == (("malloc", "openmp"), (4, 6))
     assert attribute(cells, "cnn", "local").best == "both"
-    assert find_cells(plan.arms[:-1], levels, samples, THROUGHPUT) is None
-    assert find_cells(plan.arms, {}, samples, THROUGHPUT) is None
+    assert find_cells(plan.arms[:-1], levels, measured, THROUGHPUT) is None
+    assert find_cells(plan.arms, {}, measured, THROUGHPUT) is None
 
 
 def test_the_steps_of_a_ladder_multiply_up_to_the_whole():

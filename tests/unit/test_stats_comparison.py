@@ -12,7 +12,7 @@ from scipy import stats as scipy_stats
 from envmatrix.errors import ExitCode, InputError
 from envmatrix.stats.comparison import compare_environments, compare_runs, status_of
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.samples import read_samples
+from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.welch import mean_of, quotient
 from tests.synthetic import HOST, Machine, make_plan, write_run
 
@@ -25,7 +25,7 @@ def made(tmp_path, name, speed, blocks=10, seed=1, noise=0.01, **more):
 
 def between(folder, allowed=0.03, old="torch-2.6", new="torch-2.13"):
     run = folder.load()
-    return compare_environments(run, read_samples(folder, run.plan), old, new, allowed)
+    return compare_environments(run, read_measurements(folder, run.plan), old, new, allowed)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from envmatrix.plan import Arm
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import LEVEL, Flag, verdict_of
 from envmatrix.stats.maxt import adjusted_p, critical_value, null_maxima
+from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT
 from envmatrix.stats.pairing import log_ratios, paired
 from envmatrix.stats.precision import narrow_enough, precise_enough
 from envmatrix.stats.primary import primary_metric
-from envmatrix.stats.samples import fold
 from envmatrix.store import Trial
 from envmatrix.trials.external import metric_arguments
 from tests.synthetic import Machine, make_plan, make_trials
@@ -247,8 +247,8 @@ def test_a_command_is_judged_in_the_direction_it_names(workload, better):
 
 def test_each_engine_has_its_own_reference_and_its_baseline_shows_the_engines_cost():
     plan = make_plan(("fast",), engines=("local", "docker"))
-    samples = fold(plan, make_trials(plan, Machine({"fast": 1.2}, noise=0.01), 8))
-    analysis = estimate(plan, samples, metrics=())
+    measured = fold(plan, make_trials(plan, Machine({"fast": 1.2}, noise=0.01), 8))
+    analysis = estimate(plan, measured, metrics=())
     assert analysis.find("fast:cnn@docker").reference == "baseline:cnn@docker"
     assert analysis.find("baseline:cnn@docker").reference == "baseline:cnn@local"
     assert analysis.find("baseline:cnn@local") is None

@@ -21,8 +21,8 @@ from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.comparison import compare_environments
 from envmatrix.stats.history import read_history
+from envmatrix.stats.measurements import first_blocks, read_trials
 from envmatrix.stats.replication import compare
-from envmatrix.stats.samples import first_blocks, read_trials
 from envmatrix.store import RunFolder
 from tests.synthetic import MATRIX_TEXTS, Machine, make_plan, write_run
 
@@ -56,18 +56,18 @@ def arms_of(summary):
 def test_compare_says_of_every_pair_what_the_table_says(whole):
     arms = arms_of(whole)
     for effect in whole.analysis.primary_effects():
-        found = compare_environments(whole.run, whole.samples, effect.reference, effect.arm)
+        found = compare_environments(whole.run, whole.measured, effect.reference, effect.arm)
         assert [said(item) for item in found.items] == [said(effect)]
         old, new = arms[effect.reference].environment, effect.environment
         if old != new:
-            items = compare_environments(whole.run, whole.samples, old, new).items
+            items = compare_environments(whole.run, whole.measured, old, new).items
             assert said(effect) in [said(item) for item in items]
 
 
 def test_compare_turned_round_is_the_tables_effect_turned_round(whole):
     opposite = {"faster": "slower", "slower": "faster"}
     for effect in whole.analysis.primary_effects():
-        item = compare_environments(whole.run, whole.samples, effect.arm, effect.reference).items[0]
+        item = compare_environments(whole.run, whole.measured, effect.arm, effect.reference).items[0]
         assert (item.ratio, item.low, item.high) == pytest.approx((1 / effect.ratio, 1 / effect.high, 1 / effect.low))
         assert (item.p, item.verdict) == (effect.p, opposite.get(effect.verdict, effect.verdict))
 
@@ -75,17 +75,17 @@ def test_compare_turned_round_is_the_tables_effect_turned_round(whole):
 def test_two_environments_are_as_far_apart_as_their_effects_in_the_table(whole):
     """Of complete blocks: the ratio of two arms is the quotient of their ratios to the shared reference."""
     for group in whole.groups:
-        rows = [row for row in group.rows if row.effect and row.effect.blocks == len(whole.samples.blocks)]
+        rows = [row for row in group.rows if row.effect and row.effect.blocks == len(whole.measured.blocks)]
         for one, other in itertools.permutations(rows, 2):
             if one.effect.reference == other.effect.reference:
-                found = between(whole.analysis, whole.samples, one.arm, other.arm)
+                found = between(whole.analysis, whole.measured, one.arm, other.arm)
                 assert found.ratio == pytest.approx(other.effect.ratio / one.effect.ratio)
                 assert found.low <= found.ratio <= found.high
 
 
 def test_reproduce_compares_the_tables_effects(whole):
     run = whole.run
-    analysis = estimate(run.plan, whole.samples, workloads=run.workloads, environments=run.environments, metrics=())
+    analysis = estimate(run.plan, whole.measured, workloads=run.workloads, environments=run.environments, metrics=())
     for item in compare(analysis, analysis):
         assert item.first == item.second == whole.analysis.find(item.arm)
 
@@ -140,13 +140,13 @@ def test_a_pair_without_the_reference_has_the_interval_of_a_table_whose_referenc
     rebased = make_plan(
         (), arms=tuple(replace(a, reference=None if a.environment == "a" else "a:cnn@local") for a in bare)
     )
-    keep = [found.samples.arms.index(arm.name) for arm in bare]
-    table = {name: values[keep] for name, values in found.samples.table.items()}
-    names, attempted = tuple(arm.name for arm in bare), found.samples.attempted[keep]
-    samples = replace(found.samples, arms=names, table=table, attempted=attempted)
-    expected = estimate(rebased, samples, metrics=())
+    keep = [found.measured.arms.index(arm.name) for arm in bare]
+    table = {name: values[keep] for name, values in found.measured.table.items()}
+    names, attempted = tuple(arm.name for arm in bare), found.measured.attempted[keep]
+    measured = replace(found.measured, arms=names, table=table, attempted=attempted)
+    expected = estimate(rebased, measured, metrics=())
     for name in ("b", "c"):
-        pair_of = between(found.analysis, found.samples, arms["a:cnn@local"], arms[f"{name}:cnn@local"])
+        pair_of = between(found.analysis, found.measured, arms["a:cnn@local"], arms[f"{name}:cnn@local"])
         assert said(pair_of) == pytest.approx(said(expected.find(f"{name}:cnn@local")))
 
 
@@ -154,8 +154,8 @@ def test_a_pair_without_the_reference_turns_round(tmp_path):
     found = pair(PLAIN, 10, {"a": 1.3}, 4, tmp_path)
     arms = arms_of(found)
     one, other = arms["a:cnn@local"], arms["b:cnn@local"]
-    there = between(found.analysis, found.samples, one, other)
-    back = between(found.analysis, found.samples, other, one)
+    there = between(found.analysis, found.measured, one, other)
+    back = between(found.analysis, found.measured, other, one)
     assert (back.ratio, back.low, back.high) == pytest.approx((1 / there.ratio, 1 / there.high, 1 / there.low))
     assert (there.verdict, back.verdict) == ("slower", "faster")
 
@@ -165,7 +165,7 @@ def test_unequal_work_is_told_where_two_environments_are_compared(tmp_path):
     found = summarise(write_run(tmp_path / "run", PLAIN, machine, 8))
     for old in ("baseline", "b"):
         assert any(
-            "did not do the work" in text for text in compare_environments(found.run, found.samples, old, "a").cautions
+            "did not do the work" in text for text in compare_environments(found.run, found.measured, old, "a").cautions
         )
 
 
@@ -175,7 +175,7 @@ def test_environments_that_meet_nowhere_are_an_error_and_no_empty_answer(tmp_pat
     arms = tuple(arm for arm in arms if (arm.environment, arm.engine) != ("baseline", "docker"))
     run = found.run.model_copy(update={"arms": arms})
     with pytest.raises(InputError, match="share no workload on one engine"):
-        compare_environments(run, found.samples, "baseline", "a")
+        compare_environments(run, found.measured, "baseline", "a")
 
 
 def test_a_run_is_precise_enough_by_the_intervals_of_its_table(tmp_path):
@@ -184,10 +184,10 @@ def test_a_run_is_precise_enough_by_the_intervals_of_its_table(tmp_path):
 
     plan = make_plan(("a", "b"), race=True, max_blocks=30)
     folder = write_run(tmp_path / "run", plan, Machine({"a": 1.2}, noise=0.03), 30, 6)
-    samples = summarise(folder).samples
-    ends = [n for n in range(6, 31) if precise_enough(plan, first_blocks(samples, n), 0.04)]
+    measured = summarise(folder).measured
+    ends = [n for n in range(6, 31) if precise_enough(plan, first_blocks(measured, n), 0.04)]
     assert ends
     for count in ends:
-        effects = estimate(plan, first_blocks(samples, count), metrics=()).primary_effects()
+        effects = estimate(plan, first_blocks(measured, count), metrics=()).primary_effects()
         assert max(effect.half_width for effect in effects) <= 0.04
         assert np.isfinite([effect.high for effect in effects]).all()

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
+from envmatrix.stats.measurements import fold
 from envmatrix.stats.racing import looks, next_arms, surely_not_best
-from envmatrix.stats.samples import fold
 from tests.synthetic import Machine, make_plan, make_trials
 
 PLAN = make_plan(("best", "worst", "twin"), max_blocks=40)

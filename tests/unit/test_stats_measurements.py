@@ -11,7 +11,7 @@ import pytest
 from envmatrix.errors import StoreError
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.samples import fold, read_samples
+from envmatrix.stats.measurements import fold, read_measurements
 from envmatrix.stats.selftest import rate_of, relabelled_false_alarms, simulated_false_alarms
 from envmatrix.store import Trial
 from tests.synthetic import Machine, make_plan, make_trials, write_run
@@ -39,7 +39,7 @@ def flags_after(change, environment="fast", blocks=range(1000)):
 def test_a_folder_and_its_trials_fold_into_the_same_numbers(tmp_path):
     machine = Machine({"fast": 1.2}, outcome={"control": "timed_out"})
     folder = write_run(tmp_path / "run", PLAN, machine, 7)
-    read, kept = read_samples(folder, PLAN), fold(PLAN, make_trials(PLAN, machine, 7))
+    read, kept = read_measurements(folder, PLAN), fold(PLAN, make_trials(PLAN, machine, 7))
     for name, values in kept.table.items():
         np.testing.assert_array_equal(read.table[name], values)
     assert read.facts["control:cnn@local"].outcomes == {"timed_out": 7}
@@ -50,7 +50,7 @@ def test_raw_steps_are_cut_out_but_a_string_that_looks_like_them_is_not(tmp_path
     trial = next(make_trials(PLAN, Machine({}), 1))
     hostile = {**trial.record, "data": {"name": '"steps_ns":[1,2', "stand_in": True}}
     folder.append(replace(trial, block=5, record=hostile))
-    facts = read_samples(folder, PLAN).facts[trial.arm]
+    facts = read_measurements(folder, PLAN).facts[trial.arm]
     assert facts.data['"steps_ns":[1,2'] == 1
 
 
@@ -58,11 +58,11 @@ def test_a_half_written_last_line_is_passed_over_and_a_damaged_one_is_named(tmp_
     folder = write_run(tmp_path / "run", PLAN, Machine({}), 2)
     with folder.trials_file.open("a") as file:
         file.write('{"schema": 1, "tri')
-    assert read_samples(folder, PLAN).trials.arm.size == 6
+    assert read_measurements(folder, PLAN).trials.arm.size == 6
     with folder.trials_file.open("a") as file:
         file.write("\n")
     with pytest.raises(StoreError, match=r"trials\.jsonl:7"):
-        read_samples(folder, PLAN)
+        read_measurements(folder, PLAN)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_a_half_written_last_line_is_passed_over_and_a_damaged_one_is_named(tmp_
     [None, {}, {"metrics": []}, {"metrics": {"samples_per_s": {}}, "evidence": 3, "result": "x", "data": 1}],
 )
 def test_a_strange_record_is_a_trial_without_numbers(record):
-    samples = fold(PLAN, [Trial("t", 0, 0, "fast", "cnn", "local", "ok", record=record)])
-    assert np.isnan(samples.of("fast:cnn@local", "samples_per_s")).all()
-    assert samples.facts["fast:cnn@local"].outcomes["ok"] == 1
+    measured = fold(PLAN, [Trial("t", 0, 0, "fast", "cnn", "local", "ok", record=record)])
+    assert np.isnan(measured.of("fast:cnn@local", "samples_per_s")).all()
+    assert measured.facts["fast:cnn@local"].outcomes["ok"] == 1
 
 
 @pytest.mark.parametrize("block", [-1, True, "0", 2**80, None, 1.5])
@@ -81,8 +81,8 @@ def test_trials_that_belong_to_no_arm_or_block_are_counted_as_strangers(block):
         Trial("t", block, 0, "fast", "cnn", "local", "ok"),
         Trial("t", 0, 0, "x", "cnn", "local", "ok"),
     ]
-    samples = fold(PLAN, strangers)
-    assert (samples.strangers, samples.trials.arm.size) == (2, 0)
+    measured = fold(PLAN, strangers)
+    assert (measured.strangers, measured.trials.arm.size) == (2, 0)
 
 
 def test_of_two_trials_of_one_arm_and_block_the_first_counts():
@@ -128,15 +128,15 @@ def test_a_drifting_machine_does_not_raise_more_false_alarms_than_promised():
 
 
 def test_relabelling_real_trials_keeps_the_promised_rate():
-    samples = fold(PLAN, make_trials(PLAN, Machine({}, noise=0.05, drift=0.02), 20))
-    result = relabelled_false_alarms(estimate(PLAN, samples, metrics=()), samples, 4000)
+    measured = fold(PLAN, make_trials(PLAN, Machine({}, noise=0.05, drift=0.02), 20))
+    result = relabelled_false_alarms(estimate(PLAN, measured, metrics=()), measured, 4000)
     assert result.comparisons == 4000
     assert result.low < 0.07
 
 
 def test_relabelling_notices_nothing_where_there_is_no_control():
-    samples = fold(PLAN, make_trials(PLAN, Machine({}, outcome={"control": "failed"}), 8))
-    assert relabelled_false_alarms(estimate(PLAN, samples, metrics=()), samples, 10).rate is None
+    measured = fold(PLAN, make_trials(PLAN, Machine({}, outcome={"control": "failed"}), 8))
+    assert relabelled_false_alarms(estimate(PLAN, measured, metrics=()), measured, 10).rate is None
 
 
 def test_the_rates_interval_is_clopper_and_pearsons():

@@ -65,7 +65,7 @@ class TrialOrder:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Measurements:
     """Trials as numbers.
 
     ``table`` has one (arms x blocks) array per column, NaN where there is no such number. ``blocks`` holds
@@ -93,11 +93,11 @@ class Samples:
         return float(np.median(values)) if values.size else None
 
 
-def first_blocks(samples: Samples, count: int) -> Samples:
+def first_blocks(measured: Measurements, count: int) -> Measurements:
     """Return the numbers of the first ``count`` blocks (facts and trials are still those of all)."""
-    table = {name: values[:, :count] for name, values in samples.table.items()}
-    attempted = samples.attempted[:, :count]
-    return replace(samples, blocks=samples.blocks[:count], table=table, attempted=attempted)
+    table = {name: values[:, :count] for name, values in measured.table.items()}
+    attempted = measured.attempted[:, :count]
+    return replace(measured, blocks=measured.blocks[:count], table=table, attempted=attempted)
 
 
 def _lookup(record: object, path: str) -> object:
@@ -125,8 +125,8 @@ def _count(counter: Counter[str], text: str) -> None:
         counter["..."] += 1
 
 
-class SampleBuilder:
-    """Takes trials one by one; ``samples`` may be asked for at any time."""
+class MeasurementBuilder:
+    """Takes trials one by one; ``measured`` may be asked for at any time."""
 
     def __init__(self, plan: Plan) -> None:
         self._arms = tuple(arm.name for arm in plan.arms)
@@ -159,7 +159,7 @@ class SampleBuilder:
             _count(facts.reasons, f"{trial.outcome}: {trial.reason}")
             self._numbers.extend([math.nan] * (len(_COLUMNS) - 1) + [number(trial.started)])
 
-    def samples(self) -> Samples:
+    def measured(self) -> Measurements:
         """Return the table so far. Of two ok trials of one arm and block, the first one counts."""
         who = np.array(self._who, dtype=np.int64)
         outcome = np.array(self._outcome, dtype=np.int64)
@@ -173,7 +173,7 @@ class SampleBuilder:
         primary = {metric.name: rows[:, _COLUMNS.index(metric.name)] for metric in (THROUGHPUT, VALUE)}
         trials = TrialOrder(who, blocks[at], outcome, rows[:, -1], primary)
         columns = {name: table[index] for index, name in enumerate(_COLUMNS)}
-        return Samples(
+        return Measurements(
             self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), self._strangers, attempted,
             dict(self._block_nodes),
         )  # fmt: skip
@@ -253,14 +253,14 @@ def read_trials(folder: RunFolder) -> Iterator[Trial]:
             yield trial_from_line(_without_raw(line).decode(errors="replace"), folder.trials_file, count)
 
 
-def fold(plan: Plan, trials: Iterable[Trial]) -> Samples:
-    """Fold trials into Samples, keeping none of them."""
-    builder = SampleBuilder(plan)
+def fold(plan: Plan, trials: Iterable[Trial]) -> Measurements:
+    """Fold trials into Measurements, keeping none of them."""
+    builder = MeasurementBuilder(plan)
     for trial in trials:
         builder.add(trial)
-    return builder.samples()
+    return builder.measured()
 
 
-def read_samples(folder: RunFolder, plan: Plan) -> Samples:
+def read_measurements(folder: RunFolder, plan: Plan) -> Measurements:
     """Fold the trials of a results folder."""
     return fold(plan, read_trials(folder))
