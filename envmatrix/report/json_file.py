@@ -57,7 +57,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
 
     The long lists come last: a history of very many runs reads only what stands before them.
     """
-    effects = list(effect_values(summary))
+    effects, history = list(effect_values(summary)), summary.run.history
     controls = [(effect, values) for effect, values in effects if effect.is_control]
     return {
         "schema": SCHEMA,
@@ -65,6 +65,11 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         "created": summary.run.created,
         "host": clean(summary.run.host.name),
         "design": summary.plan.design,
+        **(
+            {"changes": [change.model_dump(exclude_none=True, exclude={"schema_number"}) for change in history]}
+            if history
+            else {}
+        ),
         "best": [_best_to_json(group) for group in summary.groups],
         "arms": [_row_to_json(row, group) for group in summary.groups for row in group.all_rows],
         "outcomes": dict(summary.outcomes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from pydantic import ValidationError
@@ -45,7 +45,7 @@ def requested_design(matrix: Matrix, name: str, asked: Overrides) -> Design:
     return found
 
 
-def overridden(design: Design, given: dict[str, object]) -> Design:
+def overridden(design: Design, given: Mapping[str, object]) -> Design:
     """Return a design with other values; an InputError names, as an option, the one that cannot be."""
     try:
         return Design.model_validate({**design.model_dump(), **given})

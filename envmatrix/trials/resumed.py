@@ -26,11 +26,13 @@ def resumed(
     What really changes is appended to the run's history, and holds from then on. The run is locked first: nobody
     changes it while another envmatrix measures. Raises InputError for what cannot be, StoreError when it is locked.
     """
-    folder = experiment.folder
     asked = {"budget": budget, "target": target}
+    given = {name: value for name, value in asked.items() if value is not None}
+    overridden(experiment.run.design, given)
+    folder = experiment.folder
     folder.lock()
     run = folder.load()
-    design = overridden(run.design, {name: value for name, value in asked.items() if value is not None})
+    design = overridden(run.design, given)
     options = {**run.launcher_options, **(launcher_options or {})}
     change = _change(run, design, options, command)
     if change is None:

@@ -1,0 +1,90 @@
+"""What `resume` changes of a run is written down, holds from then on, and is told by every report."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from envmatrix import __version__
+from envmatrix.errors import InputError, StoreError
+from envmatrix.matrix import Slurm
+from envmatrix.report import present, write_reports
+from envmatrix.store import RunFolder
+from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.resumed import resumed
+from tests.synthetic import Machine, make_plan, write_run
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Return how a later start finds a run that was begun with a budget of 300 s."""
+    written = write_run(tmp_path / "run", make_plan(("a",)), Machine({"a": 1.2}), 8)
+
+    def start():
+        folder = RunFolder(written.path)
+        return Experiment(folder.load(), folder, {}, {}, tmp_path, tmp_path)
+
+    return start
+
+
+def again(experiment, **asked):
+    found = resumed(experiment, **asked)
+    experiment.folder.unlock()
+    return found
+
+
+def test_a_budget_given_twice_stands_twice_and_a_later_start_without_one_has_the_last(begun):
+    assert again(begun(), budget="10m", command=("resume", "--budget", "10m")).plan.budget_s == 600
+    assert again(begun(), budget=900.0).plan.budget_s == 900
+    assert again(begun()).plan.budget_s == 900
+    history = begun().run.history
+    assert [(change.budget, change.was) for change in history] == [(600, {"budget": "300"}), (900, {"budget": "600"})]
+    assert history[0].command == ("resume", "--budget", "10m")
+    assert {change.envmatrix for change in history} == {__version__}
+    assert all(change.at.endswith("+00:00") for change in history)
+
+
+def test_what_does_not_change_is_not_written(begun):
+    found = again(begun(), budget="5m", target="3%", slurm=Slurm.model_validate({}))
+    assert (found.run.history, begun().folder.history_file.exists()) == ((), False)
+
+
+def test_target_and_slurm_are_changed_in_the_same_way(begun):
+    slurm = Slurm.model_validate({"partition": "long", "nodes": 2})
+    assert again(begun(), target="1%", slurm=slurm).run.design.slurm == slurm
+    run = begun().run
+    assert (run.plan.target, run.design.slurm) == (0.01, slurm)
+    assert 'target 0.03 to 0.01, slurm {} to {"nodes": 2, "partition": "long"}' in run.history[0].text()
+
+
+def test_what_cannot_be_is_refused_and_nothing_is_written(begun):
+    for asked in ({"budget": "soon"}, {"budget": 0}, {"target": "200%"}):
+        with pytest.raises(InputError, match=f"--{next(iter(asked))}: "):
+            again(begun(), **asked)
+        assert begun().run.history == ()
+
+
+def test_a_run_that_another_envmatrix_writes_to_is_not_changed(begun):
+    other = begun().folder
+    other.lock()
+    with pytest.raises(StoreError, match="another envmatrix is writing"):
+        resumed(begun(), budget="10m")
+    other.unlock()
+    assert begun().run.history == ()
+
+
+def test_every_report_says_what_was_changed_and_when(begun):
+    again(begun(), budget="10m")
+    again(begun(), target="1%")
+    folder = begun().folder
+    summary = write_reports(folder)
+    out = io.StringIO()
+    present(summary, Console(file=out, width=200, force_terminal=False))
+    for text in (out.getvalue(), *((folder.path / name).read_text() for name in ("report.md", "report.html"))):
+        assert "budget 300 to 600" in text
+        assert "target 0.03 to 0.01" in text
+    first, second = json.loads((folder.path / "summary.json").read_text())["changes"]
+    assert (first["budget"], second["target"], first["was"]) == (600.0, 0.01, {"budget": "300"})
