@@ -16,7 +16,7 @@ from envmatrix.plan import Plan, Slot, make_arms
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.store import Run, RunFolder, Trial, trial_of
 
-MATRIX_TEXTS = {"matrix.yaml": "version: 1\n"}
+MATRIX_TEXT = "version: 1\n"
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def make_trials(plan: Plan, machine: Machine, blocks: int, seed: int = 1) -> Ite
 def write_run(path: Path, plan: Plan, machine: Machine, blocks: int, seed: int = 1, **more: Any) -> RunFolder:
     """Write a real results folder and return it."""
     folder = RunFolder(path)
-    folder.create(make_run(plan, path.name, **more), MATRIX_TEXTS)
+    folder.create(make_run(plan, path.name, **more), MATRIX_TEXT)
     for trial in make_trials(plan, machine, blocks, seed):
         folder.append(trial)
     return folder

@@ -204,7 +204,7 @@ def compare_again(opened: Opened, run: PathLike, results: PathLike, tolerance: f
 
 def _begun(opened: Opened, run: PathLike, results: PathLike, say: Say) -> Experiment:
     folder = find_run(run, results)
-    if not was_begun_from(opened, folder.load()):
+    if not was_begun_from(opened, folder):
         raise InputError(f"run {folder.path.name} was not begun from this archive")
     return reopen(folder, opened.folder / "matrix.yaml", say)
 

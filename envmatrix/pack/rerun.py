@@ -95,7 +95,7 @@ def built_images(experiment: Experiment) -> Mapping[str, str]:
     return {key: file_digest(path) for key, path in image_files(experiment.engines, experiment.prepared).items()}
 
 
-def was_begun_from(pack: Opened, run: Run) -> bool:
+def was_begun_from(pack: Opened, folder: RunFolder) -> bool:
     """Whether a run was made with the matrix and the benchmark of a pack."""
-    packed = pack.run.load()
-    return run.bench_digest == packed.bench_digest and run.matrix_digest == packed.matrix_digest
+    same_bench = folder.load().bench_digest == pack.run.load().bench_digest
+    return same_bench and folder.matrix() == (pack.folder / "matrix.yaml").read_text(encoding="utf-8")

@@ -1,12 +1,11 @@
 """results/RUN/ on disk: run.json and its history, the matrix, and a line of trials.jsonl for every trial."""
 
 from envmatrix.store.files import read_json, write_whole
-from envmatrix.store.folder import MATRIX, RunFolder
+from envmatrix.store.folder import RunFolder
 from envmatrix.store.run import Change, Run
 from envmatrix.store.trial import Outcome, Trial, trial_from_line, trial_of
 
 __all__ = [
-    "MATRIX",
     "Change",
     "Outcome",
     "Run",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -17,9 +17,6 @@ from envmatrix.store.run import SCHEMA, Change, Run
 from envmatrix.store.trial import Trial, trial_from_line
 from envmatrix.store.upgrade import matrix_text, upgraded
 
-#: The file, in the folder ``matrix``, from which all others are included.
-MATRIX = "matrix.yaml"
-
 
 class RunFolder:
     """The folder of one run. One writer at a time: ``lock`` refuses a second one."""
@@ -27,6 +24,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run_file = path / "run.json"
+        self.matrix_file = path / "matrix.yaml"
         self.trials_file = path / "trials.jsonl"
         self.history_file = path / "history.jsonl"
         self._lock: int | None = None
@@ -36,25 +34,20 @@ class RunFolder:
         """Folder of the trials' logs."""
         return self.path / "logs"
 
-    def create(self, run: Run, matrix: Mapping[str, str]) -> None:
-        """Make the folder, keep the texts of the ``matrix`` (file name -> text) in it, and write run.json last."""
+    def create(self, run: Run, matrix: str) -> None:
+        """Make the folder, keep the text of the ``matrix`` in it, and write run.json last."""
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
-            for name, text in matrix.items():
-                file = self.path / "matrix" / name
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(file, text)
         except OSError as error:
             raise os_error(error, self.path) from error
+        write_whole(self.matrix_file, matrix)
         write_whole(self.run_file, json.dumps(run.model_dump(by_alias=True), indent=1) + "\n")
 
-    def matrix(self) -> dict[str, str]:
-        """Return the texts that the run's matrix was read from: file name -> text, matrix.yaml the first."""
-        folder = self.path / "matrix"
-        if not folder.is_dir():
-            return {MATRIX: matrix_text(read_text(self.run_file), self.run_file)}
-        files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name != MATRIX)
-        return {path.relative_to(folder).as_posix(): read_text(path) for path in files}
+    def matrix(self) -> str:
+        """Return the matrix as it was when the run began: one text that includes nothing."""
+        if self.matrix_file.exists():
+            return read_text(self.matrix_file)
+        return matrix_text(read_text(self.run_file), self.run_file)
 
     def lock(self) -> None:
         """Hold the folder until ``unlock`` or the end of this process; StoreError when another one holds it."""

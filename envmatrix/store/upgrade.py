@@ -73,6 +73,6 @@ def matrix_text(text: str, file: Path) -> str:
         body = None
     found = body.get("matrix_text") if isinstance(body, dict) else None
     if not isinstance(found, str):
-        raise StoreError("the matrix of this run is gone", where=Where(file.parent / "matrix"),
-                         remedy="restore the folder from a copy")  # fmt: skip
+        raise StoreError("the matrix of this run is gone", where=Where(file.parent / "matrix.yaml"),
+                         remedy="restore it from a copy")  # fmt: skip
     return found

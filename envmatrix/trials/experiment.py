@@ -25,7 +25,7 @@ from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.plan import environment as environments
 from envmatrix.plan.environment import Environment, Library
 from envmatrix.say import Say
-from envmatrix.store import MATRIX, Run, RunFolder, read_json, write_whole
+from envmatrix.store import Run, RunFolder, read_json, write_whole
 from envmatrix.store.run import Asked
 from envmatrix.trials.data import pinned_workload, prepare_data, wanted_data
 
@@ -191,7 +191,7 @@ def begin(
         launcher_options=dict(launcher_options or {}),
         command=command,
     )
-    run, folder = _new_folder(run, results, {MATRIX: matrix.text})
+    run, folder = _new_folder(run, results, matrix.text)
     keep_given(folder, given or {})
     return Experiment(run, folder, engines, ready, bench, _data_folder())
 
@@ -235,7 +235,7 @@ def _data_folder() -> Path:
     return project.cache_folder() / "data"
 
 
-def _new_folder(run: Run, results: Path, matrix: Mapping[str, str]) -> tuple[Run, RunFolder]:
+def _new_folder(run: Run, results: Path, matrix: str) -> tuple[Run, RunFolder]:
     """Create the run's folder under a name that no other run has."""
     for attempt in itertools.count(1):
         name = run.name if attempt == 1 else f"{run.name}-{attempt}"
@@ -282,7 +282,7 @@ def libraries_of(folder: RunFolder, run: Run) -> tuple[Library, ...]:
     """Return the libraries that a run's images hold: those of its whole matrix, also of levels that it left out."""
     if run.libraries is not None:
         return run.libraries
-    return environments.all_libraries(parse(folder.matrix()[MATRIX], folder.run_file))
+    return environments.all_libraries(parse(folder.matrix(), folder.run_file))
 
 
 def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None:

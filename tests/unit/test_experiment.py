@@ -56,9 +56,9 @@ designs: {default: {environments: [baseline], workloads: mine}}
 def test_a_resumed_run_has_the_libraries_of_its_whole_matrix_as_when_it_began(tmp_path):
     matrix = parse(MATRIX, tmp_path / "matrix.yaml")
     folder = RunFolder(tmp_path / "run")
-    folder.create(make_run(make_plan(()), libraries=all_libraries(matrix)), {"matrix.yaml": "something else"})
+    folder.create(make_run(make_plan(()), libraries=all_libraries(matrix)), "something else")
     assert [library.key for library in libraries_of(folder, folder.load())] == ["malloc-jemalloc"]
-    folder.create(make_run(make_plan(()), libraries=None), {"matrix.yaml": MATRIX})  # as runs of schema 1 are read
+    folder.create(make_run(make_plan(()), libraries=None), MATRIX)  # as runs of schema 1 are read
     assert libraries_of(folder, folder.load()) == all_libraries(matrix)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.store import RunFolder
-from tests.synthetic import MATRIX_TEXTS, Machine, make_environment, make_plan, make_run, make_trials
+from tests.synthetic import MATRIX_TEXT, Machine, make_environment, make_plan, make_run, make_trials
 
 CELLS = {"baseline": ("glibc", "gnu"), "t": ("tc", "gnu"), "i": ("glibc", "intel"), "ti": ("tc", "intel")}
 LEVELS = {
@@ -57,7 +57,7 @@ CALLS = (
 def write(path, names=("t", "i", "ti"), blocks=8, change=None, **more):
     plan = make_plan(names, workloads=more.pop("workloads", ("cnn",)))
     folder = RunFolder(path / "odd")
-    folder.create(make_run(plan, "odd", **{"environments": LEVELS, **more}), MATRIX_TEXTS)
+    folder.create(make_run(plan, "odd", **{"environments": LEVELS, **more}), MATRIX_TEXT)
     for trial in make_trials(plan, Machine({"t": 1.2, "ti": 1.3}), blocks):
         folder.append(change(trial) if change else trial)
     return folder

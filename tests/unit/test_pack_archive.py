@@ -17,7 +17,7 @@ from envmatrix.pack.manifest import Manifest, is_safe, read_manifest
 from envmatrix.pack.rerun import packed_design
 from envmatrix.pack.signature import sign, verify
 from envmatrix.store import RunFolder
-from tests.synthetic import MATRIX_TEXTS, make_plan, make_run
+from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 FILES = {"run/run.json": b'{"schema": 1}', "bench/a.py": b"print(1)\n" * 3000, "matrix.yaml": "é".encode()}
 
@@ -127,7 +127,7 @@ def test_a_manifest_of_another_kind_or_a_newer_schema_is_told_apart(tmp_path, te
 def rewritten(path, design):
     """Return a run whose file somebody else wrote."""
     folder = RunFolder(path / "run")
-    folder.create(make_run(make_plan(())), MATRIX_TEXTS)
+    folder.create(make_run(make_plan(())), MATRIX_TEXT)
     folder.run_file.write_text(json.dumps({**json.loads(folder.run_file.read_text()), "design": design}))
     return folder
 

@@ -14,7 +14,7 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.report.terminal import present
 from envmatrix.store import RunFolder
-from tests.synthetic import MATRIX_TEXTS, Machine, make_environment, make_plan, make_run, make_trials
+from tests.synthetic import MATRIX_TEXT, Machine, make_environment, make_plan, make_run, make_trials
 
 CELLS = {"baseline": ("glibc", "gnu"), "t": ("tc", "gnu"), "i": ("glibc", "intel"), "ti": ("tc", "intel")}
 LEVELS = {
@@ -27,7 +27,7 @@ def factorial(path, machine=None, blocks=8, lost=(), **more):
     """Write a run of 2 x 2 environments; ``lost`` holds (environment, block) of trials that failed."""
     plan = make_plan(tuple(CELLS)[1:], **more)
     folder = RunFolder(path)
-    folder.create(make_run(plan, environments=LEVELS), MATRIX_TEXTS)
+    folder.create(make_run(plan, environments=LEVELS), MATRIX_TEXT)
     for trial in make_trials(plan, machine or Machine(SPEED, noise=0.03), blocks):
         gone = (trial.environment, trial.block) in lost
         folder.append(replace(trial, outcome="failed", reason="lost", record=None) if gone else trial)
@@ -68,7 +68,7 @@ def test_the_gain_that_is_shared_out_is_that_of_the_table(tmp_path, lost, more):
 def test_a_ladder_s_steps_are_those_of_the_table(tmp_path, lost):
     plan = make_plan(("a", "b"), workloads=("cnn", "mlp"))
     folder = RunFolder(tmp_path / "run")
-    folder.create(make_run(plan, design={"cumulative": ["a", "b"]}), MATRIX_TEXTS)
+    folder.create(make_run(plan, design={"cumulative": ["a", "b"]}), MATRIX_TEXT)
     for trial in make_trials(plan, Machine({"a": 1.1, "b": 1.3}), 9):
         gone = (trial.environment, trial.block) in lost
         folder.append(replace(trial, outcome="failed", record=None) if gone else trial)

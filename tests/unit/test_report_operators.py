@@ -11,7 +11,7 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.report.terminal import present
 from envmatrix.store import RunFolder
-from tests.synthetic import MATRIX_TEXTS, Machine, make_plan, make_run, make_trials
+from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 STEPS = 5
 
@@ -25,7 +25,7 @@ def profile(conv_ns, other):
 def summary(tmp_path):
     plan = make_plan(("baseline", "fast<b>"))
     folder = RunFolder(tmp_path / "run")
-    folder.create(make_run(plan), MATRIX_TEXTS)
+    folder.create(make_run(plan), MATRIX_TEXT)
     for trial in make_trials(plan, Machine(speed={"fast<b>": 1.3}), 7):
         fast = trial.environment == "fast<b>"
         found = profile(1_000_000 if fast else 2_000_000, "aten::addmm" if fast else "aten::relu_")
@@ -62,7 +62,7 @@ def test_the_terminal_shows_the_costly_ones(summary):
 def test_without_profiles_there_is_no_table(tmp_path):
     plan = make_plan(("baseline", "a"))
     folder = RunFolder(tmp_path / "run")
-    folder.create(make_run(plan), MATRIX_TEXTS)
+    folder.create(make_run(plan), MATRIX_TEXT)
     for trial in make_trials(plan, Machine(speed={}), 3):
         folder.append(replace(trial, record={**trial.record, "profile": {"steps": 0, "operators": [3, None]}}))
     assert summarise(folder).operators == ()

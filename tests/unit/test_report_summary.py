@@ -178,7 +178,7 @@ def hostile_run(path):
     run = make_run(plan, HOSTILE, host=replace(HOST, name=HOSTILE, cpu_model=HOSTILE), versions={HOSTILE: HOSTILE},
                    command=(HOSTILE,), skipped={plan.arms[3].name: HOSTILE})  # fmt: skip
     folder = RunFolder(path)
-    folder.create(run, {"matrix.yaml": HOSTILE.replace("\ud800", "")})
+    folder.create(run, HOSTILE.replace("\ud800", ""))
     for trial in make_trials(plan, Machine({}), 7):
         trial.record["evidence"]["malloc"]["library"] = HOSTILE
         trial.record["data"]["name"] = HOSTILE

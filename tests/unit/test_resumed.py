@@ -10,8 +10,8 @@ from rich.console import Console
 
 from envmatrix import __version__
 from envmatrix.errors import InputError, StoreError
-from envmatrix.matrix import Slurm
-from envmatrix.report import present, write_reports
+from envmatrix.report.terminal import present
+from envmatrix.report.write import write_reports
 from envmatrix.store import RunFolder
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.resumed import resumed
@@ -48,16 +48,16 @@ def test_a_budget_given_twice_stands_twice_and_a_later_start_without_one_has_the
 
 
 def test_what_does_not_change_is_not_written(begun):
-    found = again(begun(), budget="5m", target="3%", slurm=Slurm.model_validate({}))
+    found = again(begun(), budget="5m", target="3%", launcher_options={})
     assert (found.run.history, begun().folder.history_file.exists()) == ((), False)
 
 
-def test_target_and_slurm_are_changed_in_the_same_way(begun):
-    slurm = Slurm.model_validate({"partition": "long", "nodes": 2})
-    assert again(begun(), target="1%", slurm=slurm).run.design.slurm == slurm
+def test_the_target_and_what_is_asked_of_the_launcher_are_changed_in_the_same_way(begun):
+    again(begun(), target="1%", launcher_options={"partition": "long"})
+    again(begun(), launcher_options={"nodes": "2"})
     run = begun().run
-    assert (run.plan.target, run.design.slurm) == (0.01, slurm)
-    assert 'target 0.03 to 0.01, slurm {} to {"nodes": 2, "partition": "long"}' in run.history[0].text()
+    assert (run.plan.target, dict(run.launcher_options)) == (0.01, {"partition": "long", "nodes": "2"})
+    assert 'target 0.03 to 0.01, launcher_options {} to {"partition": "long"}' in run.history[0].text()
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(begun):

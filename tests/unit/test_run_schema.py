@@ -8,7 +8,7 @@ import pytest
 
 from envmatrix.store import Change, RunFolder
 from envmatrix.store.schema import json_schema
-from tests.synthetic import MATRIX_TEXTS, Machine, make_plan, write_run
+from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_run
 
 PROJECT = Path(__file__).parents[2]
 REFERENCES = sorted((PROJECT / "results").glob("reference-*"))
@@ -26,7 +26,7 @@ def test_the_committed_schema_is_that_of_the_types():
 @pytest.mark.parametrize("reference", REFERENCES, ids=lambda path: path.name)
 def test_what_is_written_of_a_real_run_fits_the_schema(reference, tmp_path):
     folder = RunFolder(tmp_path / "run")
-    folder.create(RunFolder(reference).load(), MATRIX_TEXTS)
+    folder.create(RunFolder(reference).load(), MATRIX_TEXT)
     check(json.loads(folder.run_file.read_text()))
 
 

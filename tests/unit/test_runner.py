@@ -10,7 +10,7 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.here import Here
 from envmatrix.runner import loop as runner
 from envmatrix.store import RunFolder
-from tests.synthetic import MATRIX_TEXTS, Machine, make_plan, make_run, make_trials
+from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 SPEED = {"fast": 1.3, "slow": 0.7, "twin": 1.0}
 NAMES = ("baseline", *SPEED)
@@ -42,7 +42,7 @@ def carry_out(tmp_path, monkeypatch, plan, *, stop_after=None):
     made = {trial.trial: trial for trial in make_trials(plan, Machine(speed=SPEED), plan.max_blocks)}
     folder = RunFolder(tmp_path / "run")
     if not folder.run_file.exists():
-        folder.create(make_run(plan), MATRIX_TEXTS)
+        folder.create(make_run(plan), MATRIX_TEXT)
     begun = []
 
     def run_trial(experiment, slot):
@@ -112,7 +112,7 @@ def test_what_a_killed_run_left_is_swept_only_when_nothing_else_measures_here(tm
 
     run = make_run(make_plan((), max_blocks=1))
     folder = RunFolder(tmp_path / "run")
-    folder.create(run, MATRIX_TEXTS)
+    folder.create(run, MATRIX_TEXT)
     monkeypatch.setattr(runner, "run_trial", lambda experiment, slot: next(iter(make_trials(run.plan, Machine({}), 1))))
     engines = {"local": SimpleNamespace(sweep=lambda name: sweep(name) if not said else 0)}
     experiment = SimpleNamespace(folder=folder, plan=run.plan, run=run, engines=engines)

@@ -24,7 +24,7 @@ from envmatrix.stats.history import read_history
 from envmatrix.stats.measurements import first_blocks, read_trials
 from envmatrix.stats.replication import compare
 from envmatrix.store import RunFolder
-from tests.synthetic import MATRIX_TEXTS, Machine, make_plan, write_run
+from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_run
 
 RESULTS = Path(__file__).parents[2] / "results"
 REFERENCES = sorted(path.name for path in RESULTS.glob("reference-*"))
@@ -100,7 +100,7 @@ def test_the_estimate_while_a_run_is_going_is_the_tables(folder, whole):
 
 def test_history_shows_the_tables_effects(whole, tmp_path):
     folder = RunFolder(tmp_path / "copy")
-    folder.create(whole.run, MATRIX_TEXTS)
+    folder.create(whole.run, MATRIX_TEXT)
     write_reports(folder, whole)
     points = {(s.workload, s.engine, s.environment): s.points[-1] for s in read_history(tmp_path).series}
     for group in whole.groups:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
 from envmatrix.store import Change, RunFolder, Trial, trial_of, write_whole
-from tests.synthetic import MATRIX_TEXTS, make_plan, make_run
+from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 PLAN = make_plan(("a",))
 RUN = make_run(PLAN, "r")
@@ -23,7 +23,7 @@ BROKEN_TRIAL = """{"schema": 1, "trial": "t", "block": 0, "position": 0, "enviro
 @pytest.fixture
 def folder(tmp_path):
     made = RunFolder(tmp_path / "r")
-    made.create(RUN, MATRIX_TEXTS)
+    made.create(RUN, MATRIX_TEXT)
     return made
 
 
@@ -141,9 +141,9 @@ def test_a_run_of_schema_1_is_read_with_all_that_it_says(reference, tmp_path):
     assert {name: dict(workload.options) for name, workload in run.workloads.items()} == {
         name: entry["options"] for name, entry in old["workloads"].items()
     }
-    assert RunFolder(reference).matrix() == {"matrix.yaml": old["matrix_text"]}
+    assert RunFolder(reference).matrix() == old["matrix_text"]
     again = RunFolder(tmp_path / "again")
-    again.create(run, {"matrix.yaml": "version: 1"})
+    again.create(run, "version: 1")
     assert again.load() == run, "written anew it is the same run, in schema 2"
 
 
@@ -166,20 +166,13 @@ def test_nothing_stands_twice_in_a_run_file(folder):
     assert "plan" not in body
     assert "matrix_text" not in body
     assert "history" not in body
-    assert folder.matrix() == MATRIX_TEXTS
+    assert folder.matrix() == MATRIX_TEXT
 
 
 def test_a_run_whose_matrix_is_gone_says_so(folder):
-    shutil.rmtree(folder.path / "matrix")
+    folder.matrix_file.unlink()
     with pytest.raises(StoreError, match="the matrix of this run is gone"):
         folder.matrix()
-
-
-def test_the_matrix_is_kept_with_all_files_that_it_includes(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    texts = {"matrix.yaml": "include: [a/cluster.yaml]", "a/cluster.yaml": "x: ü"}
-    folder.create(RUN, texts)
-    assert list(folder.matrix().items()) == list(texts.items())
 
 
 CHANGES = [
