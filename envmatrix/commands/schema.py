@@ -11,10 +11,10 @@ from envmatrix.commands.grammar import Parser
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "document", nargs="?", choices=("matrix", "run"), default="matrix", metavar="DOCUMENT",
+        "--document", choices=("matrix", "run"), default="matrix", metavar="NAME",
         help="matrix: matrix.yaml (the default); run: run.json and the lines of history.jsonl and trials.jsonl",
     )  # fmt: skip
-    parser.examples("envmatrix schema", "envmatrix schema run")
+    parser.examples("envmatrix schema", "envmatrix schema --document run")
 
 
 def run(arguments: argparse.Namespace) -> int:

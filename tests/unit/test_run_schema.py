@@ -20,7 +20,7 @@ def check(document, name="Run"):
 
 def test_the_committed_schema_is_that_of_the_types():
     committed = json.loads((PROJECT / "docs" / "run.schema.json").read_text())
-    assert committed == json_schema(), "run: envmatrix schema run > docs/run.schema.json"
+    assert committed == json_schema(), "run: envmatrix schema --document run > docs/run.schema.json"
 
 
 @pytest.mark.parametrize("reference", REFERENCES, ids=lambda path: path.name)
