@@ -104,11 +104,11 @@ def _dynamic(model: nn.Module, source: Iterator[Batch]) -> nn.Module:
 def _static(model: nn.Module, source: Iterator[Batch]) -> nn.Module:
     from torch.ao.quantization import get_default_qconfig_mapping, quantize_fx
 
-    images, _ = next(source)
+    images = next(source).images
     prepared = quantize_fx.prepare_fx(model.eval(), get_default_qconfig_mapping(_engine()), (images,))
     with torch.no_grad():
         for _ in range(8):
-            prepared(next(source)[0])
+            prepared(next(source).images)
     return quantize_fx.convert_fx(prepared)
 
 
@@ -117,7 +117,7 @@ def _quantization_aware(model: nn.Module, source: Iterator[Batch]) -> nn.Module:
 
     from bench.training import pretrain
 
-    images, _ = next(source)
+    images = next(source).images
     prepared = quantize_fx.prepare_qat_fx(model.train(), get_default_qat_qconfig_mapping(_engine()), (images,))
     pretrain(prepared, source, 20)
     return quantize_fx.convert_fx(prepared.eval())

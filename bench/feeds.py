@@ -2,104 +2,152 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import struct
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from bench import tensors
+from bench.errors import BenchError
 from bench.options import Options
-from bench.tensors import Batch, Samples
+from bench.place import Place
+from bench.tensors import Batch
 
 #: Files of loader: image-folder; enough for an epoch, few enough to be written in a second.
 FOLDER_IMAGES = 2048
 
 
 class Feed:
-    """Batches without end: ``source`` yields (images, labels), ``epoch_steps`` of them are one pass.
+    """Batches without end: ``source`` yields this process's shares, ``epoch_steps`` of them are one pass.
 
-    ``prepare_ns`` is what was spent on writing files, which is no part of a program's start.
+    The epoch is shuffled first, with one seed for all loaders and processes, and each effective batch is cut into
+    contiguous shares afterwards: no sample is seen twice, and rank after rank the shares of a step are exactly the
+    batch of one process. ``prepare_ns`` is what was spent on writing files, which is no part of a program's start.
     """
 
-    def __init__(self, samples: Samples, options: Options, cpus: list[int] | None) -> None:
+    def __init__(self, samples: tensors.Samples, options: Options, place: Place, batch: int) -> None:
         self._folder: str | None = None
         start = time.perf_counter_ns()
         if options["loader"] == "image-folder":
-            self._folder = _write_folder(samples)
+            self._folder = _write_folder(samples, place.scratch)
         self.prepare_ns = time.perf_counter_ns() - start
-        generator = torch.Generator().manual_seed(options["seed"])
+        count = rows_of(samples, options)
+        self.epoch_steps = count // batch if options["drop_last"] else -(-count // batch)
+        if not self.epoch_steps:
+            raise BenchError(f"drop_last leaves no batch: a batch of {batch} is larger than the data set ({count})")
         if options["loader"] == "memory":
-            count, self._epoch = len(samples.labels), _in_memory(samples, options, generator)
+            self.source: Generator[Batch, None, None] = in_memory(samples, options, batch, place)
         else:
-            rows = _rows(samples, options["loader"], self._folder)
-            count, loader = len(rows), _data_loader(rows, options, generator, cpus)
-            self._epoch = lambda: iter(loader)
-        size = options["batch_size"]
-        self.epoch_steps = max(1, count // size if options["drop_last"] else -(-count // size))
-        self.source = self._endless()
-
-    def _endless(self) -> Generator[Batch, None, None]:
-        while True:
-            given = 0
-            for batch in self._epoch():
-                given += 1
-                yield batch
-            if not given:
-                raise ValueError("drop_last leaves no batch: batch_size is larger than the data set")
+            self.source = _loaded(_rows(samples, options["loader"], self._folder), samples, options, batch, place)
 
     def close(self) -> None:
         """End worker processes and remove files."""
         self.source.close()
-        self._epoch = lambda: iter(())
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _in_memory(samples: Samples, options: Options, generator: torch.Generator) -> Callable[[], Iterator[Batch]]:
-    size, last = options["batch_size"], options["drop_last"]
+def rows_of(samples: tensors.Samples, options: Options) -> int:
+    """Return how many samples an epoch has."""
+    return min(FOLDER_IMAGES, len(samples.labels)) if options["loader"] == "image-folder" else len(samples.labels)
 
-    def epoch() -> Iterator[Batch]:
-        order = torch.randperm(len(samples.labels), generator=generator)
-        for chosen in order.split(size):
-            if len(chosen) == size or not last:
-                yield tensors.to_float(samples.images[chosen]), samples.labels[chosen]
 
-    return epoch
+def _epochs(count: int, batch: int, options: Options) -> Iterator[Iterator[Tensor]]:
+    """Yield epoch after epoch without end: the sample numbers of each of its effective batches."""
+    generator = torch.Generator().manual_seed(options["seed"])
+    while True:
+        epoch = torch.randperm(count, generator=generator).split(batch)
+        yield (numbers for numbers in epoch if len(numbers) == batch or not options["drop_last"])
+
+
+def order(count: int, batch: int, options: Options) -> Iterator[Tensor]:
+    """Yield the sample numbers of each effective batch without end; the same everywhere for one seed."""
+    return chain.from_iterable(_epochs(count, batch, options))
+
+
+def share(chosen: Tensor, rank: int, world: int) -> Tensor:
+    """Return a rank's part of an effective batch: contiguous parts that differ by one sample at most."""
+    return chosen if world == 1 else chosen.tensor_split(world)[rank]
+
+
+def in_memory(samples: tensors.Samples, options: Options, batch: int, place: Place) -> Generator[Batch, None, None]:
+    """Yield batches indexed from the tensor that holds all samples."""
+    for numbers in order(len(samples.labels), batch, options):
+        mine = share(numbers, place.rank, place.world)
+        yield Batch(tensors.to_float(samples.images[mine]), samples.labels[mine], len(numbers))
+
+
+class _Shares:
+    """The batches of the DataLoader of one rank: lists of sample numbers, one epoch at each iteration."""
+
+    def __init__(self, count: int, batch: int, options: Options, place: Place) -> None:
+        self._epochs = _epochs(count, batch, options)
+        self._place = place
+        self.sizes: deque[int] = deque()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for numbers in next(self._epochs):
+            self.sizes.append(len(numbers))
+            yield share(numbers, self._place.rank, self._place.world).tolist()
+
+
+def _loaded(
+    rows: Dataset[Any], samples: tensors.Samples, options: Options, batch: int, place: Place
+) -> Generator[Batch, None, None]:
+    """Yield the batches of torch's DataLoader."""
+    shares = _Shares(len(rows), batch, options, place)
+    loader = _data_loader(rows, shares, _Collate(samples), options, place.cpus)
+    while True:
+        for images, labels in loader:
+            yield Batch(images, labels, shares.sizes.popleft())
+
+
+class _Collate:
+    """Puts samples together; a share without any, which torch's own function cannot, is an empty batch."""
+
+    def __init__(self, samples: tensors.Samples) -> None:
+        self._images, self._labels = tensors.to_float(samples.images[:0]), samples.labels[:0]
+
+    def __call__(self, rows: list[Any]) -> Any:
+        return default_collate(rows) if rows else (self._images, self._labels)
 
 
 class _VisionRows(tensors.Rows):
     """The book's way: a PIL image and ToTensor for every sample, as torchvision's FashionMNIST does it."""
 
-    def __init__(self, samples: Samples) -> None:
+    def __init__(self, samples: tensors.Samples) -> None:
         from bench.vision import torchvision
 
         super().__init__(samples)
         transforms = torchvision().transforms
         self.picture, self.convert = transforms.ToPILImage(), transforms.ToTensor()
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.convert(self.picture(self.images[index])), int(self.labels[index])
 
 
-def _rows(samples: Samples, loader: str, folder: str | None) -> Any:
+def _rows(samples: tensors.Samples, loader: str, folder: str | None) -> Dataset[Any]:
     if loader == "dataloader":
         return tensors.Rows(samples)
     if loader == "torchvision":
         return _VisionRows(samples)
-    from bench import vision
+    from bench.vision import torchvision
 
-    torchvision = vision.torchvision()
-    datasets = importlib.import_module("torchvision.datasets")
-    steps = [torchvision.transforms.Grayscale()] if len(samples.images[0]) == 1 else []
-    transform = torchvision.transforms.Compose([*steps, torchvision.transforms.ToTensor()])
+    vision = torchvision()
+    from torchvision import datasets
+
+    steps = [vision.transforms.Grayscale()] if len(samples.images[0]) == 1 else []
+    transform = vision.transforms.Compose([*steps, vision.transforms.ToTensor()])
     return datasets.ImageFolder(folder, transform=transform)
 
 
@@ -110,7 +158,7 @@ class _KeepAffinity:
     https://github.com/pytorch/pytorch/issues/101850
     """
 
-    def __init__(self, cpus: list[int] | None) -> None:
+    def __init__(self, cpus: Sequence[int] | None) -> None:
         self.cpus = cpus
 
     def __call__(self, _worker: int) -> None:
@@ -118,14 +166,14 @@ class _KeepAffinity:
             os.sched_setaffinity(0, self.cpus)
 
 
-def _data_loader(rows: Any, options: Options, generator: torch.Generator, cpus: list[int] | None) -> DataLoader:
+def _data_loader(
+    rows: Dataset[Any], shares: _Shares, collate: _Collate, options: Options, cpus: Sequence[int] | None
+) -> DataLoader[Any]:
     more = {} if options["prefetch_factor"] is None else {"prefetch_factor": options["prefetch_factor"]}
     return DataLoader(
         rows,
-        batch_size=options["batch_size"],
-        shuffle=True,
-        generator=generator,
-        drop_last=options["drop_last"],
+        batch_sampler=shares,
+        collate_fn=collate,
         num_workers=options["workers"],
         persistent_workers=options["persistent_workers"],
         pin_memory=options["pin_memory"],
@@ -134,9 +182,9 @@ def _data_loader(rows: Any, options: Options, generator: torch.Generator, cpus: 
     )
 
 
-def _write_folder(samples: Samples) -> str:
+def _write_folder(samples: tensors.Samples, scratch: str | None) -> str:
     """Write the first images as PNG files in one folder per class, and return the folder."""
-    folder = tempfile.mkdtemp(prefix="bench-images.")
+    folder = tempfile.mkdtemp(prefix="bench-images.", dir=scratch)
     for label in range(samples.set.classes):
         os.mkdir(os.path.join(folder, str(label)))
     for number in range(min(FOLDER_IMAGES, len(samples.labels))):
@@ -146,7 +194,7 @@ def _write_folder(samples: Samples) -> str:
     return folder
 
 
-def _png(image: torch.Tensor) -> bytes:
+def _png(image: Tensor) -> bytes:
     """Return a uint8 image (1 or 3, H, W) as the bytes of a PNG file (https://www.w3.org/TR/png-3/)."""
     channels, height, width = image.shape
     raw = bytes(image.permute(1, 2, 0).flatten().tolist())

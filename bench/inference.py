@@ -1,46 +1,65 @@
 """Inference: one step with the options that change how it is computed, and the held-out evaluation."""
 
+from __future__ import annotations
+
 from contextlib import nullcontext
+from typing import Any, Callable
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
-from bench import tensors
-from bench.training import autocast, no_mark
+from bench import precision, tensors
+from bench.devices import Device
+from bench.options import Options
+from bench.place import Place
+from bench.steps import Mark, no_mark
+from bench.tensors import Batch
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_GUARDS = {"none": nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+_GUARDS: dict[str, Callable[[], Any]] = {
+    "none": nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode,
+}  # fmt: skip
 
 
 class Predictor:
-    """One inference step, called with a batch; labels are not looked at, and no loss is returned."""
+    """One inference step on a batch; labels are not looked at, and no loss is returned."""
 
-    def __init__(self, forward, options):
+    def __init__(self, forward: Callable[[Tensor], Tensor], options: Options, place: Place) -> None:
         self.forward = forward
+        self.device = place.device
         self.guard = _GUARDS[options["guard"]]
-        self.autocast = autocast(options)
-        self.dtype = DTYPES[options["precision"]]
+        self.autocast = precision.autocast(options, place.device.name)
+        self.dtype = precision.DTYPES[options["precision"]]
 
-    def __call__(self, images, labels, mark=no_mark):
+    def __call__(self, batch: Batch, mark: Mark = no_mark) -> None:
         """Predict; ``mark`` is told when it is done."""
-        del labels
         with self.guard(), self.autocast():
-            self.forward(images.to(self.dtype))
+            (images,) = self.device.to_here(batch.images)
+            mark("data")
+            scores = self.forward(images.to(self.dtype))
+            self.device.step_done(awaited=True)
+        del scores  # not earlier: XLA computes nothing that nobody has any longer
         mark("forward")
 
 
-def evaluate(model, samples, options, batch=500):
-    """Return (mean loss, accuracy from 0 to 1) over the first held-out samples, or (None, None)."""
+def evaluate(
+    model: nn.Module, samples: tensors.Samples, options: Options, device: Device, batch: int = 500
+) -> tuple[float | None, float | None]:
+    """Return (mean loss, accuracy from 0 to 1) over the first held-out samples, or (None, None).
+
+    Every process takes part, since the forward of sharded weights needs all.
+    """
     count = min(options["eval_samples"], len(samples.test_labels))
     if not count:
         return None, None
     model.eval()
-    loss, right, dtype = 0.0, 0, DTYPES[options["precision"]]
+    loss, right, dtype = 0.0, 0, precision.DTYPES[options["precision"]]
     with torch.no_grad():
         for first in range(0, count, batch):
             last = min(first + batch, count)
             labels = samples.test_labels[first:last]
-            scores = model(tensors.to_float(samples.test_images[first:last]).to(dtype)).float()
+            (images,) = device.to_here(tensors.to_float(samples.test_images[first:last]))
+            scores = model(images.to(dtype)).float().cpu()
             loss += functional.cross_entropy(scores, labels, reduction="sum").item()
-            right += (scores.argmax(1) == labels).sum().item()
+            right += int((scores.argmax(1) == labels).sum().item())
     return loss / count, right / count

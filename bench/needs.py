@@ -52,7 +52,7 @@ def _accelerator(_wanted: bool) -> str | None:
 
 
 def _gpu(_wanted: bool) -> str | None:
-    from bench.parallel.devices import why_no_cuda
+    from bench.devices import why_no_cuda
 
     return why_no_cuda(sys.modules["torch"])
 

@@ -3,56 +3,78 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
 
+from bench.devices import Device
+from bench.steps import Step
 from bench.tensors import Batch
 
 
-def profile(step: Callable[..., object], source: Iterator[Batch], steps: int) -> dict[str, Any]:
+def profile(step: Step, source: Iterator[Batch], steps: int, device: Device) -> dict[str, Any]:
     """Return phases of ``steps`` steps, and the operators of as many more under torch.profiler."""
     return {
         "steps": steps,
-        "phases_ns": _phases(step, source, steps),
-        "operators": _operators(step, source, steps),
+        "phases_ns": _phases(step, source, steps, device),
+        "operators": _operators(step, source, steps, device),
     }
 
 
-def _phases(step: Callable[..., object], source: Iterator[Batch], steps: int) -> dict[str, int]:
-    """Return nanoseconds per phase: data, forward, loss, backward, optimizer (inference: data, forward)."""
+def _phases(step: Step, source: Iterator[Batch], steps: int, device: Device) -> dict[str, int]:
+    """Return nanoseconds per phase: data, forward, loss, backward, optimizer (inference: data, forward).
+
+    Each phase is waited for, so that what a device does later counts where it was asked for.
+    """
     totals = {"data": 0}
     last = time.perf_counter_ns()
 
     def mark(phase: str) -> None:
         nonlocal last
+        device.wait()
         now = time.perf_counter_ns()
         totals[phase] = totals.get(phase, 0) + now - last
         last = now
 
     for _ in range(steps):
-        images, labels = next(source)
+        batch = next(source)
         mark("data")
-        step(images, labels, mark)
+        step(batch, mark)
     return totals
 
 
-def _operators(step: Callable[..., object], source: Iterator[Batch], steps: int) -> list[dict[str, Any]]:
-    """Return the aten operators, most expensive first; ``self_ns`` is without the operators they call."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+def _operators(step: Step, source: Iterator[Batch], steps: int, device: Device) -> list[dict[str, Any]]:
+    """Return the aten operators, most expensive first; ``self_ns`` is without the operators they call.
+
+    On a GPU both times are those of the kernels that an operator started.
+    """
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.name == "cuda" else [])]
+    with torch.profiler.profile(activities=activities) as profiler:
         for _ in range(steps):
-            step(*next(source))
-    rows = [event for event in profiler.key_averages() if event.self_cpu_time_total > 0]
-    total = sum(event.self_cpu_time_total for event in rows)
-    rows.sort(key=lambda event: -event.self_cpu_time_total)
+            step(next(source))
+        device.wait()
+    timed = [(event, _micros(event, "self_", device), _micros(event, "", device)) for event in profiler.key_averages()]
+    # Rows of kernels by themselves repeat what their operators' rows say.
+    rows = [row for row in timed if row[1] > 0 and row[0].device_type == torch.autograd.DeviceType.CPU]
+    total = sum(own for _, own, _ in rows)
+    rows.sort(key=lambda row: -row[1])
     return [
         {
             "name": event.key,
             "calls": event.count,
-            "self_ns": round(event.self_cpu_time_total * 1000),
-            "total_ns": round(event.cpu_time_total * 1000),
-            "share": event.self_cpu_time_total / total,
+            "self_ns": round(own * 1000),
+            "total_ns": round(whole * 1000),
+            "share": own / total,
         }
-        for event in rows
+        for event, own, whole in rows
     ]
+
+
+def _micros(event: Any, prefix: str, device: Device) -> float:
+    """Return an event's microseconds on the device; torch 2.4 renamed those of a GPU."""
+    names = [f"{prefix}cpu_time_total"]
+    if device.name == "cuda":
+        names = [f"{prefix}device_time_total", f"{prefix}cuda_time_total"]
+    return float(next(getattr(event, name) for name in names if hasattr(event, name)))

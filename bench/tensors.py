@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 import torch
 from torch.utils.data import Dataset
@@ -10,8 +11,13 @@ from torch.utils.data import Dataset
 from bench import data_sets
 from bench.data_sets import Prepared
 
-#: Images (N, C, H, W) and labels (N).
-Batch = tuple[torch.Tensor, torch.Tensor]
+
+class Batch(NamedTuple):
+    """One process's share of an effective batch: images (N, C, H, W), labels (N), and the size of the whole."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    total: int
 
 
 class Samples:

@@ -1,93 +1,133 @@
 """Training: the optimiser, and one step with the options that change how it is computed."""
 
-from contextlib import nullcontext
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Callable
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+from bench import precision
+from bench.options import Options
+from bench.place import Place
+from bench.steps import Mark, no_mark
+from bench.tensors import Batch
+
+_KEPT: dict[str, Callable[[Tensor], Any] | None] = {
+    "none": None, "tensor": Tensor.detach, "item": Tensor.item,
+}  # fmt: skip
 
 
-def no_mark(_phase):
-    """Mark nothing: the phases of a timed step are not taken."""
-
-
-def optimizer_for(parameters, options):
+def optimizer_for(parameters: Iterator[nn.Parameter], options: Options) -> torch.optim.Optimizer:
     """Return the optimiser that the workload options ask for."""
     rate, decay = options["learning_rate"], options["weight_decay"]
     if options["optimizer"] == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
+        # A recorded graph cannot count steps on the CPU.
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, capturable=options["cuda_graphs"])
     return torch.optim.SGD(parameters, lr=rate, momentum=options["momentum"], weight_decay=decay)
 
 
-def autocast(options):
-    """Return a function that gives a fresh autocast context, or one that does nothing."""
-    if options["autocast"] == "none":
-        return nullcontext
-    return lambda: torch.autocast("cpu", dtype=_DTYPES[options["autocast"]])
-
-
-def _scaler(options):
-    """Return the gradient scaler that float16 needs against underflow, or None."""
-    return torch.amp.GradScaler("cpu") if options["autocast"] == "float16" else None
-
-
 class Trainer:
-    """One training step: call it with images (N, C, H, W) and labels (N); it returns the mean loss.
+    """One optimiser step on this process's share of a batch; returns its loss.
 
-    With ``accumulation`` a batch is computed in parts whose gradients add up to the batch's own: each part's
-    mean loss is weighted with its share of the samples, so that a smaller last part counts right.
+    The processes' losses are weighted so that their mean is the mean over the samples of the whole batch, also where
+    the shares differ in size: DDP, FSDP and Horovod average gradients over the processes. With ``accumulation`` a
+    share is computed in parts whose gradients add up, each weighted with its part of the samples.
+
+    ``whole`` holds the weights and is called as ``forward`` (compiled, say).
+    ``quiet`` is the context in which gradients are not exchanged, ``exchanged`` one before which they are.
     """
 
-    def __init__(self, model, forward, options):
+    def __init__(
+        self,
+        whole: nn.Module,
+        forward: Callable[[Tensor], Tensor],
+        optimizer: torch.optim.Optimizer,
+        options: Options,
+        place: Place,
+    ) -> None:
+        self.whole = whole
         self.forward = forward
-        self.optimizer = optimizer_for(model.parameters(), options)
-        self.autocast = autocast(options)
-        self.scaler = _scaler(options)
-        self.parts = options["accumulation"]
-        self.set_to_none = options["set_to_none"]
-        self.keep = {"none": None, "tensor": torch.Tensor.detach, "item": torch.Tensor.item}[options["log_loss"]]
-        self.losses = []
+        self.optimizer = optimizer
+        self.device = place.device
+        self.world = place.world
+        self.parts: int = options["accumulation"]
+        self.autocast = precision.autocast(options, place.device.name)
+        self.scaler = precision.scaler(options, place.device.name)
+        self.quiet: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.exchanged: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.losses: list[Any] = []
+        self._set_to_none: bool = options["set_to_none"]
+        self._keep = _KEPT[options["log_loss"]]
 
-    def __call__(self, images, labels, mark=no_mark):
+    def __call__(self, batch: Batch, mark: Mark = no_mark) -> Tensor:
         """Take the step; ``mark`` is told the phase that just ended."""
-        self.optimizer.zero_grad(set_to_none=self.set_to_none)
+        self.optimizer.zero_grad(set_to_none=self._set_to_none)
         mark("optimizer")
-        whole = self.parts == 1
-        loss = self._part(images, labels, 1.0, mark) if whole else self._in_parts(images, labels, mark)
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        if self.keep is not None:
-            self.losses.append(self.keep(loss))
+        images, labels = self.device.to_here(batch.images, batch.labels)
+        mark("data")
+        loss = self.gradients(images, labels, batch.total, mark)
+        self.update()
+        self.keep(loss)
+        self.device.step_done()
         mark("optimizer")
         return loss
 
-    def _in_parts(self, images, labels, mark):
-        size = -(-len(labels) // self.parts)
-        pairs = zip(images.split(size), labels.split(size))
-        return sum(self._part(some, theirs, len(theirs) / len(labels), mark) for some, theirs in pairs)
+    def gradients(self, images: Tensor, labels: Tensor, total: int, mark: Mark = no_mark) -> Tensor:
+        """Compute the gradients, which replace or add to those that are there, and return the loss."""
+        if self.parts == 1:
+            return self._part(images, labels, total, mark)
+        pieces = list(zip(images.tensor_split(self.parts), labels.tensor_split(self.parts)))
+        losses = []
+        for number, (some, theirs) in enumerate(pieces, 1):
+            # Only the last part's backward needs to talk: the gradients of all parts are summed by then.
+            with nullcontext() if number == self.parts else self.quiet():
+                # Alone, a part without samples adds nothing; others would wait for its exchange.
+                if len(theirs) or self.world > 1:
+                    losses.append(self._part(some, theirs, total, mark))
+        return torch.stack(losses).sum()
 
-    def _part(self, images, labels, weight, mark):
+    def update(self) -> None:
+        """Let the optimiser use the gradients."""
+        if self.scaler is None:
+            self.optimizer.step()
+            return
+        with self.exchanged():
+            self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def keep(self, loss: Tensor) -> None:
+        """Log the loss as ``log_loss`` says."""
+        if self._keep is not None:
+            self.losses.append(self._keep(loss))
+
+    def _part(self, images: Tensor, labels: Tensor, total: int, mark: Mark) -> Tensor:
         with self.autocast():
             scores = self.forward(images)
             mark("forward")
-            loss = functional.cross_entropy(scores, labels)
-        if weight != 1.0:
-            loss = loss * weight
+            loss = _weighted_loss(scores, labels.to(scores.device), len(labels) * self.world / total)
         mark("loss")
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         mark("backward")
         return loss.detach()
 
 
-def pretrain(model, source, steps):
+def _weighted_loss(scores: Tensor, labels: Tensor, weight: float) -> Tensor:
+    if not weight:  # the mean over no sample is not a number, and not 0
+        return functional.cross_entropy(scores, labels, reduction="sum")
+    loss = functional.cross_entropy(scores, labels)
+    return loss if weight == 1.0 else loss * weight
+
+
+def pretrain(model: nn.Module, source: Iterator[Batch], steps: int) -> None:
     """Train a little with Adam, so that what is done to the model later shows in its accuracy."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
     for _ in range(steps):
-        images, labels = next(source)
+        batch = next(source)
         optimizer.zero_grad(set_to_none=True)
-        functional.cross_entropy(model(images), labels).backward()
+        functional.cross_entropy(model(batch.images), batch.labels).backward()
         optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

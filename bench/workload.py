@@ -1,19 +1,31 @@
 """One trial, from the start of the process to its record."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import tempfile
 import time
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from bench import data_sets, digest, evidence, needs, record
 from bench.errors import BenchError, RunError, SkipError
 from bench.evidence import machine
 from bench.evidence.reading import attempt
+from bench.options import Options
 from bench.parallel import choices
 
+if TYPE_CHECKING:
+    from bench.parallel.nodes import Node
+    from bench.parallel.rank import Member
+    from bench.place import Place
 
-def run(options, data_dir, member=None, node=None):
+
+def run(
+    options: Options, data_dir: str | None, member: Member | None = None, node: Node | None = None
+) -> dict[str, Any] | None:
     """Run the workload and return its record; ``data_dir`` may be read-only, or None for a temporary one.
 
     ``member`` is this process's part in a job of several (``bench.parallel.rank``); None where a person or a trial
@@ -30,12 +42,14 @@ def run(options, data_dir, member=None, node=None):
     document = dict(
         record.frame(), workload={"digest": digest.options_digest(options), "options": options}, skipped=None
     )
-    steal = None
+    steal, place = None, None
     try:
-        needs.check(options)
-        with nullcontext() if options["collective"] != "none" else _data(options["data"], data_dir) as prepared:
-            measure = _measurer(options, member, before["affinity_before"])
-            measured, steal = measure(options, prepared, import_ns)
+        chosen = choices.resolved(options)
+        needs.check(chosen)
+        with _data(chosen, data_dir) as prepared, _placed(chosen, member, before["affinity_before"]) as place:
+            from bench import trial
+
+            measured, steal = trial.measure(chosen, prepared, place, import_ns)
         document.update(measured)
     except SkipError as reason:
         document.update(data=None, timing=None, metrics=None, result=None, skipped=str(reason))
@@ -43,24 +57,21 @@ def run(options, data_dir, member=None, node=None):
     if choices.is_chosen(options):
         from bench.parallel import seen
 
-        seen.add(document, options, member)
+        seen.add(document, options, place, member)
     return document
 
 
-def _measurer(options, member, cpus):
-    """Return what measures: called with (options, prepared data, import time), gives (record parts, stolen ticks)."""
+def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None) -> AbstractContextManager[Place]:
+    """Return the context in which this process has its place."""
     if member is not None:
-        return member.measure
-    if choices.is_chosen(options):
-        from bench.parallel.measure import measure
+        return member.joined(options, cpus)
+    from bench import devices
+    from bench.place import Place
 
-        return measure
-    from bench import trial
-
-    return lambda options, prepared, import_ns: trial.measure(options, prepared, cpus, import_ns)
+    return nullcontext(Place(devices.open_device(choices.device(options)), cpus=cpus))
 
 
-def evidence_only():
+def evidence_only() -> dict[str, Any]:
     """Return a record that holds nothing but evidence."""
     before = evidence.before_torch()
     _import_torch()
@@ -69,7 +80,7 @@ def evidence_only():
     return dict(record.frame(), evidence=evidence.collect(before, affinity_after))
 
 
-def _import_torch():
+def _import_torch() -> int:
     start = time.perf_counter_ns()
     try:
         import torch  # noqa: F401 - its cost is what is measured
@@ -78,8 +89,12 @@ def _import_torch():
     return time.perf_counter_ns() - start
 
 
+def _data(options: Options, data_dir: str | None) -> AbstractContextManager[data_sets.Prepared | None]:
+    return nullcontext() if options["collective"] != "none" else _prepared(options["data"], data_dir)
+
+
 @contextmanager
-def _data(name, data_dir):
+def _prepared(name: str, data_dir: str | None) -> Iterator[data_sets.Prepared]:
     """Give the prepared data set from ``data_dir``, made there or in a temporary folder."""
     ready = data_sets.find(name, data_dir) if data_dir else None
     if ready is None and data_dir and os.access(data_dir, os.W_OK):

@@ -1,8 +1,14 @@
 """What the options of group ``parallel`` amount to; standard library only, the supervisor has no torch."""
 
-import os
+from __future__ import annotations
 
-from bench.errors import BenchError
+import os
+from collections.abc import Mapping
+from typing import cast
+
+from bench import options as workload_options
+from bench.errors import BenchError, SkipError
+from bench.options import Options
 
 #: The variable that says how many processes there are where the option does not: so a level of a factor can.
 PROCESSES_VARIABLE = "BENCH_PROCESSES"
@@ -11,79 +17,84 @@ DEVICE_VARIABLE = "BENCH_DEVICE"
 _DEFAULT_PROCESSES = 2
 _MOST_PROCESSES = 4096
 
-#: Ways that need a process per share of the batch.
+#: Strategies that need a process per share of the batch.
 WITH_RANKS = ("ddp", "ddp-pipeline", "fsdp", "lightning", "horovod")
 
 
-def device(options, variables=None):
+def device(options: Options, variables: Mapping[str, str] | None = None) -> str:
     """Return the device to train on: cpu, cuda or xla."""
     if options["device"] != "environment":
-        return options["device"]
+        return str(options["device"])
     name = (os.environ if variables is None else variables).get(DEVICE_VARIABLE, "cpu")
     if name not in ("cpu", "cuda", "xla"):
         raise BenchError(f"{DEVICE_VARIABLE} must be cpu, cuda or xla, not {name!r}")
-    if name == "xla" and options["parallel"] != "none":
-        raise BenchError(f"{DEVICE_VARIABLE}=xla trains in one process: leave --parallel at none")
     return name
 
 
-def is_chosen(options):
-    """Whether these options ask for anything that the plain, one-process CPU run does not do."""
-    return options["parallel"] != "none" or options["collective"] != "none" or options["device"] != "cpu"
+def is_chosen(options: Options) -> bool:
+    """Whether the record tells of its processes and device: what the plain run on one CPU process has nothing of."""
+    return has_ranks(options) or options["parallel"] != "none" or bool(options["device"] != "cpu")
 
 
-def has_ranks(options):
+def has_ranks(options: Options) -> bool:
     """Whether processes of their own have to be started."""
-    return options["parallel"] in WITH_RANKS or options["collective"] != "none"
+    return options["parallel"] in WITH_RANKS or bool(options["collective"] != "none")
 
 
-def processes(options, variables=None):
+def processes(options: Options, variables: Mapping[str, str] | None = None) -> int:
     """Return the number of processes: the option's, else the variable's, else 2; 1 where there are no ranks."""
     if not has_ranks(options):
         return 1
     if options["processes"] is not None:
-        return options["processes"]
+        return int(options["processes"])
     text = (os.environ if variables is None else variables).get(PROCESSES_VARIABLE, str(_DEFAULT_PROCESSES))
     if not text.isdigit() or not 1 <= int(text) <= _MOST_PROCESSES:
         raise BenchError(f"{PROCESSES_VARIABLE} must be a number from 1 to {_MOST_PROCESSES}, not {text!r}")
     return int(text)
 
 
-def effective_batch(options, world):
+def effective_batch(options: Options, world: int) -> int:
     """Return the samples that one optimiser step sees, over all processes."""
-    return options["batch_size"] * (world if options["batch_scope"] == "process" else 1)
+    size: int = options["batch_size"]
+    return size * (world if options["batch_scope"] == "process" else 1)
 
 
-def learning_rate(options, world):
+def learning_rate(options: Options, world: int) -> float:
     """Return the learning rate for the effective batch, scaled as ``learning_rate_scaling`` says."""
-    growth = effective_batch(options, world) / options["batch_size"]
-    return (
-        options["learning_rate"]
-        * {"none": 1.0, "linear": growth, "square-root": growth**0.5}[options["learning_rate_scaling"]]
-    )
+    growth: float = effective_batch(options, world) / options["batch_size"]
+    factors = {"none": 1.0, "linear": growth, "square-root": growth**0.5}
+    return float(options["learning_rate"] * factors[options["learning_rate_scaling"]])
 
 
-def check(options):
-    """Raise BenchError for a batch that cannot be cut into the parts asked for."""
-    if options["collective"] != "none":
-        if options["parallel"] != "none":
-            raise BenchError("--collective measures communication alone: leave --parallel at none")
-        if device(options) == "xla":
-            raise BenchError("--collective runs on --device cpu (Gloo) or cuda (NCCL)")
-        _processes_over_nodes(options)
-        return
+def resolved(options: Options) -> Options:
+    """Return the options with the device that the environment names, where they leave it to that.
+
+    Raises SkipError where that device cannot do what the other options ask for.
+    """
+    chosen: Options = {**options, "device": device(options)}
+    if options["device"] == "environment":
+        broken = workload_options.broken_rules(cast("dict[str, workload_options.Value]", chosen))
+        if broken:
+            raise SkipError(f"{broken[0].message}; the environment names device {chosen['device']}")
+    return chosen
+
+
+def check(options: Options) -> None:
+    """Raise BenchError for a batch that cannot be cut into equal shares."""
     world = _processes_over_nodes(options)
-    batch, shares = effective_batch(options, world), world * _threads(options)
-    parts = shares * options["accumulation"] * options["micro_batches"]
+    shares = world * _threads(options) * options["micro_batches"]
+    if options["collective"] != "none" or shares == 1:
+        return
+    batch, parts = effective_batch(options, world), shares * options["accumulation"]
     if batch % parts:
         raise BenchError(
-            f"a batch of {batch} cannot be cut into {parts} equal parts (processes or threads {shares}, "
-            f"accumulation {options['accumulation']}, micro_batches {options['micro_batches']}): "
-            f"choose a --batch-size that is a multiple of {parts}"
+            f"a batch of {batch} cannot be cut into {parts} equal parts (processes or threads "
+            f"{world * _threads(options)}, accumulation {options['accumulation']}, micro_batches "
+            f"{options['micro_batches']}): choose a --batch-size that is a multiple of {parts}"
         )
 
 
-def _processes_over_nodes(options):
+def _processes_over_nodes(options: Options) -> int:
     """Return the number of processes, after checking that every node gets as many."""
     world = processes(options)
     if world % options["nodes"]:
@@ -94,5 +105,5 @@ def _processes_over_nodes(options):
     return world
 
 
-def _threads(options):
+def _threads(options: Options) -> int:
     return 2 if options["parallel"] == "dp" and device(options) == "cpu" else 1

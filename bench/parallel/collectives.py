@@ -1,110 +1,131 @@
 """How fast the processes talk: one collective over several sizes, its result checked (all-reduce bandwidth)."""
 
+from __future__ import annotations
+
 import statistics
-import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from bench import counters
+from bench import timing
 from bench.errors import RunError
+from bench.options import Options
+from bench.place import Place
+from bench.steps import Mark, no_mark
+from bench.tensors import Batch
 
 _DEFAULT_ROUNDS = 50
 _FLOAT_BYTES = 4
 
 #: Bytes on the busiest link per byte of payload, as NVIDIA's nccl-tests define bus bandwidth (doc/PERFORMANCE.md).
-_BUS_SHARE = {
+_BUS_SHARE: dict[str, Callable[[int], float]] = {
     "all-reduce": lambda world: 2 * (world - 1) / world,
     "all-gather": lambda world: (world - 1) / world,
     "broadcast": lambda _world: 1.0,
 }
 
 
-def measure(options, place, device, import_ns, startup_ns):
-    """Time ``steps`` rounds of the collective over all sizes; return (record parts, stolen ticks).
+class Exchange:
+    """A step that runs the collective once for each size; ``taken_ns`` holds each round's nanoseconds by size.
 
-    A "sample" is one 4-byte number that every rank holds afterwards.
+    The buffers hold zeros, whose sums stay zeros: other numbers would have to be written anew for each round.
     """
-    from bench.parallel.measure import Series, gather
 
-    sizes = [max(1, size // _FLOAT_BYTES // place.world) * place.world for size in options["collective_sizes"]]
-    buffers = [torch.full((size,), float(place.rank + 1), device=device.device) for size in sizes]
-    act = _COLLECTIVES[options["collective"]]
-    ready_ns = startup_ns()
-    _check(act, options["collective"], place, device)
-    start = time.perf_counter_ns()
-    for _ in range(options["warmup_steps"]):
-        _round(act, buffers, place, device)
-    device.wait()
-    warm_ns = time.perf_counter_ns() - start
-    rounds = options["steps"] or _DEFAULT_ROUNDS
-    dist.barrier()
-    counted = counters.read()
-    taken = [_round(act, buffers, place, device) for _ in range(rounds)]
-    counted = counters.since(counted)
-    counted["peak_rss_bytes"], counted["peak_gpu_bytes"] = counters.peak_rss_bytes(), device.peak_bytes()
-    steps_ns = [sum(each) for each in taken]
-    series = Series(steps_ns, [], [0], sum(steps_ns), rounds * sum(sizes))
-    table = [
-        _row(options["collective"], size * _FLOAT_BYTES, place.world, [each[number] for each in taken])
-        for number, size in enumerate(sizes)
-    ]
-    result = {
-        "loss": None, "accuracy": None, "training_loss": None, "parameters": None,
-        "samples": series.samples, "steps": rounds, "collective": table,
-    }  # fmt: skip
-    data = {"name": "none", "stand_in": False, "digest": None}
-    return gather(data, result, series, counted, (ready_ns, import_ns, warm_ns))
+    def __init__(self, options: Options, place: Place) -> None:
+        self.place = place
+        self.name = options["collective"]
+        count = max(1, place.world)
+        self.sizes = [max(1, size // _FLOAT_BYTES // count) * count for size in options["collective_sizes"]]
+        self.taken_ns: list[list[int]] = []
+        self._act = _COLLECTIVES[self.name]
+        self._buffers = [torch.full((size,), 0.0, device=place.device.device) for size in self.sizes]
 
+    def __call__(self, batch: Batch, mark: Mark = no_mark) -> None:
+        """Take one round."""
+        taken = [self.place.device.elapsed_ns(partial(self._act, part, self.place)) for part in self._buffers]
+        self.taken_ns.append(taken)
+        mark("exchange")
 
-def _row(name, size, world, times_ns):
-    median_s = statistics.median(times_ns) / 1e9
-    return {
-        "bytes": size,
-        "median_s": median_s,
-        "fastest_s": min(times_ns) / 1e9,
-        "algorithm_bytes_per_s": size / median_s,
-        "bus_bytes_per_s": size / median_s * _BUS_SHARE[name](world),
-    }
+    def table(self, rounds: int) -> list[dict[str, Any]]:
+        """Return a row for each size, of the last ``rounds`` rounds."""
+        columns = zip(*self.taken_ns[-rounds:])
+        return [self._row(size * _FLOAT_BYTES, times_ns) for size, times_ns in zip(self.sizes, columns)]
 
+    def _row(self, size: int, times_ns: tuple[int, ...]) -> dict[str, Any]:
+        median_s = statistics.median(times_ns) / 1e9
+        return {
+            "bytes": size,
+            "median_s": median_s,
+            "fastest_s": min(times_ns) / 1e9,
+            "algorithm_bytes_per_s": size / median_s,
+            "bus_bytes_per_s": size / median_s * _BUS_SHARE[self.name](self.place.world),
+        }
 
-def _round(act, buffers, place, device):
-    """Run the collective once for each size and return each one's nanoseconds on this rank."""
-    taken = []
-    for buffer in buffers:
-        device.wait()
-        start = time.perf_counter_ns()
-        act(buffer, place)
-        device.wait()
-        taken.append(time.perf_counter_ns() - start)
-        buffer.fill_(float(place.rank + 1))  # else sums grow until they are infinite
-    return taken
+    def check(self) -> None:
+        """Run it once on known numbers: a collective that is fast and wrong is worth nothing."""
+        world, device = self.place.world, self.place.device.device
+        buffer = torch.full((2 * world,), float(self.place.rank + 1), device=device)
+        self._act(buffer, self.place)
+        expected = {
+            "all-reduce": torch.full((2 * world,), world * (world + 1) / 2),
+            "all-gather": torch.arange(1, world + 1).repeat_interleave(2).float(),
+            "broadcast": torch.ones(2 * world),
+        }[self.name]
+        if not torch.equal(buffer.cpu(), expected):
+            raise RunError(f"{self.name} over {world} processes gave {buffer.tolist()}, not {expected.tolist()}")
 
 
-def _all_reduce(buffer, _place):
+class Communication:
+    """The work of a collective, ready for its first step; a "sample" is one 4-byte number that every rank holds."""
+
+    preparation_ns: int | None = None
+
+    def __init__(self, options: Options, place: Place) -> None:
+        self.step = Exchange(options, place)
+        rounds = options["steps"] or _DEFAULT_ROUNDS
+        self.length = timing.Length(checked=0, warm_up=options["warmup_steps"], timed=rounds, epoch=0)
+        self.source = self._numbers()
+        self.startup_ns = place.age_ns()
+        self.step.check()
+
+    def _numbers(self) -> Iterator[Batch]:
+        nothing = torch.empty(0)
+        while True:
+            yield Batch(nothing, nothing, sum(self.step.sizes))
+
+    def drive(self, loop: timing.Loop) -> None:
+        """Take all steps of the loop."""
+        timing.drive(self.step, loop)
+
+    def after(self, timed: timing.Timed) -> dict[str, Any]:
+        """Return the parts of the record that only this work knows."""
+        table = self.step.table(len(timed.steps_ns))
+        data = {"name": "none", "stand_in": False, "digest": None}
+        return {"data": data, "result": {"collective": table}, "profile": None, "onnx": None, "model_bytes": None}
+
+    def close(self) -> None:
+        """Leave nothing behind: there is nothing."""
+
+
+def _all_reduce(buffer: Tensor, _place: Place) -> None:
     dist.all_reduce(buffer)
 
 
-def _all_gather(buffer, place):
+def _all_gather(buffer: Tensor, place: Place) -> None:
     part = buffer.view(place.world, -1)[place.rank].clone()
     dist.all_gather(list(buffer.view(place.world, -1).unbind()), part)
 
 
-def _broadcast(buffer, _place):
+def _broadcast(buffer: Tensor, _place: Place) -> None:
     dist.broadcast(buffer, 0)
 
 
-_COLLECTIVES = {"all-reduce": _all_reduce, "all-gather": _all_gather, "broadcast": _broadcast}
-
-
-def _check(act, name, place, device):
-    """Run it once on known numbers: a collective that is fast and wrong is worth nothing."""
-    buffer = torch.full((2 * place.world,), float(place.rank + 1), device=device.device)
-    act(buffer, place)
-    expected = {
-        "all-reduce": torch.full((2 * place.world,), place.world * (place.world + 1) / 2),
-        "all-gather": torch.arange(1, place.world + 1).repeat_interleave(2).float(),
-        "broadcast": torch.ones(2 * place.world),
-    }[name]
-    if not torch.equal(buffer.cpu(), expected):
-        raise RunError(f"{name} over {place.world} processes gave {buffer.tolist()}, not {expected.tolist()}")
+_COLLECTIVES: dict[str, Callable[[Tensor, Place], None]] = {
+    "all-reduce": _all_reduce,
+    "all-gather": _all_gather,
+    "broadcast": _broadcast,
+}

@@ -1,51 +1,75 @@
 """CUDA graphs: the whole step is recorded once and then replayed by one launch."""
 
+from __future__ import annotations
+
 import torch
-from torch.nn import functional
+from torch import Tensor
+
+from bench.steps import Mark, no_mark
+from bench.tensors import Batch
+from bench.training import Trainer
 
 _UNRECORDED = 3  # what https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs asks for before a capture
 
 
-class GraphedStep:
-    """As ``methods.Step`` on one GPU. A batch of another size than the first runs without the graph."""
+class GraphedTrainer:
+    """As ``Trainer`` on one GPU. A batch of another size than the first runs without the graph.
 
-    def __init__(self, step):
-        self.step = step
-        self.calls = 0
-        self.graph = None
-        self.images = self.labels = self.loss = None
+    With a gradient scaler the optimiser stays outside the graph: the scaler looks at the gradients on the CPU.
+    """
 
-    def __call__(self, images, labels, total):
-        """Take the step and return the mean loss."""
-        images, labels = self.step.device.to_here(images, labels)
-        self.calls += 1
-        if self.calls <= _UNRECORDED:
-            return self._on_a_side_stream(images, labels, total)
-        if self.graph is None:
-            self._record(images, labels, total)
-        elif images.shape != self.images.shape:
-            return self.step(images, labels, total)
-        self.images.copy_(images)
-        self.labels.copy_(labels)
-        self.graph.replay()
-        return self.loss.clone()
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._images = self._labels = self._loss = torch.empty(0)
+        self._gradients: list[tuple[Tensor, Tensor | None]] = []
 
-    def _on_a_side_stream(self, images, labels, total):
+    def __call__(self, batch: Batch, mark: Mark = no_mark) -> Tensor:
+        """Take the step and return the loss; a replay is one phase, called ``graph``."""
+        self._calls += 1
+        if self._calls <= _UNRECORDED:
+            return self._on_a_side_stream(batch, mark)
+        if self._graph is None:
+            self._graph = self._record(batch)
+        elif batch.images.shape != self._images.shape:
+            return self._without_the_graph(batch, mark)
+        self._images.copy_(batch.images, non_blocking=True)
+        self._labels.copy_(batch.labels, non_blocking=True)
+        mark("data")
+        self._graph.replay()
+        loss = self._loss.clone()
+        if self.trainer.scaler is not None:
+            self.trainer.update()
+        self.trainer.keep(loss)
+        mark("graph")
+        return loss
+
+    def _on_a_side_stream(self, batch: Batch, mark: Mark) -> Tensor:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            loss = self.step(images, labels, total)
+            loss = self.trainer(batch, mark)
         torch.cuda.current_stream().wait_stream(side)
         return loss
 
-    def _record(self, images, labels, total):
-        self.images, self.labels = images.clone(), labels.clone()
-        self.graph = torch.cuda.CUDAGraph()
-        optimizer = self.step.optimizer
-        optimizer.zero_grad(set_to_none=True)  # so that the recorded backward allocates from the graph's pool
-        with torch.cuda.graph(self.graph):
-            scores = self.step.model(self.images)
-            loss = functional.cross_entropy(scores, self.labels, reduction="sum") / total
-            loss.backward()
-            optimizer.step()
-        self.loss = loss.detach()
+    def _record(self, batch: Batch) -> torch.cuda.CUDAGraph:
+        trainer, graph = self.trainer, torch.cuda.CUDAGraph()
+        # Copies: what the graph reads must stay where it is.
+        self._images, self._labels = (part.clone() for part in trainer.device.to_here(batch.images, batch.labels))
+        trainer.optimizer.zero_grad(set_to_none=True)  # so that the recorded backward allocates from the graph's pool
+        with torch.cuda.graph(graph):
+            self._loss = trainer.gradients(self._images, self._labels, batch.total)
+            if trainer.scaler is None:
+                trainer.update()
+        parameters = [one for group in trainer.optimizer.param_groups for one in group["params"]]
+        self._gradients = [(one, one.grad) for one in parameters]
+        return graph
+
+    def _without_the_graph(self, batch: Batch, mark: Mark) -> Tensor:
+        for parameter, _ in self._gradients:
+            parameter.grad = None
+        loss = self.trainer(batch, mark)
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient  # where the graph goes on writing
+        return loss

@@ -1,17 +1,23 @@
 """The supervisor: one ``python -m bench run`` that starts its ranks, watches them and writes their one record."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 from bench import clock, data_sets
 from bench.errors import RunError
-from bench.parallel import choices, waits
-from bench.parallel.ranks import Ranks, python
+from bench.options import Options
+from bench.parallel import choices, timeouts
+from bench.parallel.nodes import Node
+from bench.parallel.ranks import Failure, Ranks, python
 
 _SUMMED = (
     "peak_rss_bytes",
@@ -25,7 +31,7 @@ _SUMMED = (
 )
 
 
-def run(options, data_dir, node=None):
+def run(options: Options, data_dir: str | None, node: Node | None = None) -> dict[str, Any] | None:
     """Run the workload on its ranks and return the job's record: rank 0's, with what every rank adds.
 
     ``node`` is this machine's part in a job over several (``bench.parallel.nodes``); only the first one gets the
@@ -34,13 +40,13 @@ def run(options, data_dir, node=None):
     """
     choices.check(options)
     with node.telling() if node else nullcontext():
-        records = _records(options, data_dir, node)
-        if node:
+        records: list[dict[str, Any]] | None = _records(options, data_dir, node)
+        if node and records:
             records = node.gather(records, options["collective_timeout_s"])
-        return records and merge(records)
+        return merge(records) if records else None
 
 
-def _records(options, data_dir, node):
+def _records(options: Options, data_dir: str | None, node: Node | None) -> list[dict[str, Any]]:
     """Run the ranks of this machine and return their records."""
     world = choices.processes(options)
     mine = node.ranks(world) if node else range(world)
@@ -64,11 +70,11 @@ def _records(options, data_dir, node):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _boot_ns():
+def _boot_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def _ready_data(options, data_dir, folder):
+def _ready_data(options: Options, data_dir: str | None, folder: str) -> str | None:
     """Make the data before any rank starts: N ranks must not each make it."""
     if options["collective"] != "none" or (data_dir and data_sets.find(options["data"], data_dir)):
         return data_dir and os.path.abspath(data_dir)
@@ -78,7 +84,7 @@ def _ready_data(options, data_dir, folder):
     return os.path.abspath(target)
 
 
-def _watch(job, world, mine, folder, node):
+def _watch(job: str, world: int, mine: Sequence[int], folder: str, node: Node | None) -> None:
     above = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     ranks = Ranks(lambda n: [*python(), "-m", "bench.parallel.rank", job, str(mine[n])], len(mine), folder, above)
     try:
@@ -94,32 +100,36 @@ def _watch(job, world, mine, folder, node):
         raise RunError(node.settle(failure.guilt, words) if node else words)
 
 
-def _told(failure, log, world, mine, where):
+def _told(failure: Failure, log: str, world: int, mine: Sequence[int], where: str) -> str:
     """Return the one line that says how the job broke; ``log`` is that of the rank that broke first."""
     running = [mine[number] for number in failure.running]
-    if failure.wait:
-        return waits.described(failure.wait, f"{mine[failure.rank]}", running, world) + where
+    if failure.timeout:
+        return timeouts.described(failure.timeout, mine[failure.rank], running, world) + where
     said = log.splitlines()
     reason = f": {_plain(said[-1])}" if said else ""
     stuck = f" (still running then: rank {', '.join(map(str, running))})" if running else ""
     return f"rank {mine[failure.rank]} of {world}{where} {failure.how}{reason}{stuck}"
 
 
-def _plain(line):
+def _plain(line: str) -> str:
     mark = "bench: error: "
     return line[len(mark) :] if line.startswith(mark) else line
 
 
-def _read(path, rank):
+def _read(path: str, rank: int) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            document: dict[str, Any] = json.load(file)
+            return document
     except (OSError, ValueError) as error:
         raise RunError(f"rank {rank} ended well but left no readable record: {error}") from error
 
 
-def merge(records):
-    """Return rank 0's record with counters summed over all ranks and each rank's own part in its evidence."""
+def merge(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return rank 0's record with counters summed over all ranks and each rank's own part in its evidence.
+
+    All ranks began the timed part together; it is over when the slowest of them is (predictions wait for nobody).
+    """
     first = records[0]
     parts = [record.pop("rank") for record in records]
     skipped = next((record for record in records if record["skipped"]), None)
@@ -135,17 +145,25 @@ def merge(records):
         if name in first["metrics"]:
             values = [record["metrics"][name] for record in records]
             first["metrics"][name] = None if None in values else sum(values)
+    _take_the_slowest(first, [part["training_ns"] for part in parts])
     first["evidence"]["parallel"]["ranks"] = parts
     return first
+
+
+def _take_the_slowest(record: dict[str, Any], training_ns: Sequence[int]) -> None:
+    slowest = max(training_ns)
+    record["timing"]["training_ns"] = slowest
+    record["metrics"]["training_s"] = slowest / 1e9
+    record["metrics"]["samples_per_s"] = record["result"]["samples"] / (slowest / 1e9)
 
 
 #: Evidence that differs between any two processes and says nothing of the environment.
 _FLEETING = ("load_1m", "steal_ticks", "mhz", "parallel", "memory")
 
 
-def differences(first, other):
+def differences(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return what of a rank's evidence is not as rank 0's, in the same shape; a list is compared as a whole."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in other.items():
         theirs = first.get(name)
         if name in _FLEETING or value == theirs:

@@ -3,15 +3,21 @@
 Standard library only: a supervisor has no torch. The files lie beside the record, on a file system all nodes share.
 """
 
+from __future__ import annotations
+
+import argparse
 import fcntl
 import json
 import os
 import socket
 import struct
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from bench.errors import BenchError, RunError
+from bench.options import Options
 from bench.parallel import choices
 
 _POLL_S = 0.1
@@ -25,7 +31,7 @@ KILLED, BROKE, LOST_A_PEER = 0, 1, 2
 class Node:
     """This node's part in a job: node ``index`` of ``count``, called ``name``; all meet at ``host``:``port``."""
 
-    def __init__(self, index, count, name, host, port, folder):
+    def __init__(self, index: int, count: int, name: str, host: str, port: int, folder: str) -> None:
         self.index = index
         self.count = count
         self.name = name
@@ -38,23 +44,23 @@ class Node:
             with open(self._file(number), "w" if number == index else "a", encoding="utf-8"):
                 pass
 
-    def ranks(self, world):
+    def ranks(self, world: int) -> range:
         """Return the ranks that this node starts: as many on each node, in the order of the nodes."""
         here = world // self.count
         return range(self.index * here, (self.index + 1) * here)
 
-    def meet(self):
+    def meet(self) -> dict[str, Any]:
         """Return what a rank must know of this node, for its job file."""
         return {"host": self.host, "port": self.port, "first": self.index == 0, "node": self.name}
 
-    def _file(self, number):
+    def _file(self, number: int) -> str:
         return os.path.join(self._folder, f"node-{number}.json")
 
-    def _tell(self, answer):
+    def _tell(self, answer: dict[str, Any]) -> None:
         with open(self._file(self.index), "w", encoding="utf-8") as file:
             json.dump(answer, file)
 
-    def _heard(self, number):
+    def _heard(self, number: int) -> Any:
         """Return what a node has told, None while it has not (or not to its end)."""
         try:
             with open(self._file(number), encoding="utf-8") as file:
@@ -62,7 +68,7 @@ class Node:
         except (OSError, ValueError):
             return None
 
-    def settle(self, guilt, words):
+    def settle(self, guilt: int, words: str) -> str:
         """Tell the others how this node broke; return the words of the node that broke first, as far as it speaks."""
         self._tell({"failure": [guilt, words]})
         until = time.monotonic() + (0 if guilt == KILLED else _VERDICT_S)
@@ -70,11 +76,12 @@ class Node:
             heard = [self._heard(number) for number in range(self.count)]
             failures = [answer["failure"] for answer in heard if answer and "failure" in answer]
             if time.monotonic() >= until or None not in heard or any(one[0] == KILLED for one in failures):
-                return min([[guilt, words], *failures])[1]
+                first: str = min([[guilt, words], *failures])[1]
+                return first
             time.sleep(_POLL_S)
 
     @contextmanager
-    def telling(self):
+    def telling(self) -> Iterator[None]:
         """Tell the others of an error of this supervisor itself, so that they need not guess."""
         try:
             yield
@@ -83,9 +90,9 @@ class Node:
                 self._tell({"failure": [BROKE, f"node {self.name}: {error}"]})
             raise
 
-    def gather(self, records, limit_s):
+    def gather(self, records: Sequence[dict[str, Any]], limit_s: float) -> list[dict[str, Any]] | None:
         """Hand this node's records to the first node, which returns those of all; the others return None."""
-        self._tell({"records": records})
+        self._tell({"records": list(records)})
         if self.index:
             return None
         until = time.monotonic() + limit_s
@@ -94,18 +101,19 @@ class Node:
             found += self._records_of(number, until, limit_s)
         return found
 
-    def _records_of(self, number, until, limit_s):
+    def _records_of(self, number: int, until: float, limit_s: float) -> list[dict[str, Any]]:
         while time.monotonic() < until:
             answer = self._heard(number)
             if answer:
                 if "failure" in answer:
                     raise RunError(answer["failure"][1])
-                return answer["records"]
+                records: list[dict[str, Any]] = answer["records"]
+                return records
             time.sleep(_POLL_S)
         raise RunError(f"node {number} of {self.count} has left no record within {limit_s} s in {self._folder}")
 
 
-def from_arguments(arguments, options):
+def from_arguments(arguments: argparse.Namespace, options: Options) -> Node | None:
     """Return this process's Node, None where the job has one node; BenchError says which argument is missing."""
     given = (arguments.node_rank, arguments.meet)
     if options["nodes"] == 1:
@@ -128,7 +136,7 @@ def from_arguments(arguments, options):
     return Node(index, count, name, host, int(port), f"{arguments.record}.nodes")
 
 
-def interface(store, meet):
+def interface(store: Any, meet: dict[str, Any]) -> str | None:
     """Return the network interface by which this node reaches the others, None when it cannot be told.
 
     The first node cannot know it by itself (its own name often stands for 127.0.1.1): the others tell it, through
@@ -142,7 +150,7 @@ def interface(store, meet):
         return _interface_of(end.getsockname()[0])
 
 
-def _interface_of(address):
+def _interface_of(address: str) -> str | None:
     """Return the name of the interface that has this IPv4 address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
         for _, name in socket.if_nameindex():

@@ -1,17 +1,25 @@
-"""A network split over devices, its stages at work on different micro-batches at the same time.
+"""Networks whose parts compute in threads: split over devices into stages, or each thread with a share of the batch.
 
-The scheme of https://pytorch.org/tutorials/intermediate/model_parallel_tutorial.html : the forward pass is
+The pipeline is that of https://pytorch.org/tutorials/intermediate/model_parallel_tutorial.html : the forward pass is
 pipelined; autograd runs backward through the whole graph, which overlaps over GPUs but not over CPU stages.
 """
 
+from __future__ import annotations
+
 import queue
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Callable, Union
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+Context = Callable[[], AbstractContextManager[Any]]
+_Done = Union[Tensor, Exception]
 
 
-def stages_of(model, count):
+def stages_of(model: nn.Module, count: int) -> list[nn.Module]:
     """Cut ``model`` into ``count`` sequential stages of about equal numbers of children, in order.
 
     Raises ValueError for a network that is no sequence of ``features`` and ``classifier``.
@@ -23,39 +31,67 @@ def stages_of(model, count):
     return [model.features, model.classifier]
 
 
-class Pipeline(nn.Module):
-    """Stages on ``devices`` (one each); forward cuts its input into ``micro_batches`` and pipelines them."""
+def _modes_for_threads(context: Context) -> Context:
+    """Return a context that gives a thread what belongs to the calling one: gradients, inference mode, autocast."""
+    gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
-    def __init__(self, stages, devices, micro_batches):
+    @contextmanager
+    def modes() -> Iterator[None]:
+        with torch.inference_mode(inference), torch.set_grad_enabled(gradients), context():
+            yield
+
+    return modes
+
+
+def _whole(parts: Sequence[_Done]) -> Tensor:
+    """Put the parts of a batch together, or raise the first error among them."""
+    for part in parts:
+        if isinstance(part, Exception):
+            raise part
+    return torch.cat([part for part in parts if isinstance(part, Tensor)])
+
+
+class Pipeline(nn.Module):
+    """Stages on ``devices`` (one each); forward cuts its input into ``micro_batches`` and pipelines them.
+
+    Every stage computes in its own ``context`` (autocast belongs to a thread).
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[nn.Module],
+        devices: Sequence[torch.device],
+        micro_batches: int,
+        context: Context = nullcontext,
+    ) -> None:
         super().__init__()
         self.stages = nn.ModuleList(stage.to(device) for stage, device in zip(stages, devices))
         self.devices = devices
         self.micro_batches = micro_batches
+        self.context = context
 
-    def forward(self, images):
+    def forward(self, images: Tensor) -> Tensor:
         """Return the scores of the whole batch, on the last device."""
-        lanes = [queue.SimpleQueue() for _ in range(len(self.stages) + 1)]
+        lanes: list[queue.SimpleQueue[_Done]] = [queue.SimpleQueue() for _ in range(len(self.stages) + 1)]
         for part in images.tensor_split(self.micro_batches):
             lanes[0].put(part)
-        mode = torch.is_grad_enabled()
+        modes = _modes_for_threads(self.context)
         workers = [
-            threading.Thread(target=self._work, args=(number, lanes[number], lanes[number + 1], mode), daemon=True)
+            threading.Thread(target=self._work, args=(number, lanes[number], lanes[number + 1], modes), daemon=True)
             for number in range(len(self.stages) - 1)
         ]
         for worker in workers:
             worker.start()
-        self._work(len(self.stages) - 1, lanes[-2], lanes[-1], mode)
+        self._work(len(self.stages) - 1, lanes[-2], lanes[-1], modes)
         for worker in workers:
             worker.join()
-        done = [lanes[-1].get() for _ in range(self.micro_batches)]
-        broken = next((part for part in done if isinstance(part, Exception)), None)
-        if broken is not None:
-            raise broken
-        return torch.cat(done)
+        return _whole([lanes[-1].get() for _ in range(self.micro_batches)])
 
-    def _work(self, number, taken, given, record_gradients):
+    def _work(
+        self, number: int, taken: queue.SimpleQueue[_Done], given: queue.SimpleQueue[_Done], modes: Context
+    ) -> None:
         """Run one stage over all micro-batches; an error travels down the line in place of its result."""
-        with torch.set_grad_enabled(record_gradients):  # grad mode belongs to a thread
+        with modes():
             for _ in range(self.micro_batches):
                 part = taken.get()
                 try:
@@ -72,20 +108,21 @@ class ThreadedDataParallel(nn.Module):
     ``nn.DataParallel`` itself only calls the module where there is no GPU. All threads use the same weights.
     """
 
-    def __init__(self, module, shares):
+    def __init__(self, module: nn.Module, shares: int, context: Context = nullcontext) -> None:
         super().__init__()
         self.module = module
         self.shares = shares
+        self.context = context
 
-    def forward(self, images):
+    def forward(self, images: Tensor) -> Tensor:
         """Return the scores of the whole batch."""
         parts = images.tensor_split(self.shares)
-        done = [None] * self.shares
-        mode = torch.is_grad_enabled()
+        done: list[_Done] = list(parts)
+        modes = _modes_for_threads(self.context)
 
-        def work(number):
+        def work(number: int) -> None:
             try:
-                with torch.set_grad_enabled(mode):
+                with modes():
                     done[number] = self.module(parts[number])
             except Exception as error:
                 done[number] = error
@@ -96,7 +133,4 @@ class ThreadedDataParallel(nn.Module):
         work(0)
         for worker in workers:
             worker.join()
-        broken = next((part for part in done if isinstance(part, Exception)), None)
-        if broken is not None:
-            raise broken
-        return torch.cat(done)
+        return _whole(done)

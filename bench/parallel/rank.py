@@ -1,16 +1,24 @@
 """One rank's process: ``python -m bench.parallel.rank JOB RANK``; started by the supervisor, not by people."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 import time
 import traceback
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench.errors import BenchError, RunError
+from bench.options import Options
+
+if TYPE_CHECKING:
+    from bench.place import Place
 
 
-def main(argv):
+def main(argv: Sequence[str]) -> int:
     """Do the rank's share and write its record; the last line of its log is the reason when it breaks."""
     with open(argv[0], encoding="utf-8") as file:
         job = json.load(file)
@@ -29,57 +37,67 @@ def main(argv):
     return 0
 
 
-def _leave(status):
+def _leave(status: int) -> NoReturn:
     """End without the interpreter's clean-up: a process group whose peers are gone can hang in it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
-def _run(job, rank):
+def _run(job: dict[str, Any], rank: int) -> None:
     from bench import record, workload
 
     document = workload.run(job["options"], job["data_dir"], Member(job, rank))
-    record.write(document, os.path.join(job["folder"], f"rank-{rank}.json"))
+    if document is not None:  # only a supervisor of several nodes has none
+        record.write(document, os.path.join(job["folder"], f"rank-{rank}.json"))
 
 
 class Member:
     """What a rank knows of its job."""
 
-    def __init__(self, job, rank):
+    def __init__(self, job: dict[str, Any], rank: int) -> None:
         self.job = job
         self.rank = rank
 
-    def age_ns(self):
-        """Return nanoseconds since the supervisor's process began."""
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self.job["began_ns"]
+    @property
+    def node(self) -> str | None:
+        """The name of the rank's node, None where all ranks are on one machine."""
+        return self.job["meet"]["node"] if self.job["meet"] else None
 
-    def measure(self, options, prepared, import_ns):
-        """Join the others, do this rank's share, and return as ``measure`` does."""
+    def age_ns(self) -> int:
+        """Return nanoseconds since the supervisor's process began."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(self.job["began_ns"])
+
+    @contextmanager
+    def joined(self, options: Options, cpus: Sequence[int] | None) -> Iterator[Place]:
+        """Join the other ranks, give the Place among them, and leave them in the end."""
         import torch
 
-        from bench.parallel import devices, measure, meeting
+        from bench import devices
+        from bench.parallel import choices, rendezvous
+        from bench.place import Place
 
         if not torch.distributed.is_available():
             raise RunError("this torch was built without torch.distributed")
         share_threads(torch, self.job["here"])
-        self.threads = torch.get_num_threads()
         devices.refuse_to_share_gpus(torch, options, self.job["here"])
-        group = meeting.joined(self.rank, self.job["world"], self.job["folder"], options, self.job["meet"])
-        with group as self.place, _library(options, self.place):
-            return measure.measure(options, prepared, import_ns, self.place, self.age_ns)
+        device = devices.open_device(choices.device(options), self.rank % self.job["here"])
+        world, folder = self.job["world"], self.job["folder"]
+        place = Place(device, self.rank, world, cpus=cpus, age_ns=self.age_ns, scratch=folder)
+        with rendezvous.joined(place, folder, options, self.job["meet"]) as here, _library(options, here):
+            yield here
 
 
-def _library(options, place):
-    """Return the context of a way that starts a library of its own among the ranks."""
+def _library(options: Options, place: Place) -> AbstractContextManager[None]:
+    """Return the context of a strategy that starts a library of its own among the ranks."""
     if options["parallel"] != "horovod":
         return nullcontext()
-    from bench.parallel import horovod_way
+    from bench.parallel import horovod_strategy
 
-    return horovod_way.started(place, options)
+    return horovod_strategy.started(place, options)
 
 
-def share_threads(torch, here):
+def share_threads(torch: Any, here: int) -> None:
     """Give each process of this machine its part of the CPUs it may use, unless OMP_NUM_THREADS says otherwise."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // here))

@@ -1,13 +1,16 @@
 """Processes of one job: started together, ended together. Nothing of it outlives the process that started them."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 
-from bench.parallel import waits
+from bench.parallel import timeouts
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
@@ -21,23 +24,25 @@ _LOG_BYTES = 20_000
 class Failure:
     """Which rank broke first, how, and which still ran; ``guilt``: 0 killed, 1 by itself, 2 it only lost a peer.
 
-    ``wait`` is set when it waited for others in vain (``waits.found_in``).
+    ``timeout`` is set when it waited for others in vain (``timeouts.found_in``).
     """
 
-    def __init__(self, rank, how, running, guilt, wait=None):
+    def __init__(
+        self, rank: int, how: str, running: Sequence[int], guilt: int, timeout: timeouts.Timeout | None = None
+    ) -> None:
         self.rank = rank
         self.how = how
         self.running = running
         self.guilt = guilt
-        self.wait = wait
+        self.timeout = timeout
 
 
 class Ranks:
     """The processes ``argv_of(rank)`` for rank 0 to ``count`` - 1, each with a log file in ``folder``."""
 
-    def __init__(self, argv_of, count, folder, cwd):
+    def __init__(self, argv_of: Callable[[int], Sequence[str]], count: int, folder: str, cwd: str) -> None:
         self.folder = folder
-        self.processes = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         try:
             for rank in range(count):
                 self.processes.append(self._start(argv_of(rank), rank, cwd))
@@ -45,24 +50,24 @@ class Ranks:
             self.end()
             raise
 
-    def _start(self, argv, rank, cwd):
+    def _start(self, argv: Sequence[str], rank: int, cwd: str) -> subprocess.Popen[bytes]:
         with open(self.log(rank), "wb") as log:
             return subprocess.Popen(
                 argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - only system calls in it
             )  # fmt: skip
 
-    def log(self, rank):
+    def log(self, rank: int) -> str:
         """Return the path of a rank's log."""
         return os.path.join(self.folder, f"rank-{rank}.log")
 
-    def last_words(self, rank):
+    def last_words(self, rank: int) -> str:
         """Return the end of a rank's log as text."""
         with open(self.log(rank), "rb") as file:
             file.seek(max(0, os.path.getsize(self.log(rank)) - _LOG_BYTES))
             return file.read().decode(errors="replace").strip()
 
-    def wait(self):
+    def wait(self) -> Failure | None:
         """Wait for all ranks; when one breaks, end the others and return the Failure, else None."""
         while True:
             codes = [process.poll() for process in self.processes]
@@ -72,37 +77,40 @@ class Ranks:
                 return None
             time.sleep(_POLL_S)
 
-    def _failed(self):
+    def _failed(self) -> Failure:
         """Find the rank that broke first; one killed by a signal beats one that only lost its peer."""
         self._gather(_GATHER_S, lambda: any((process.poll() or 0) < 0 for process in self.processes))
         rank = self._first_broken()
-        wait = waits.found_in(self.last_words(rank))
-        if wait:
+        timeout = timeouts.found_in(self.last_words(rank))
+        if timeout:
             self._gather(_TIME_OUT_GATHER_S, lambda: None not in [process.poll() for process in self.processes])
             rank = self._first_broken()
-            wait = waits.found_in(self.last_words(rank))
+            timeout = timeouts.found_in(self.last_words(rank))
         running = [rank for rank, process in enumerate(self.processes) if process.poll() is None]
-        how, (guilt, _, _) = ended_how(self.processes[rank].returncode), self._innocence(rank)
+        how, (guilt, _, _) = ended_how(self._code(rank)), self._innocence(rank)
         self.end()
-        return Failure(rank, how, running, guilt, wait)
+        return Failure(rank, how, running, guilt, timeout)
 
-    def _gather(self, seconds, enough):
+    def _gather(self, seconds: float, enough: Callable[[], bool]) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not enough():
             time.sleep(_POLL_S)
 
-    def _first_broken(self):
+    def _first_broken(self) -> int:
         return min((rank for rank, process in enumerate(self.processes) if process.poll()), key=self._innocence)
 
-    def _innocence(self, rank):
+    def _innocence(self, rank: int) -> tuple[int, int, int]:
         said = self.last_words(rank)
-        if waits.found_in(said):  # also where NCCL then ends the process by a signal
+        if timeouts.found_in(said):  # also where NCCL then ends the process by a signal
             return (2, 0, rank)
-        if self.processes[rank].returncode < 0:
+        if self._code(rank) < 0:
             return (0, 0, rank)
         return (2, 1, rank) if any(word in said for word in _LOST_A_PEER) else (1, 0, rank)
 
-    def end(self):
+    def _code(self, rank: int) -> int:
+        return self.processes[rank].returncode or 0
+
+    def end(self) -> None:
         """Kill whatever still runs, and wait until it is gone."""
         for process in self.processes:
             if process.poll() is None:
@@ -124,7 +132,7 @@ _LOST_A_PEER = (
 )
 
 
-def ended_how(code):
+def ended_how(code: int) -> str:
     """Say how a process with this return code ended."""
     if code >= 0:
         return f"ended with exit status {code}"
@@ -134,11 +142,11 @@ def ended_how(code):
         return f"was killed by signal {-code}"
 
 
-def _die_with(parent):
+def _die_with(parent: int) -> Callable[[], None]:
     """Make a child end when its parent is gone, even one killed by SIGKILL: prctl(2), PR_SET_PDEATHSIG."""
     libc = ctypes.CDLL(None)
 
-    def prepare():
+    def prepare() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
@@ -146,6 +154,6 @@ def _die_with(parent):
     return prepare
 
 
-def python():
+def python() -> list[str]:
     """Return the command line of this interpreter with the warning options that it was started with."""
     return [sys.executable, *(f"-W{option}" for option in sys.warnoptions)]

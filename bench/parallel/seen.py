@@ -1,27 +1,36 @@
 """What a parallel trial adds to the evidence: how many processes really took part, and each one's share."""
 
+from __future__ import annotations
+
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bench.options import Options
 from bench.parallel import choices
 
+if TYPE_CHECKING:
+    from bench.parallel.rank import Member
+    from bench.place import Place
 
-def _horovod(options):
-    """Return the version of the Horovod that the ranks used, None for any other way."""
+
+def _horovod(options: Options) -> str | None:
+    """Return the version of the Horovod that the ranks used, None for any other strategy."""
     module = sys.modules.get("horovod") if options["parallel"] == "horovod" else None
     return getattr(module, "__version__", None)
 
 
-def add(document, options, member):
-    """Add ``evidence.parallel`` (and this rank's own part, which the supervisor gathers) to a record."""
-    place = getattr(member, "place", None)
-    world = place.world if place else 1
+def add(document: dict[str, Any], options: Options, place: Place | None, member: Member | None) -> None:
+    """Add ``evidence.parallel`` (and this rank's own part, which the supervisor gathers) to a record.
+
+    ``place`` is None for a workload that was skipped before it had one.
+    """
     document["evidence"]["parallel"] = {
         "way": options["parallel"],
         "device": choices.device(options),
-        "processes": world,
+        "processes": place.world if place else 1,
         "nodes": options["nodes"],
         "processes_asked": os.environ.get(choices.PROCESSES_VARIABLE),
         "threads_per_process": torch.get_num_threads(),
@@ -33,7 +42,7 @@ def add(document, options, member):
     if member is not None:
         document["rank"] = {
             "rank": member.rank,
-            "node": member.job["meet"]["node"] if member.job["meet"] else None,
+            "node": member.node,
             "host": os.uname().nodename,
             "pid": os.getpid(),
             "threads": torch.get_num_threads(),

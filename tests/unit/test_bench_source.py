@@ -11,7 +11,7 @@ FILES = sorted((ROOT / "bench").rglob("*.py"))
 #: torch is what is measured; torchvision is asked for by single workloads, inside functions.
 ALLOWED = {"torch", "torchvision", "bench"}
 #: Asked for by one option each, and imported in one file each.
-ALSO = {"compress.py": {"torchao"}, "horovod_way.py": {"horovod"}, "lightning_way.py": {"lightning"}}
+ALSO = {"compress.py": {"torchao"}, "horovod_strategy.py": {"horovod"}, "lightning_strategy.py": {"lightning"}}
 #: Standard library modules that are newer than Python 3.9.
 TOO_NEW = {"tomllib", "annotationlib", "compression"}
 #: These run on the host's own Python, before any environment exists.

@@ -32,17 +32,18 @@ class Fake(ModuleType):
 @contextlib.contextmanager
 def started(fake, rank, world, monkeypatch):
     torch = pytest.importorskip("torch")
-    from bench.parallel import horovod_way
-    from bench.parallel.meeting import Place
+    from bench.devices import Cpu
+    from bench.parallel import horovod_strategy
+    from bench.place import Place
 
     package = ModuleType("horovod")
     package.torch = fake
     monkeypatch.setitem(sys.modules, "horovod", package)
     monkeypatch.setitem(sys.modules, "horovod.torch", fake)
     monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
-    monkeypatch.setattr(horovod_way, "_rendezvous", lambda _place: contextlib.nullcontext(4242))
-    place = Place(rank, world, "gloo", "lo")
-    with mock.patch.dict(os.environ), horovod_way.started(place, OPTIONS):
+    monkeypatch.setattr(horovod_strategy, "_rendezvous", lambda _place: contextlib.nullcontext(4242))
+    place = Place(Cpu(), rank, world, "gloo", "lo")
+    with mock.patch.dict(os.environ), horovod_strategy.started(place, OPTIONS):
         yield
 
 

@@ -4,7 +4,7 @@ import ctypes
 import json
 import signal
 import sys
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,14 +57,14 @@ def test_batch_and_learning_rate_scaling_are_explicit(scope, scaling, batch, rat
 
 @given(st.integers(1, 500), st.integers(1, 64), st.integers(1, 9))
 def test_every_sample_is_seen_once_by_one_rank_and_in_the_order_of_one_process(count, batch, world):
-    torch = pytest.importorskip("torch")
-    from bench.parallel import shards
+    pytest.importorskip("torch")
+    from bench import feeds
 
     def order():
-        return list(shards.epoch_order(count, batch, torch.Generator().manual_seed(1)))
+        return list(islice(feeds.order(count, batch, options()), -(-count // batch)))
 
     alone = [numbers.tolist() for numbers in order()]
-    cut = [[shards.share(numbers, rank, world).tolist() for rank in range(world)] for numbers in order()]
+    cut = [[feeds.share(numbers, rank, world).tolist() for rank in range(world)] for numbers in order()]
     assert [list(chain(*parts)) for parts in cut] == alone
     assert sorted(chain(*alone)) == list(range(count))
     assert all(max(map(len, parts)) - min(map(len, parts)) <= 1 for parts in cut)
@@ -75,6 +75,7 @@ def record(rank, peak, skipped=None):
         "skipped": skipped,
         "rank": {"rank": rank},
         "timing": {"steps_ns": [rank], "training_ns": 10 + rank},
+        "result": {"samples": 22},
         "metrics": {"peak_rss_bytes": peak, "samples_per_s": 5.0 + rank},
         "evidence": {"parallel": {"ranks": []}},
     }
@@ -82,9 +83,17 @@ def record(rank, peak, skipped=None):
 
 def test_counters_are_summed_over_ranks_and_unknown_stays_unknown():
     merged = launch.merge([record(0, 10), record(1, 20)])
-    assert merged["metrics"] == {"peak_rss_bytes": 30, "samples_per_s": 5.0}
+    assert merged["metrics"]["peak_rss_bytes"] == 30
     assert [part["peak_rss_bytes"] for part in merged["evidence"]["parallel"]["ranks"]] == [10, 20]
     assert launch.merge([record(0, 10), record(1, None)])["metrics"]["peak_rss_bytes"] is None
+
+
+def test_the_job_takes_as_long_as_its_slowest_rank():
+    merged = launch.merge([record(0, 10), record(1, 20)])
+    assert merged["timing"]["training_ns"] == 11
+    assert merged["metrics"]["training_s"] == 11e-9
+    assert merged["metrics"]["samples_per_s"] == pytest.approx(22 / 11e-9)
+    assert [part["training_ns"] for part in merged["evidence"]["parallel"]["ranks"]] == [10, 11]
 
 
 def test_one_skipping_rank_skips_the_job():
@@ -139,34 +148,35 @@ def read(path):
 
 
 @pytest.mark.parametrize("mistake", ["half a gradient", "a shard twice"])
-@pytest.mark.parametrize("kind", ["cpu", "bfloat16"])
-def test_the_check_against_one_process_catches_a_mistake(mistake, kind):
+@pytest.mark.parametrize("autocast", ["none", "bfloat16", "float16"])
+def test_the_check_against_one_process_catches_a_mistake(mistake, autocast):
     torch = pytest.importorskip("torch")
-    from bench import models, training
-    from bench.parallel import equality, methods, shards
-    from bench.parallel.devices import Cpu
-    from bench.parallel.meeting import Place
+    from bench import feeds, models, timing, training
+    from bench.devices import Cpu
+    from bench.parallel import equality
+    from bench.place import Place
 
-    chosen = options(verify_steps=4, batch_size=16)
-    samples = Random(torch)
+    chosen = options(verify_steps=4, batch_size=16, autocast=autocast)
+    samples, place = Random(torch), Place(Cpu())
 
     def losses(wrong):
         torch.manual_seed(chosen["seed"])
         model = models.build(chosen, (1, 28, 28), 10)
-        step = methods.Step(model, training.optimizer_for(model.parameters(), chosen), chosen, Place(), Cpu())
-        source = shards.batches(samples, chosen, 16, 0, 1)
-        if wrong == "half a gradient":
-            step.world = 0.5
+        rate = chosen["learning_rate"] / (2 if wrong == "half a gradient" else 1)
+        optimizer = training.optimizer_for(model.parameters(), {**chosen, "learning_rate": rate})
+        source = feeds.in_memory(samples, chosen, 16, place)
         if wrong == "a shard twice":
-            source = ((doubled(images), doubled(labels), total) for images, labels, total in source)
-        return equality.losses_of(step, source, 4, Place())
+            source = (feeds.Batch(doubled(images), doubled(labels), total) for images, labels, total in source)
+        loop = timing.Loop(source, place, timing.Length(checked=4, warm_up=0, timed=1, epoch=0))
+        timing.drive(training.Trainer(model, model, optimizer, chosen, place), loop)
+        return loop.end().losses
 
-    reference = equality.one_process_losses(samples, chosen, 1)
-    assert equality.compare(losses(None), reference, kind)["steps"] == 4
+    reference, allowed = equality.one_process_losses(samples, chosen, 1), equality.tolerance(chosen, "cpu")
+    assert equality.compare(losses(None), reference, allowed)["steps"] == 4
     with pytest.raises(RunError, match="not equal to one process"):
-        equality.compare(losses(mistake), reference, kind)
+        equality.compare(losses(mistake), reference, allowed)
     with pytest.raises(RunError, match="not equal to one process"):
-        equality.compare([float("nan")] * 4, reference, "cpu")
+        equality.compare([float("nan")] * 4, reference, 1.0)
 
 
 def doubled(rows):
@@ -210,15 +220,43 @@ def test_a_cut_network_gives_the_scores_of_the_whole_one_and_passes_errors_on(wa
 def test_an_empty_share_adds_nothing_and_breaks_nothing():
     torch = pytest.importorskip("torch")
     from bench import models, training
-    from bench.parallel import methods
-    from bench.parallel.devices import Cpu
-    from bench.parallel.meeting import Place
+    from bench.devices import Cpu
+    from bench.place import Place
+    from bench.steps import Batch
 
     model = models.build(options(), (1, 28, 28), 10)
-    step = methods.Step(model, training.optimizer_for(model.parameters(), options()), options(), Place(), Cpu())
-    loss = step(torch.rand(0, 1, 28, 28), torch.zeros(0, dtype=torch.long), 2)
+    optimizer = training.optimizer_for(model.parameters(), options())
+    step = training.Trainer(model, model, optimizer, options(), Place(Cpu(), world=2))
+    loss = step(Batch(torch.rand(0, 1, 28, 28), torch.zeros(0, dtype=torch.long), 2))
     assert loss.item() == 0.0
     assert all(not parameter.grad.any() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_shares_of_unequal_size_have_the_gradients_of_the_whole_batch(accumulation):
+    torch = pytest.importorskip("torch")
+    from bench import models, training
+    from bench.devices import Cpu
+    from bench.place import Place
+    from bench.steps import Batch
+
+    chosen = options(accumulation=accumulation, model="lenet5")
+    images, labels = torch.rand(7, 1, 28, 28), torch.arange(7)
+
+    def gradients(first, last, world):
+        torch.manual_seed(1)
+        model = models.build(chosen, (1, 28, 28), 10)
+        step = training.Trainer(
+            model, model, training.optimizer_for(model.parameters(), chosen), chosen, Place(Cpu(), world=world)
+        )
+        loss = step(Batch(images[first:last], labels[first:last], 7))
+        return loss, [parameter.grad for parameter in model.parameters()]
+
+    loss, whole = gradients(0, 7, 1)
+    shares = [gradients(0, 4, 2), gradients(4, 7, 2)]
+    assert sum(share for share, _ in shares).item() / 2 == pytest.approx(loss.item(), rel=1e-6)
+    for expected, mine, theirs in zip(whole, *(found for _, found in shares), strict=True):
+        assert torch.allclose((mine + theirs) / 2, expected, atol=1e-6)
 
 
 def test_batch_norm_is_named_as_what_makes_shares_unequal():
@@ -226,9 +264,11 @@ def test_batch_norm_is_named_as_what_makes_shares_unequal():
     from bench.parallel import equality
 
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
-    equality.refuse_what_cannot_be_equal(model, options())
-    with pytest.raises(BenchError, match="BatchNorm2d sees its share"):
-        equality.refuse_what_cannot_be_equal(model, options(verify_steps=1))
+    equality.refuse_what_cannot_be_equal(model, options(parallel="ddp"))
+    equality.refuse_what_cannot_be_equal(model, options(verify_steps=1))
+    for shared in ({"parallel": "ddp"}, {"accumulation": 2}):
+        with pytest.raises(BenchError, match="BatchNorm2d sees its share"):
+            equality.refuse_what_cannot_be_equal(model, options(verify_steps=1, **shared))
 
 
 VERBOSE = """\

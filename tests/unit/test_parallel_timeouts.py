@@ -7,7 +7,7 @@ import pytest
 
 from bench import options as workload_options
 from bench.errors import SkipError
-from bench.parallel import launch, ranks, waits
+from bench.parallel import launch, ranks, timeouts
 
 NCCL = (
     "[rank0]:[E626 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: "
@@ -36,12 +36,12 @@ STORE = "torch.distributed.DistStoreError: wait timeout after 3000ms, keys: /def
     ids=["nccl", "old nccl", "gloo", "store"],
 )
 def test_a_time_out_is_read_from_each_library_s_words(said, what, seconds):
-    assert waits.found_in(f"before\n{said}\nFile x.py, line 3") == (what, seconds)
+    assert timeouts.found_in(f"before\n{said}\nFile x.py, line 3") == (what, seconds)
 
 
 @pytest.mark.parametrize("said", ["", "RuntimeError: Connection closed by peer [127.0.0.1]:5", "out of memory"])
 def test_other_words_are_no_time_out(said):
-    assert waits.found_in(said) is None
+    assert timeouts.found_in(said) is None
 
 
 def started(tmp_path, programs):
@@ -79,11 +79,11 @@ def test_the_rank_that_did_not_take_part_is_named_not_those_that_waited_for_it(t
 def test_a_rank_that_died_is_blamed_before_the_one_that_then_waited_for_it(tmp_path):
     killed = "import os, time; time.sleep(0.3); os.kill(os.getpid(), 9)"
     failure = started(tmp_path, [says(GLOO, 0, "sys.exit(1)"), killed]).wait()
-    assert (failure.rank, failure.how, failure.wait) == (1, "was killed by SIGKILL", None)
+    assert (failure.rank, failure.how, failure.timeout) == (1, "was killed by SIGKILL", None)
 
 
 def test_a_time_out_that_all_ranks_ran_into_names_who_waited():
-    told = waits.described(("ALLREDUCE", 600.0), 2, [], 4)
+    told = timeouts.described(("ALLREDUCE", 600.0), 2, [], 4)
     assert told == "time-out: ALLREDUCE was not over within 600 s, for which rank 2 of 4 waited"
 
 
@@ -107,7 +107,7 @@ NO_DRIVER = (
 
 
 def test_a_driver_that_is_too_old_is_told_with_both_versions_and_what_to_do():
-    from bench.parallel import devices
+    from bench import devices
 
     assert devices.why_no_cuda(torch_that_says(TOO_OLD)) == (
         "a newer NVIDIA driver: the one here knows CUDA up to 11.4, and torch 2.9.0+cu128 was built for CUDA 12.8 "
@@ -117,14 +117,14 @@ def test_a_driver_that_is_too_old_is_told_with_both_versions_and_what_to_do():
 
 @pytest.mark.parametrize("said", [NO_DRIVER, "No CUDA GPUs are available"])
 def test_without_a_driver_or_a_gpu_torch_s_own_words_are_told(said):
-    from bench.parallel import devices
+    from bench import devices
 
     assert said in devices.why_no_cuda(torch_that_says(said))
 
 
 @pytest.mark.parametrize(("here", "gpus", "words"), [(2, 1, "2 GPUs for 2 processes, and there is 1"), (4, 4, None)])
 def test_more_processes_than_gpus_are_a_skipped_trial(here, gpus, words):
-    from bench.parallel import devices
+    from bench import devices
 
     cuda = SimpleNamespace(is_available=lambda: True, device_count=lambda: gpus)
     torch = SimpleNamespace(__version__="2.9.0+cu128", version=SimpleNamespace(cuda="12.8"), cuda=cuda)

@@ -1,6 +1,12 @@
 """Reading a time-out out of what a rank said: Gloo and NCCL word it differently, and so do their stores."""
 
+from __future__ import annotations
+
 import re
+from collections.abc import Sequence
+
+#: What was waited for, and the limit in seconds.
+Timeout = tuple[str, float]
 
 _WORDS = (
     # NCCL's watchdog thread; the process then ends itself with SIGABRT.
@@ -12,18 +18,18 @@ _WORDS = (
 )
 
 
-def found_in(text):
+def found_in(text: str) -> Timeout | None:
     """Return (what was waited for, the limit in seconds) when ``text`` tells of a time-out, else None."""
     for pattern in _WORDS:
         match = pattern.search(text)
         if match:
-            return match.groupdict().get("what", "a collective"), int(match["ms"]) / 1000
+            return match.groupdict().get("what") or "a collective", int(match["ms"]) / 1000
     return None
 
 
-def described(wait, waiting, missing, world):
+def described(timeout: Timeout, waiting: int, missing: Sequence[int], world: int) -> str:
     """Say which ranks did not take part (``missing``, as far as this machine can tell) and who waited for them."""
-    what, seconds = wait
+    what, seconds = timeout
     if not missing:
         return f"time-out: {what} was not over within {seconds:g} s, for which rank {waiting} of {world} waited"
     names = ", ".join(map(str, missing))

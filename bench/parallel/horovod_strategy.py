@@ -1,18 +1,25 @@
 """Horovod over its own Gloo: ranks that have met each other already initialise it, and its optimiser averages."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import torch
+from torch import nn
 
 from bench.errors import RunError
+from bench.options import Options
+from bench.place import Place
 
 _HOST = "127.0.0.1"
 
 
 @contextlib.contextmanager
-def started(place, options):
+def started(place: Place, options: Options) -> Iterator[None]:
     """Initialise Horovod among the ranks of ``place``, and shut it down in the end."""
     import horovod.torch as hvd
 
@@ -30,10 +37,10 @@ def started(place, options):
 
 
 @contextlib.contextmanager
-def _rendezvous(place):
+def _rendezvous(place: Place) -> Iterator[int]:
     """Give the port of the server by which Horovod's ranks find each other; rank 0 has it, on loopback alone."""
     server = _server(place.world) if place.rank == 0 else None
-    told = [server.server_address[1] if server else None]
+    told: list[int] = [server.server_address[1] if server else 0]
     torch.distributed.broadcast_object_list(told, src=0)
     yield told[0]
     if server:
@@ -41,7 +48,7 @@ def _rendezvous(place):
         server.server_close()
 
 
-def _server(world):
+def _server(world: int) -> Any:
     # Not horovod's own RendezvousServer.start: it listens on every interface of the machine.
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -52,7 +59,7 @@ def _server(world):
     return server
 
 
-def _variables(place, port, limit_s):
+def _variables(place: Place, port: int, limit_s: int) -> dict[str, str]:
     """Return what ``horovodrun --gloo`` sets for a rank, and the time limit of every collective."""
     return {
         "HOROVOD_HOSTNAME": _HOST,
@@ -66,12 +73,12 @@ def _variables(place, port, limit_s):
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_IFACE": place.interface,
+        "HOROVOD_GLOO_IFACE": place.interface or "lo",
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(limit_s),
     }
 
 
-def wrap(model):
+def wrap(model: nn.Module) -> nn.Module:
     """Give every rank the weights of rank 0."""
     import horovod.torch as hvd
 
@@ -79,8 +86,11 @@ def wrap(model):
     return model
 
 
-def optimizer(given, model, parts):
+def optimizer(given: torch.optim.Optimizer, model: nn.Module, parts: int) -> torch.optim.Optimizer:
     """Return an optimiser that averages gradients over the ranks once in ``parts`` backward passes."""
     import horovod.torch as hvd
 
-    return hvd.DistributedOptimizer(given, model.named_parameters(), backward_passes_per_step=parts)
+    averaging: torch.optim.Optimizer = hvd.DistributedOptimizer(
+        given, model.named_parameters(), backward_passes_per_step=parts
+    )
+    return averaging

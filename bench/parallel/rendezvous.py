@@ -1,49 +1,48 @@
 """How ranks find each other: on one machine at a store whose port the system chooses, so that none is ever taken."""
 
+from __future__ import annotations
+
 import contextlib
 import datetime
 import os
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from bench.errors import RunError
-from bench.parallel import choices, nodes
+from bench.options import Options
+from bench.parallel import nodes
+from bench.place import Place
 
 _HOST = "127.0.0.1"
 
 
-class Place:
-    """Where this process stands among the others. Alone: rank 0 of 1, without a process group."""
-
-    def __init__(self, rank=0, world=1, backend=None, interface=None):
-        self.rank = rank
-        self.world = world
-        self.backend = backend
-        self.interface = interface
-
-
 @contextlib.contextmanager
-def joined(rank, world, folder, options, meet=None):
-    """Join the process group and give this process's Place; leave it in the end.
+def joined(place: Place, folder: str, options: Options, meet: dict[str, Any] | None = None) -> Iterator[Place]:
+    """Join the process group as rank ``place.rank``, give the Place in it, and leave it in the end.
 
     ``meet`` says where ranks of several nodes meet (``nodes.Node.meet``). A collective that waits longer
     than ``collective_timeout_s`` is an error in the ranks that wait.
     """
     import torch.distributed as dist
 
-    backend = "nccl" if choices.device(options) == "cuda" else "gloo"
+    rank, world = place.rank, place.world
+    backend = "nccl" if place.device.name == "cuda" else "gloo"
     limit = datetime.timedelta(seconds=options["collective_timeout_s"])
     store = _store_of_nodes(rank, world, meet, limit) if meet else _store(rank, world, folder, options["port"], limit)
     agree_on_the_world(store, rank, world, limit)
     interface = _interface_for_gloo(store, meet) if backend == "gloo" else None
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
-    dist.barrier()
-    yield Place(rank, world, backend, interface)
+    here = replace(place, backend=backend, interface=interface)
+    here.barrier()
+    yield here
     # Not after an exception: leaving would wait for peers that are gone, and hide what happened.
-    dist.barrier()
+    here.barrier()
     dist.destroy_process_group()
 
 
-def agree_on_the_world(store, rank, world, limit):
+def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timedelta) -> None:
     """Make sure that all ranks were told of as many processes, before a collective waits for one that never comes.
 
     Raises RunError that names the rank that was told otherwise, or those that did not come within ``limit``.
@@ -67,13 +66,13 @@ def agree_on_the_world(store, rank, world, limit):
         raise RunError(f"{verdict}: start all with the same --processes and --nodes")
 
 
-def _interface_for_gloo(store, meet):
+def _interface_for_gloo(store: Any, meet: dict[str, Any] | None) -> str | None:
     """Keep Gloo on the interface that reaches the other nodes; alone on loopback, which is all a container has."""
     name = nodes.interface(store, meet) if meet else "lo"
     return os.environ.setdefault("GLOO_SOCKET_IFNAME", name) if name else os.environ.get("GLOO_SOCKET_IFNAME")
 
 
-def _store_of_nodes(rank, world, meet, limit):
+def _store_of_nodes(rank: int, world: int, meet: dict[str, Any], limit: datetime.timedelta) -> Any:
     from torch.distributed import TCPStore
 
     try:
@@ -83,7 +82,7 @@ def _store_of_nodes(rank, world, meet, limit):
         raise RunError(f"the nodes cannot meet at {meet['host']}:{meet['port']}: {said}") from error
 
 
-def _store(rank, world, folder, port, limit):
+def _store(rank: int, world: int, folder: str, port: int, limit: datetime.timedelta) -> Any:
     from torch.distributed import TCPStore
 
     told = os.path.join(folder, "port")
@@ -102,7 +101,7 @@ def _store(rank, world, folder, port, limit):
     return store
 
 
-def _wait_for(path, limit):
+def _wait_for(path: str, limit: datetime.timedelta) -> int:
     until = time.monotonic() + limit.total_seconds()
     while not os.path.exists(path):
         if time.monotonic() > until:

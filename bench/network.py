@@ -1,0 +1,175 @@
+"""A network ready for its first step: built, prepared for inference, wrapped for its place, and its data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import torch
+from torch import Tensor, nn
+
+from bench import compress, feeds, inference, models, onnx_graph, precision, profiling, tensors, timing, training
+from bench.data_sets import Prepared
+from bench.errors import RunError
+from bench.options import Options
+from bench.parallel import choices, equality, graphed, strategies
+from bench.place import Place
+from bench.record import finite
+from bench.steps import Step
+from bench.tensors import Batch
+
+Forward = Callable[[Tensor], Tensor]
+
+
+class Network:
+    """The work of training or predicting; ``length`` says how many steps there are.
+
+    ``startup_ns`` is the age of the job when all was ready, without what is no part of a program's start.
+    """
+
+    def __init__(self, options: Options, prepared: Prepared, place: Place) -> None:
+        self.options, self.prepared, self.place = options, prepared, place
+        if place.device.name == "cuda":
+            torch.backends.cudnn.benchmark = options["cudnn_benchmark"]
+        torch.manual_seed(options["seed"])
+        known = prepared.set
+        self.model = models.build(options, known.shape, known.classes)
+        equality.refuse_what_cannot_be_equal(self.model, options)
+        self.samples = tensors.Samples(prepared)
+        self.batch = choices.effective_batch(options, place.world)
+        self.feed = feeds.Feed(self.samples, options, place, self.batch)
+        self.source: Iterator[Batch] = self.feed.source
+        self.parameters = models.count_parameters(self.model)
+        self.sparsity: float | None = None
+        start = time.perf_counter_ns()
+        self._transform()
+        self.model_bytes = compress.size_bytes(self.model)
+        spent_ns = time.perf_counter_ns() - start
+        self.preparation_ns = spent_ns if self._predicts else None
+        self.whole = self._wrapped()
+        self.forward = self._forward()
+        # Taken before the step: constructing the first optimiser imports torch's compiler, a second or more.
+        age_ns = place.age_ns()
+        self.startup_ns = None if age_ns is None else age_ns - self.feed.prepare_ns - spent_ns
+        self.step = self._step()
+        self.length = self._length()
+
+    @property
+    def _predicts(self) -> bool:
+        return bool(self.options["task"] == "inference")
+
+    def _transform(self) -> None:
+        """Train and compress a model for inference, and lay it out."""
+        options = self.options
+        if self._predicts:
+            source = self._whole_batches()
+            training.pretrain(self.model, source, options["pretrain_steps"])
+            self.place.give_all_the_weights_of_rank_0(self.model)
+            compress.prune_weights(self.model, options)
+            self.sparsity = compress.sparsity(self.model)
+            self.model = compress.quantize(self.model, source, options)
+            self.model.train(not options["eval_mode"])
+            self.model.to(precision.DTYPES[options["precision"]])
+        if options["channels_last"]:
+            self.model.to(memory_format=torch.channels_last)
+
+    def _whole_batches(self) -> Iterator[Batch]:
+        """Return uncut batches: every process prepares the same model."""
+        alone = Place(self.place.device)
+        for images, labels, total in feeds.in_memory(self.samples, self.options, self.options["batch_size"], alone):
+            yield Batch(images, labels, total)
+
+    def _wrapped(self) -> nn.Module:
+        strategy = strategies.chosen(self.options)
+        wrap = strategy.replicate if self._predicts else strategy.wrap
+        return wrap(self.model, self.options, self.place)
+
+    def _forward(self) -> Forward:
+        forward: Forward = self.whole
+        if self.options["compile"] != "none":
+            forward = _compiled(self.whole, self.options["compile"], self._sizes())
+        return _channels_last(forward) if self.options["channels_last"] else forward
+
+    def _sizes(self) -> set[int]:
+        """Return how many samples the network is called with at once, but for an epoch's last and smaller batch."""
+        parts = self.options["accumulation"]
+        share = self.batch // self.place.world
+        return {share // parts, -(-share // parts)}
+
+    def _step(self) -> Step:
+        if self._predicts:
+            return inference.Predictor(self.forward, self.options, self.place)
+        rate = choices.learning_rate(self.options, self.place.world)
+        scaled: Options = {**self.options, "learning_rate": rate}
+        optimizer = training.optimizer_for(self.whole.parameters(), scaled)
+        step = strategies.trainer(self.whole, self.forward, optimizer, self.options, self.place)
+        return graphed.GraphedTrainer(step) if self.options["cuda_graphs"] else step
+
+    def _length(self) -> timing.Length:
+        options, epoch = self.options, self.feed.epoch_steps
+        return timing.Length(
+            checked=options["verify_steps"],
+            warm_up=options["warmup_steps"],
+            timed=options["steps"] or options["epochs"] * epoch,
+            epoch=epoch,
+            compiles=options["compile"] != "none",
+        )
+
+    def drive(self, loop: timing.Loop) -> None:
+        """Take all steps of the loop."""
+        strategies.chosen(self.options).fit(self.step, loop, self.options, self.place)
+
+    def after(self, timed: timing.Timed) -> dict[str, Any]:
+        """Do what must not disturb the timed part: profile, evaluate, check, export."""
+        options, shown, graph = self.options, None, None
+        if options["profile_steps"]:
+            shown = profiling.profile(self.step, self.source, options["profile_steps"], self.place.device)
+        loss, accuracy = inference.evaluate(self.whole, self.samples, options, self.place.device)
+        if not self.samples.is_whole():
+            known = self.prepared
+            raise RunError(f"{known.path} does not hold {known.set.name}: remove that folder and make it again")
+        if options["onnx"] and not self.place.rank:
+            graph = onnx_graph.export(self.model.to("cpu"), tensors.to_float(self.samples.test_images[:1]))
+        result = {
+            "loss": finite(loss),
+            "accuracy": accuracy,
+            "parameters": self.parameters,
+            "sparsity": self.sparsity,
+            "effective_batch": self.batch,
+            "learning_rate": choices.learning_rate(options, self.place.world),
+            "equality": self._equality(timed.losses),
+        }
+        data = {name: getattr(self.prepared.set, name) for name in ("name", "stand_in", "digest")}
+        return {"data": data, "result": result, "profile": shown, "onnx": graph, "model_bytes": self.model_bytes}
+
+    def _equality(self, losses: Any) -> dict[str, Any] | None:
+        """Let rank 0 train alone, after the timed part, and compare; None when no check was asked for."""
+        if not losses or self.place.rank:
+            return None
+        reference = equality.one_process_losses(self.samples, self.options, self.place.world)
+        return equality.compare(losses, reference, equality.tolerance(self.options, self.place.device.name))
+
+    def close(self) -> None:
+        """End what the data started."""
+        self.feed.close()
+
+
+def _compiled(model: nn.Module, backend: str, sizes: set[int]) -> Forward:
+    """Return the compiled network; a batch of another size would be compiled anew within the timed part, so is not."""
+    import torch._inductor.config
+
+    # A cache left by an earlier trial would make this one's compile time mean nothing.
+    if hasattr(torch._inductor.config, "force_disable_caches"):
+        torch._inductor.config.force_disable_caches = True
+    compiled = torch.compile(model, backend=backend)
+
+    def forward(images: Tensor) -> Tensor:
+        scores: Tensor = compiled(images) if len(images) in sizes else model(images)
+        return scores
+
+    return forward
+
+
+def _channels_last(forward: Forward) -> Forward:
+    return lambda images: forward(images.contiguous(memory_format=torch.channels_last))

@@ -1,0 +1,141 @@
+"""Lightning's Trainer with the same network, data and optimiser: it drives the steps, the timed loop gives batches."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor
+from torch.nn import functional
+
+from bench.options import Options
+from bench.place import Place
+from bench.timing import Loop
+
+_PRECISION = {"none": "32-true", "bfloat16": "bf16-mixed"}
+
+
+class _Ranks(LightningEnvironment):
+    """Processes that were started and have joined each other already; the Trainer finds their group."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self._place = place
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    def world_size(self) -> int:
+        return self._place.world
+
+    def global_rank(self) -> int:
+        return self._place.rank
+
+    def local_rank(self) -> int:
+        return self._place.rank
+
+    def set_world_size(self, size: int) -> None:
+        """Check what the Trainer believes."""
+        if size != self._place.world:
+            raise ValueError(f"Lightning's Trainer wants {size} processes, and there are {self._place.world}")
+
+    def set_global_rank(self, rank: int) -> None:
+        """Do nothing: the rank is known."""
+
+    def teardown(self) -> None:
+        """Do nothing: the group is left by whoever joined it."""
+
+
+class _Module(LightningModule):
+    """Computes as ``bench.training.Trainer`` does: the mean of the ranks' losses is that of the whole batch."""
+
+    def __init__(self, step: Any, world: int) -> None:
+        super().__init__()
+        self.model = step.whole
+        # Its compiled form is no attribute here: it would be a second network with the same weights.
+        self._step = step
+        self._given = step.optimizer
+        self._world = world
+        # The Trainer divides by the parts of an accumulated batch, whose gradients are to be added up.
+        self._parts = step.parts
+
+    def training_step(self, batch: Any, _number: int) -> dict[str, Tensor]:
+        images, labels, total = batch
+        loss = functional.cross_entropy(self._step.forward(images), labels, reduction="sum") * (self._world / total)
+        return {"loss": loss * self._parts, "part": loss.detach()}
+
+    def configure_optimizers(self) -> Any:
+        return self._given
+
+
+class _Parts:
+    """What the Trainer iterates over: every batch's parts; with a length, or it would fetch one ahead."""
+
+    def __init__(self, loop: Loop, parts: int) -> None:
+        self.loop = loop
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return self.loop.steps * self.parts
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        for images, labels, total in self.loop:
+            for piece, theirs in zip(images.tensor_split(self.parts), labels.tensor_split(self.parts)):
+                yield piece, theirs, total
+
+
+class _Watch(Callback):
+    """Tells the timed loop when a step is over."""
+
+    def __init__(self, loop: Loop, parts: int) -> None:
+        self._loop = loop
+        self._parts = parts
+        self._taken = 0
+        self._loss: Tensor | None = None
+
+    def on_train_batch_end(self, _trainer: Any, _module: Any, outputs: Any, *_: Any) -> None:
+        self._loss = outputs["part"] if self._loss is None else self._loss + outputs["part"]
+        self._taken += 1
+        if self._taken == self._parts:
+            loss, self._loss, self._taken = self._loss, None, 0
+            self._loop.done(loss)
+
+
+def fit(step: Any, loop: Loop, options: Options, place: Place) -> None:
+    """Train with what ``step`` holds on every batch of the loop."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice on workers of a DataLoader, which there is none of
+        watch, feed = _Watch(loop, step.parts), _Parts(loop, step.parts)
+        _trainer(options, place, watch, loop.steps).fit(_Module(step, place.world), feed)
+
+
+def _trainer(options: Options, place: Place, watch: _Watch, steps: int) -> Trainer:
+    return Trainer(
+        accelerator="cpu",
+        devices=place.world,
+        strategy=DDPStrategy(
+            parallel_devices=[torch.device("cpu")] * place.world,
+            cluster_environment=_Ranks(place),
+            process_group_backend=place.backend,
+        ),
+        precision=_PRECISION[options["autocast"]],
+        accumulate_grad_batches=options["accumulation"],
+        max_steps=steps,
+        max_epochs=1,
+        callbacks=[watch],
+        use_distributed_sampler=False,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )

@@ -1,0 +1,54 @@
+"""Where steps are taken: on which device, and as which of how many processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+from torch import Tensor, distributed
+
+from bench import clock
+from bench.devices import Device
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process's place; alone it is rank 0 of 1, without a process group.
+
+    ``cpus`` is the CPU set from before ``import torch``, ``age_ns`` gives the time since the job began, ``scratch`` is
+    a folder that is gone after the job (None: the usual one for temporary files).
+    """
+
+    device: Device
+    rank: int = 0
+    world: int = 1
+    backend: str | None = None
+    interface: str | None = None
+    cpus: Sequence[int] | None = None
+    age_ns: Callable[[], int | None] = clock.process_age_ns
+    scratch: str | None = None
+
+    def barrier(self) -> None:
+        """Return when all processes are here."""
+        if self.backend == "nccl":
+            distributed.barrier(device_ids=[self.device.device.index])
+        elif self.backend:
+            distributed.barrier()
+
+    def means(self, losses: Sequence[Tensor]) -> list[float]:
+        """Return the mean of each loss over all processes; the same list in every one of them."""
+        if not losses:
+            return []
+        found = torch.stack([loss.detach().cpu() for loss in losses]).double()
+        if self.backend:
+            found = found.to("cuda" if self.backend == "nccl" else "cpu")
+            distributed.all_reduce(found)
+        return [float(loss) / self.world for loss in found.tolist()]
+
+    def give_all_the_weights_of_rank_0(self, model: torch.nn.Module) -> None:
+        """Make the models of all processes one: on a GPU the same training gives other last digits each time."""
+        if self.backend:
+            for tensor in model.state_dict().values():
+                distributed.broadcast(tensor, 0)
