@@ -73,6 +73,7 @@ def test_predictions_spread_over_processes_are_those_of_one_process(bench, alone
     assert spread["metrics"]["model_bytes"] > 0
 
 
+@pytest.mark.timeout(400)
 def test_every_record_has_the_same_metrics_wherever_its_steps_were_taken(bench):
     plain = ran(bench)
     for options in ({"parallel": "ddp"}, {"parallel": "dp"}, {"collective": "all-reduce", "collective_sizes": 4096}):
