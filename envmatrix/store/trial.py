@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
@@ -41,7 +41,7 @@ class Trial:
     started: float | None = None
     node: str = ""
     padding: Annotated[int, Field(validation_alias=AliasChoices("padding", "pad"))] = 0
-    record: Mapping[str, Any] | None = None
+    record: Mapping[str, object] | None = None
     schema: Annotated[int, Field(le=SCHEMA)] = SCHEMA
 
     @property
@@ -65,7 +65,7 @@ def trial_of(
     wall_s: float | None = None,
     started: float | None = None,
     node: str = "",
-    record: Mapping[str, Any] | None = None,
+    record: Mapping[str, object] | None = None,
 ) -> Trial:
     """Make the trial of a slot."""
     arm = slot.arm

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envmatrix import project
 from envmatrix.engines.base import Engine, Job, Mounts, Prepared
@@ -58,7 +57,7 @@ class Session:
             log=log,
         )
 
-    def evidence(self) -> dict[str, Any]:
+    def evidence(self) -> dict[str, object]:
         """Start one process that does nothing but read back what is active."""
         with _scratch() as work:
             inside = self.engine.inside(Mounts(work, {"bench": self.bench}))["work"]
@@ -71,7 +70,7 @@ class Session:
                 raise EnvmatrixError(
                     f"environment {self.environment.name}: the process {ended}\n{said.strip()[-2000:]}"
                 )
-            body: dict[str, Any] = json.loads((work / "record.json").read_text(encoding="utf-8"))
+            body: dict[str, dict[str, object] | None] = json.loads((work / "record.json").read_text(encoding="utf-8"))
             return dict(body.get("evidence") or {})
 
     def execute(self, command: tuple[str, ...], limit_s: float) -> int:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from envmatrix import benchmark, project
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared, library_path
@@ -163,7 +162,9 @@ def judged(experiment: Experiment, slot: Slot, ended: Exit, job: Job, *, started
     return trial_of(slot, outcome, reason, wall_s=ended.wall_s, started=started, node=node, record=record)
 
 
-def judge(experiment: Experiment, slot: Slot, ended: Exit, job: Job) -> tuple[Outcome, str, Mapping[str, Any] | None]:
+def judge(
+    experiment: Experiment, slot: Slot, ended: Exit, job: Job
+) -> tuple[Outcome, str, Mapping[str, object] | None]:
     """Say what a trial's end, record and evidence amount to."""
     body, record = load_record(job.mounts.work / external.RECORD)
     if ended.timed_out:
@@ -220,7 +221,7 @@ def contradicting_ranks(promised: Sequence[Claim], evidence: Evidence) -> list[s
     return wrong
 
 
-def load_record(path: Path) -> tuple[dict[str, Any], Record] | tuple[None, None]:
+def load_record(path: Path) -> tuple[Mapping[str, object], Record] | tuple[None, None]:
     """Read a trial's record, as it was written and as it is understood; None when there is none that can be read."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from envmatrix.process import Exit
 from envmatrix.store import write_whole
@@ -33,6 +34,19 @@ class Start:
     restarts: int
     job: str
     node: str
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a job writes when it begins; ``epoch`` is its node's clock, in seconds."""
+
+    job: str = ""
+    node: str = ""
+    epoch: float = 0.0
+    restarts: int = 0
+
+
+_BEGUN = TypeAdapter(Begun)
 
 
 @dataclass(frozen=True)
@@ -80,9 +94,13 @@ class BlockFolder:
         """Return the work folder of a trial while it runs."""
         return self.path / f"{trial}.try{attempt}" / "work"
 
-    def begun(self, attempt: int) -> dict[str, Any] | None:
-        """Return what an attempt's job wrote when it began: job, node, epoch, restarts."""
-        return _json(self.path / f"begun-{attempt}")
+    def begun(self, attempt: int) -> Begun | None:
+        """Return what an attempt's job wrote when it began, or None where it did not."""
+        body = _json(self.path / f"begun-{attempt}")
+        try:
+            return None if body is None else _BEGUN.validate_python(body)
+        except ValidationError:
+            return None
 
     def stopped(self, attempt: int) -> tuple[int, str, str] | None:
         """Return (status, node, path) of an attempt whose script stopped by itself."""
@@ -130,18 +148,32 @@ class BlockFolder:
         return _read(self.path / f"ended-{self.attempt}").strip().partition(" ")[2] or "UNKNOWN"
 
 
-def trial_end(folder: Path, body: dict[str, Any]) -> TrialEnd | None:
+@dataclass(frozen=True)
+class _End:
+    status: int
+    ooms: int
+    node: str
+    job: str
+    epoch: float
+    uptime: tuple[float, float]
+    limit: float
+
+
+_END = TypeAdapter(_End)
+
+
+def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
     """Read the document ``end``; None when it is damaged."""
     try:
-        status, limit = int(body["status"]), float(body["limit"])
-        wall = float(body["uptime"][1]) - float(body["uptime"][0])
-        # timeout(1): 124 when its signal was enough, 137 when the program had to be killed
-        timed_out = status in (124, 137) and wall >= limit
-        code = -(status - 128) if status > 128 else status
-        ended = Exit(code, wall, timed_out, out_of_memory=int(body["ooms"]) > 0 and status != 0 and not timed_out)
-        return TrialEnd(folder, ended, str(body["node"]), str(body["job"]), float(body["epoch"]))
-    except (KeyError, TypeError, ValueError, IndexError):
+        found = _END.validate_python(body)
+    except ValidationError:
         return None
+    wall, status = found.uptime[1] - found.uptime[0], found.status
+    # timeout(1): 124 when its signal was enough, 137 when the program had to be killed
+    timed_out = status in (124, 137) and wall >= found.limit
+    code = -(status - 128) if status > 128 else status
+    ended = Exit(code, wall, timed_out, out_of_memory=found.ooms > 0 and status != 0 and not timed_out)
+    return TrialEnd(folder, ended, found.node, found.job, found.epoch)
 
 
 def _read(path: Path) -> str:
@@ -151,7 +183,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def _json(path: Path) -> dict[str, object] | None:
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

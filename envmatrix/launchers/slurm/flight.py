@@ -46,7 +46,8 @@ class Flight:
     @property
     def places(self) -> list[str]:
         """The nodes that the job was sent to, or that it has begun on (it was requeued then)."""
-        names = self.node or str((self.files.begun(self.attempt) or {}).get("node", ""))
+        begun = self.files.begun(self.attempt)
+        names = self.node or (begun.node if begun else "")
         return names.split(",") if names else []
 
     @property

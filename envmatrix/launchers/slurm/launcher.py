@@ -110,7 +110,8 @@ class SlurmLauncher:
 
     def _note_unwatched(self, flight: Flight, ended: Mapping[str, str]) -> None:
         """Note how the job of an earlier start ended; where nobody knows, the trial that ran is excused."""
-        job = str((flight.files.begun(flight.attempt) or {}).get("job", ""))
+        begun = flight.files.begun(flight.attempt)
+        job = begun.job if begun else ""
         cause = (ended.get(job) or self._client.past_state(job)) if job else ""
         if cause and flight.unfinished:
             self._say(f"block {flight.block}: job {job} of an earlier start ended: {cause}")
@@ -167,12 +168,12 @@ class SlurmLauncher:
 
     def _check_clock(self, flight: Flight) -> None:
         begun = flight.files.begun(flight.attempt) if flight.submitted else None
-        if not begun or str(begun["node"]) in self._clocks:
+        if not begun or begun.node in self._clocks:
             return
-        self._clocks.add(str(begun["node"]))
-        offset = clock_offset(float(begun["epoch"]), flight.submitted, time.time())
+        self._clocks.add(begun.node)
+        offset = clock_offset(begun.epoch, flight.submitted, time.time())
         if offset:
-            self._say(clock_words(str(begun["node"]), offset))
+            self._say(clock_words(begun.node, offset))
 
     def _look(self, work: Work) -> Trials:
         """Look at the queue: submit what waits, follow what runs, deal with what has ended too early."""
