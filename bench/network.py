@@ -44,7 +44,8 @@ class Network:
         self.sparsity: float | None = None
         start = time.perf_counter_ns()
         self._transform()
-        self.model_bytes = compress.size_bytes(self.model)
+        # Later for all but FSDP, which cuts the weights: saving them changes what malloc does in the timed part.
+        self.model_bytes = compress.size_bytes(self.model) if options["parallel"] == "fsdp" else None
         spent_ns = time.perf_counter_ns() - start
         self.preparation_ns = spent_ns if self._predicts else None
         self.whole = self._wrapped()
@@ -129,6 +130,7 @@ class Network:
         if not self.samples.is_whole():
             known = self.prepared
             raise RunError(f"{known.path} does not hold {known.set.name}: remove that folder and make it again")
+        size = compress.size_bytes(self.model) if self.model_bytes is None else self.model_bytes
         if options["onnx"] and not self.place.rank:
             graph = onnx_graph.export(self.model.to("cpu"), tensors.to_float(self.samples.test_images[:1]))
         result = {
@@ -141,7 +143,7 @@ class Network:
             "equality": self._equality(timed.losses),
         }
         data = {name: getattr(self.prepared.set, name) for name in ("name", "stand_in", "digest")}
-        return {"data": data, "result": result, "profile": shown, "onnx": graph, "model_bytes": self.model_bytes}
+        return {"data": data, "result": result, "profile": shown, "onnx": graph, "model_bytes": size}
 
     def _equality(self, losses: Any) -> dict[str, Any] | None:
         """Let rank 0 train alone, after the timed part, and compare; None when no check was asked for."""
