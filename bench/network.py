@@ -50,11 +50,11 @@ class Network:
         self.preparation_ns = spent_ns if self._predicts else None
         self.whole = self._wrapped()
         self.forward = self._forward()
-        # Taken before the step: constructing the first optimiser imports torch's compiler, a second or more.
-        age_ns = place.age_ns()
-        self.startup_ns = None if age_ns is None else age_ns - self.feed.prepare_ns - spent_ns
         self.step = self._step()
         self.length = self._length()
+        # Taken last: constructing the first optimiser imports torch's compiler, a second or more of every start.
+        age_ns = place.age_ns()
+        self.startup_ns = None if age_ns is None else age_ns - self.feed.prepare_ns - spent_ns
 
     @property
     def _predicts(self) -> bool:

@@ -86,3 +86,23 @@ def test_damaged_data_is_an_error_and_leaves_no_record(bench, data_dir):
     assert record is None
     assert "does not hold fashion-mnist-stand-in" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+_START = """
+import sys
+from bench import data_sets, options, training
+from bench.devices import Cpu
+from bench.network import Network
+from bench.place import Place
+
+made, built = [], training.optimizer_for
+training.optimizer_for = lambda *given: made.append(True) or built(*given)
+place = Place(Cpu(), age_ns=lambda: print("optimisers made:", len(made)))
+Network(options.defaults(), data_sets.prepare("fashion-mnist", sys.argv[1], True), place).close()
+"""
+
+
+def test_the_start_of_a_program_holds_its_optimiser_whose_first_one_imports_more_of_torch(python, data_dir):
+    argv = [python, "-c", _START, str(data_dir)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout == "optimisers made: 1\n"
