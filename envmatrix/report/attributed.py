@@ -14,7 +14,6 @@ from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.attribution import (
     Attribution,
     Contrast,
-    Estimate,
     Rung,
     attribute,
     find_cells,
@@ -22,6 +21,7 @@ from envmatrix.stats.attribution import (
     ladder_rungs,
     signed_logs,
 )
+from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
 from envmatrix.store import Run
@@ -29,9 +29,11 @@ from envmatrix.store import Run
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
 FACTORIAL_NOTE = (
     "Main effect: averaged over the other factors. Share: what the factor brings to the fastest environment, its "
-    "Shapley value; shares multiply up to all of it."
+    "Shapley value; shares multiply up to all of it. Intervals hold together, whichever environment was the fastest."
 )
-LADDER_NOTE = "Each step is compared with the one before; steps multiply up to the whole."
+LADDER_NOTE = (
+    "Each step is compared with the one before; steps multiply up to the whole. Intervals of all steps hold together."
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def ladders(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[str
             continue
         controls = [arm.name for arm in arms if arm.is_control and arm.reference == base.name]
         gains = gains_of(*signed_logs([named[name] for name in names], controls, measured, analysis.primary[workload]))
-        steps = ladder_rungs(names, gains, _table(arms, base, analysis), run.plan.min_blocks)
+        steps = ladder_rungs(names, gains, _table(arms, base, analysis), run.plan.min_blocks, 1 + len(controls))
         if steps:
             found[f"{workload} on {engine}"] = steps
     return found

@@ -11,27 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm
-from envmatrix.stats.effects import CONFIDENCE, Effect, Flag
-from envmatrix.stats.maxt import student_quantile
+from envmatrix.stats.contrasts import MOST_DRAWN, Estimate, estimates, family_of
+from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import logs_of, mean_copies, paired, ratio_of
+from envmatrix.stats.pairing import logs_of, mean_copies, paired
 
 Floats = NDArray[np.float64]
 Levels = Mapping[str, str]
-_RESAMPLES = 10_000
-_SEED = 20_260_102
 _MOST_FACTORS = 12
 _LEAST_BLOCKS = 3
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A ratio (above 1: faster) with its interval; None where too few blocks were complete."""
-
-    ratio: float
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True)
@@ -156,41 +145,12 @@ def _weights(cells: Cells, wanted: Mapping[int, str]) -> Floats:
     return weights
 
 
-def residual_variance(logs: Floats, copies: Floats) -> tuple[float, int]:
-    """Return the variance that cells and blocks leave over (least squares), and its degrees of freedom.
-
-    ``copies`` are further rows of the first cell. Block effects are eliminated first, so that the system to be
-    solved is as large as the number of cells; any trial may be missing.
-    """
-    rows = np.vstack([logs, copies]) if copies.size else logs
-    member = np.zeros((len(logs), len(rows)))
-    member[[*range(len(logs)), *[0] * (len(rows) - len(logs))], range(len(rows))] = 1.0
-    there = np.isfinite(rows)
-    values = np.where(there, rows, 0.0)
-    counts, in_block = member @ there, there.sum(axis=0)
-    shares = counts / in_block
-    system = np.diag(counts.sum(axis=1)) - shares @ counts.T
-    right = member @ values.sum(axis=1) - shares @ values.sum(axis=0)
-    effects, _, rank, _ = np.linalg.lstsq(system, right, rcond=1e-10)
-    blocks = (values.sum(axis=0) - effects @ counts) / in_block
-    rest = np.where(there, rows - (member.T @ effects)[:, None] - blocks, 0.0)
-    freedom = int(there.sum()) - rows.shape[1] - int(rank)
-    return (float((rest**2).sum() / freedom) if freedom > 0 else math.nan), freedom
-
-
-def _size(cells: Cells, weights: Floats) -> float:
-    """Return the variance of ``weights @ mean gains`` in units of a trial's; gains of a block share its reference."""
-    there = np.isfinite(cells.gains[1:])
-    each = weights[1:, None] * there / there.sum(axis=1, keepdims=True)
-    copies = 1 + (np.isfinite(cells.copies).sum(axis=0) if cells.copies.size else np.zeros(there.shape[1]))
-    return float((each**2).sum() + (each.sum(axis=0) ** 2 / copies).sum())
-
-
 def contrasts(cells: Cells, needed: int = 2) -> tuple[Contrast, ...]:
-    """Return all main effects and two-way interactions; their intervals hold together (Bonferroni).
+    """Return all main effects and two-way interactions; their intervals hold together (see ``stats/contrasts.py``).
 
-    The model is log time = block + cell + error. Estimates are made of the cells' mean gains, which is what least
-    squares gives where no trial is missing. Below ``needed`` pairs of any cell there is no interval.
+    The model is log time = block + cell + error, the error as large as each cell's own. Estimates are made of the
+    cells' mean gains, which is what least squares gives where no trial is missing. Below ``needed`` pairs of any cell
+    there is no interval.
     """
     positions = range(len(cells.factors))
     wanted: list[dict[int, str]] = [{i: level} for i in positions for level in cells.levels[i][1:]]
@@ -200,29 +160,10 @@ def contrasts(cells: Cells, needed: int = 2) -> tuple[Contrast, ...]:
         for one in cells.levels[i][1:]
         for other in cells.levels[j][1:]
     ]
-    summed = paired(cells.gains)
-    variance, freedom = residual_variance(cells.logs, cells.copies)
-    if summed.blocks.min() < max(2, needed):
-        variance = math.nan
-    return tuple(_contrast(cells, item, summed.mean, variance, freedom, len(wanted)) for item in wanted)
-
-
-def _contrast(
-    cells: Cells, wanted: Mapping[int, str], means: Floats, variance: float, freedom: int, family: int
-) -> Contrast:
-    from scipy.special import stdtr
-
-    weights = _weights(cells, wanted)
-    value = float(weights @ means)
-    levels = tuple((cells.factors[i], level) for i, level in wanted.items())
-    if not math.isfinite(variance):
-        return Contrast(levels, Estimate(ratio_of(value), None, None), None)
-    error = math.sqrt(variance * _size(cells, weights))
-    reach = error * student_quantile(freedom + 1, 1.0 - (1.0 - CONFIDENCE) / (2 * family))
-    p = float(2.0 * stdtr(freedom, -abs(value) / error)) if error > 0 else (0.0 if value else 1.0)
-    return Contrast(
-        levels, Estimate(ratio_of(value), ratio_of(value - reach), ratio_of(value + reach)), min(1.0, p * family)
-    )
+    weights = np.array([_weights(cells, item) for item in wanted])
+    found = estimates(cells.gains, weights, family_of(weights, 1 + len(cells.copies)), needed)
+    named = [tuple((cells.factors[i], level) for i, level in item.items()) for item in wanted]
+    return tuple(Contrast(levels, estimate, estimate.p) for levels, estimate in zip(named, found, strict=True))
 
 
 def shapley_weights(cells: Cells, best: int) -> dict[int, Floats]:
@@ -248,37 +189,33 @@ def shapley_weights(cells: Cells, best: int) -> dict[int, Floats]:
     return weights
 
 
-def resampled(gains: Floats, weights: Floats, needed: int = _LEAST_BLOCKS) -> Estimate:
-    """Return the ratio that ``weights`` make of the mean ``gains`` (rows, blocks), its interval by resampling blocks.
+def _shares(cells: Cells, best: int, needed: int) -> dict[int, Estimate]:
+    """Return the share of each factor that ``best`` changes.
 
-    The percentiles are expanded to what Student's t would ask for, as plain ones are too narrow for few
-    blocks (Hesterberg 2015); scipy's ``bootstrap`` has no such percentiles, and takes no rows with gaps. A row with
-    fewer than ``needed`` blocks gives no interval.
+    ``best`` was picked by the same trials, so that intervals hold together for all factors of all cells that could
+    have been picked.
     """
-    gains, weights = gains[weights != 0], weights[weights != 0]
-    ratio = ratio_of(float(weights @ paired(gains).mean))
-    there = np.isfinite(gains)
-    pairs, blocks = int(there.sum(axis=1).min(initial=gains.shape[1])), gains.shape[1]
-    if pairs < max(_LEAST_BLOCKS, needed):
-        return Estimate(ratio, None, None)
-    from scipy.special import ndtr
-
-    tail = float(ndtr(-math.sqrt(pairs / (pairs - 1)) * student_quantile(pairs, (1 + CONFIDENCE) / 2)))
-    chosen = np.random.default_rng(_SEED).multinomial(blocks, [1 / blocks] * blocks, _RESAMPLES).astype(np.float64)
-    with np.errstate(invalid="ignore"):  # a draw may have none of a row's blocks
-        means = (chosen @ np.where(there, gains, 0.0).T) / (chosen @ there.T.astype(np.float64))
-    low, high = np.nanquantile(means @ weights, [tail, 1.0 - tail])
-    return Estimate(ratio, ratio_of(float(low)), ratio_of(float(high)))
+    reference = cells.cells[0]
+    members = sum(one != other for cell in cells.cells for one, other in zip(cell, reference, strict=True))
+    mine = shapley_weights(cells, best)
+    if not mine:
+        return {}
+    rivals = range(1, len(cells.cells)) if members <= MOST_DRAWN else ()
+    rows = [row for rival in rivals for row in shapley_weights(cells, rival).values()]
+    weights = np.array(list(mine.values()))
+    family = family_of(np.array(rows) if rows else weights, 1 + len(cells.copies), members)
+    return dict(zip(mine, estimates(cells.gains, weights, family, needed), strict=True))
 
 
-def _whole(name: str, at: int, gains: Floats, table: Mapping[str, Effect], needed: int) -> Estimate:
+def _whole(name: str, at: int, gains: Floats, copies: int, table: Mapping[str, Effect], needed: int) -> Estimate:
     """Return the gain of row ``at``: that of the table of effects, whose interval holds whichever was picked."""
     if at == 0:
         return Estimate(1.0, None, None)
     effect = table.get(name)
     if effect and effect.ratio is not None:
-        return Estimate(effect.ratio, effect.low, effect.high)
-    return resampled(gains, np.eye(len(gains))[at], needed)
+        return Estimate(effect.ratio, effect.low, effect.high, effect.p)
+    every = np.eye(len(gains))[1:]
+    return estimates(gains, every[[at - 1]], family_of(every, copies), needed)[0]
 
 
 def attribute(
@@ -297,17 +234,18 @@ def attribute(
     unequal = [name in table and Flag.UNEQUAL_WORK in table[name].flags for name in cells.names]
     best = int(np.argmax(np.where(unequal, -np.inf, summed.mean)))
     gain = float(summed.mean[best])
+    weights = shapley_weights(cells, best)
     shares = [
         Share(
             cells.factors[factor],
             cells.cells[best][factor],
-            resampled(gains, weights, needed),
-            float(weights @ summed.mean) / gain if gain > 0 else None,
+            estimate,
+            float(weights[factor] @ summed.mean) / gain if gain > 0 else None,
         )
-        for factor, weights in shapley_weights(cells, best).items()
+        for factor, estimate in _shares(cells, best, needed).items()
     ]
     shares.sort(key=lambda share: -share.gain.ratio)
-    total = _whole(cells.names[best], best, gains, table, needed)
+    total = _whole(cells.names[best], best, gains, 1 + len(cells.copies), table, needed)
     found = contrasts(cells, needed)
     return Attribution(workload, engine, cells.names[best], total, tuple(shares), found, int(summed.blocks.max()))
 
@@ -323,22 +261,23 @@ class Rung:
 
 
 def ladder_rungs(
-    names: Sequence[str], gains: Floats, table: Mapping[str, Effect] | None = None, needed: int = _LEAST_BLOCKS
+    names: Sequence[str],
+    gains: Floats,
+    table: Mapping[str, Effect] | None = None,
+    needed: int = _LEAST_BLOCKS,
+    copies: int = 1,
 ) -> tuple[Rung, ...]:
     """Return what each step of a ladder adds; ``gains`` is (rungs, blocks) over the baseline, its own row first.
 
-    Each rung is compared with the baseline as in the table of effects, and a step is the difference of two, so
-    that the steps multiply up to the whole. Intervals of steps hold for each alone.
+    Each rung is compared with ``copies`` of the baseline as in the table of effects, and a step is the difference of
+    two, so that the steps multiply up to the whole. Intervals of all steps hold together.
     """
     if not paired(gains).blocks.all():
         return ()
     rungs = np.eye(len(names))
+    steps = np.array([rungs[i] - rungs[i - 1] * (i > 1) for i in range(1, len(names))])
+    added = estimates(gains, steps, family_of(steps, copies), needed)
     return tuple(
-        Rung(
-            names[i],
-            names[i - 1],
-            resampled(gains, rungs[i] - rungs[i - 1] * (i > 1), needed),
-            _whole(names[i], i, gains, table or {}, needed),
-        )
+        Rung(names[i], names[i - 1], added[i - 1], _whole(names[i], i, gains, copies, table or {}, needed))
         for i in range(1, len(names))
     )

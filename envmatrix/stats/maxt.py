@@ -53,7 +53,7 @@ def adjusted_p(t: float, blocks: int, comparisons: int, copies: int = 1, *, draw
     It is at most 1 - level exactly when ``|t|`` reaches beyond ``critical_value``: interval and p agree.
     """
     if comparisons == 1:
-        return _exact_p(t, blocks)
+        return student_p(t, blocks)
     maxima = null_maxima(blocks, comparisons, copies, draws)
     at_least = int(np.searchsorted(-maxima, -abs(t), side="right"))
     return (1 + at_least) / (draws + 1)
@@ -66,7 +66,8 @@ def student_quantile(blocks: int, probability: float) -> float:
     return float(stdtrit(blocks - 1, probability))
 
 
-def _exact_p(t: float, blocks: int) -> float:
+def student_p(t: float, blocks: int) -> float:
+    """Return the two-sided p of one t of ``blocks`` differences."""
     from scipy.special import stdtr
 
     return float(2.0 * stdtr(blocks - 1, -abs(t)))

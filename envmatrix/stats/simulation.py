@@ -6,15 +6,18 @@ What is simulated is the noise; what judges it is the code that judges real runs
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan, make_arms
+from envmatrix.stats.attribution import Cells, attribute
+from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.noise import NOISES, in_blocks, of_size
@@ -182,17 +185,66 @@ def race(machine: str, runs: int, chance: np.random.Generator, blocks: int = 40)
     ]
 
 
-def all_figures(runs: int, seed: int = 1) -> list[Figure]:
-    """Simulate every figure, each machine with ``runs`` runs (races, which are slower, with a tenth)."""
+def _leaves_out(estimates: Sequence[Estimate], truth: Sequence[float]) -> bool:
+    """Say whether any interval leaves out its true ratio."""
+    return any(
+        found.low is not None and found.high is not None and not found.low <= true <= found.high
+        for found, true in zip(estimates, truth, strict=True)
+    )
+
+
+def attributed(machine: str, noisy: float, blocks: int, runs: int, chance: np.random.Generator) -> list[Figure]:
+    """Attribute runs of an all-null 2 x 2 x 2; ``noisy``: one level's cells have so much further noise of their own."""
+    levels = (("0", "1"),) * 3
+    cells = tuple(itertools.product(*levels))
+    logs = trials_of(machine, len(cells) + 1, blocks, runs, chance)
+    marked = [index for index, cell in enumerate(cells) if cell[0] == "1"]
+    logs[:, marked] += chance.normal(0.0, noisy, (runs, len(marked), blocks))
+    names = tuple("".join(cell) for cell in cells)
+    made = (Cells(("a", "b", "c"), levels, cells, names, one[:-1], one[-1:]) for one in logs)
+    found = [item for item in (attribute(one, "w", "local") for one in made) if item]
+    shares = [_leaves_out([s.gain for s in item.shares], [1.0] * len(item.shares)) for item in found]
+    effects = [_leaves_out([c.estimate for c in item.contrasts], [1.0] * len(item.contrasts)) for item in found]
+    name = f"2 x 2 x 2, {blocks} blocks" + (f", one level's noise {np.hypot(noisy, _SIZE):.0%}" if noisy else "")
+    return [
+        _rate("any share of the best, all null", machine, name, np.array(shares)),
+        _rate("any main effect or interaction", machine, name, np.array(effects)),
+    ]
+
+
+def _attributions(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
+    settings = ((0.0, 6), (0.0, 10), (0.137, 10))
+    return [
+        figure
+        for noisy, blocks in settings
+        for figure in attributed(machine, noisy, blocks, max(20, runs // 10), chance)
+    ]
+
+
+def _comparisons(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
+    figures = a_then_b(machine, 10, runs, chance)
+    figures += [any_alarm(machine, environments, 10, runs, chance) for environments in (1, 10)]
+    figures.append(stopped_on_precision(machine, 0.02, runs, chance))
+    figures += [power(machine, 0.03, blocks, runs, chance) for blocks in (10, 20)]
+    figures += [power(machine, 0.03, blocks, runs, chance, scale=2.0) for blocks in (20, 80)]
+    return figures + race(machine, max(20, runs // 10), chance)
+
+
+#: A further topic is one more entry, at the end: each draws its own numbers.
+TOPICS: Mapping[str, Callable[[str, int, np.random.Generator], list[Figure]]] = {
+    "comparisons": _comparisons,
+    "attribution": _attributions,
+}
+
+
+def all_figures(runs: int, seed: int = 1, only: str | None = None) -> list[Figure]:
+    """Simulate every figure, each machine with ``runs`` runs (races and attributions, which are slower, a tenth)."""
     figures: list[Figure] = []
     for number, machine in enumerate(NOISES):
-        chance = np.random.default_rng((seed, number))
-        figures += a_then_b(machine, 10, runs, chance)
-        figures += [any_alarm(machine, environments, 10, runs, chance) for environments in (1, 10)]
-        figures.append(stopped_on_precision(machine, 0.02, runs, chance))
-        figures += [power(machine, 0.03, blocks, runs, chance) for blocks in (10, 20)]
-        figures += [power(machine, 0.03, blocks, runs, chance, scale=2.0) for blocks in (20, 80)]
-        figures += race(machine, max(20, runs // 10), chance)
+        for topic, (name, simulate) in enumerate(TOPICS.items()):
+            if only in (None, name):
+                chance = np.random.default_rng((seed, number, topic) if topic else (seed, number))
+                figures += simulate(machine, runs, chance)
     return figures
 
 
@@ -201,9 +253,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m envmatrix.stats.simulation", description=__doc__)
     parser.add_argument("--runs", type=int, default=5000, help="simulated runs a figure (default: 5000)")
     parser.add_argument("--seed", type=int, default=1, help="seed (default: 1)")
+    parser.add_argument("--only", choices=TOPICS, help="one topic alone (default: all)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(arguments)
-    figures = all_figures(chosen.runs, chosen.seed)
+    figures = all_figures(chosen.runs, chosen.seed, chosen.only)
     text = json.dumps([asdict(item) for item in figures], indent=1) if chosen.json else "\n".join(
         item.line() for item in figures
     )  # fmt: skip

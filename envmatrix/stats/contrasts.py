@@ -1,0 +1,114 @@
+"""Contrasts of cells within blocks: one number a block, each with its own noise, intervals that hold together.
+
+Nothing is pooled: an environment noisier than the others widens the contrasts that hold it, and only those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.stats.effects import LEVEL, promised_p
+from envmatrix.stats.maxt import student_p, student_quantile
+from envmatrix.stats.pairing import paired, ratio_of
+
+Floats = NDArray[np.float64]
+_DRAWS = 20_000
+_SEED = 20_260_103
+#: Beyond as many contrasts Bonferroni is used: drawing them would take seconds.
+MOST_DRAWN = 300
+_MOST_BLOCKS_DRAWN = 60
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio (above 1: faster) with its interval and adjusted p; None where too few blocks were complete."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    p: float | None = None
+
+
+@dataclass(frozen=True)
+class ContrastFamily:
+    """Contrasts judged together. ``loads``: each as a sum of independent noises; empty: too many, Bonferroni."""
+
+    members: int
+    loads: tuple[tuple[float, ...], ...] = ()
+
+    def critical(self, blocks: int) -> float:
+        """Return the half-width, in standard errors, of intervals that hold together at ``LEVEL``."""
+        if not self._drawn(blocks):
+            return student_quantile(blocks, 1.0 - (1.0 - LEVEL) / (2 * self.members))
+        return float(_maxima(self.loads, blocks)[int((1.0 - LEVEL) * (_DRAWS + 1)) - 1])
+
+    def p(self, t: float, blocks: int) -> float:
+        """Return the adjusted p; it is below 5 % just when the interval leaves out 1."""
+        if not self._drawn(blocks):
+            return promised_p(student_p(t, blocks) * self.members)
+        beyond = int(np.searchsorted(-_maxima(self.loads, blocks), -abs(t), side="right"))
+        return promised_p((1 + beyond) / (_DRAWS + 1))
+
+    def _drawn(self, blocks: int) -> bool:
+        return len(self.loads) > 1 and blocks <= _MOST_BLOCKS_DRAWN
+
+
+def family_of(weights: Floats, copies: int, members: int | None = None) -> ContrastFamily:
+    """Return the family of ``weights`` (contrasts, cells), of gains over ``copies`` of the first cell.
+
+    All cells are taken to be equally noisy for the CORRELATION of contrasts alone, as in ``maxt``.
+    """
+    members = len(weights) if members is None else members
+    if len(weights) < members or members > MOST_DRAWN:
+        return ContrastFamily(members)
+    others = weights[:, 1:]
+    shared = others.sum(axis=1) / np.sqrt(copies)
+    covariance = others @ others.T + np.outer(shared, shared)
+    values, vectors = np.linalg.eigh(covariance)
+    kept = values > 1e-9 * values.max(initial=1e-300)
+    loads = vectors[:, kept] * np.sqrt(values[kept])
+    return ContrastFamily(members, tuple(map(tuple, loads.round(12).tolist())))
+
+
+@lru_cache(maxsize=64)
+def _maxima(loads: tuple[tuple[float, ...], ...], blocks: int) -> Floats:
+    """Return draws of max |t| over the contrasts when nothing differs, largest first."""
+    to_contrasts = np.array(loads).T
+    chance = np.random.default_rng((_SEED, blocks))
+    mean = chance.standard_normal((_DRAWS, len(to_contrasts))) @ to_contrasts
+    squares = np.zeros_like(mean)
+    for _ in range(blocks - 1):
+        squares += (chance.standard_normal((_DRAWS, len(to_contrasts))) @ to_contrasts) ** 2
+    t = np.abs(mean) / np.sqrt(squares / (blocks - 1))
+    return np.asarray(np.sort(t.max(axis=1))[::-1])
+
+
+def estimates(gains: Floats, weights: Floats, family: ContrastFamily, needed: int) -> tuple[Estimate, ...]:
+    """Return what ``weights`` (contrasts, rows) make of the mean ``gains`` (rows, blocks).
+
+    Where no trial is missing a contrast is one number a block, and its error the standard deviation of those over
+    the root of their number. Where some are, a row keeps the mean of the blocks that it has, and a block counts with
+    its part in those means. Below ``needed`` pairs of a row that a contrast uses it has no interval.
+    """
+    summed = paired(gains)
+    there = np.isfinite(gains)
+    parts = np.where(there, gains - summed.mean[:, None], 0.0) / np.maximum(summed.blocks, 1)[:, None]
+    squares = ((weights @ parts) ** 2).sum(axis=1)
+    values = weights @ summed.mean
+    pairs = np.where(weights != 0, summed.blocks, gains.shape[1]).min(axis=1)
+    rows: Sequence[tuple[float, float, int]] = list(zip(values, squares, pairs, strict=True))
+    return tuple(_estimate(float(value), float(square), int(n), family, needed) for value, square, n in rows)
+
+
+def _estimate(value: float, squares: float, pairs: int, family: ContrastFamily, needed: int) -> Estimate:
+    if pairs < max(2, needed):
+        return Estimate(ratio_of(value), None, None)
+    error = float(np.sqrt(squares * pairs / (pairs - 1)))
+    reach = family.critical(pairs) * error
+    t = value / error if error > 0 else (np.inf if value else 0.0)
+    return Estimate(ratio_of(value), ratio_of(value - reach), ratio_of(value + reach), family.p(t, pairs))
