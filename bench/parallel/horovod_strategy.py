@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -93,4 +94,6 @@ def optimizer(given: torch.optim.Optimizer, model: nn.Module, parts: int) -> tor
     averaging: torch.optim.Optimizer = hvd.DistributedOptimizer(
         given, model.named_parameters(), backward_passes_per_step=parts
     )
+    # Horovod's own takes no `set_to_none`; it guards gradients that are still exchanged, and no step leaves any.
+    averaging.zero_grad = functools.partial(torch.optim.Optimizer.zero_grad, averaging)
     return averaging
