@@ -34,13 +34,13 @@ GROUPS = {
         "export": "print the lines that set up an environment elsewhere",
         "pack": "make one archive of a run, to repeat it elsewhere",
         "reproduce": "verify an archive, run its plan here, and say which effects are found again",
-        "schema": "print the JSON Schema of matrix.yaml, for editors",
+        "schema": "print the JSON Schema of matrix.yaml, for editors, or of run.json",
         "completion": "print the completion script of a shell: bash, zsh, fish or tcsh",
     },
     "build": {
         "lock": "resolve and pin what images and libraries are made of",
         "build": "build the environments of a design, or those named",
-        "definitions": "write a Dockerfile and an Apptainer definition for every named environment",
+        "definitions": "write a Dockerfile and an Apptainer definition for a design's environments, some, or all",
         "context": "fetch all that an image is made of, to build it by hand",
     },
 }
@@ -69,7 +69,8 @@ def _top() -> Parser:
 def command_parser(name: str) -> Parser:
     """Return the parser of one command, loading its module."""
     module = importlib.import_module(f"envmatrix.commands.{name}")
-    parser = Parser(prog=f"envmatrix {name}", description=f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.")
+    text = f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}"
+    parser = Parser(prog=f"envmatrix {name}", description=text if text.endswith("?") else f"{text}.")
     module.add_arguments(parser)
     parser.set_defaults(run=module.run, whole_parser=whole_parser)
     return parser

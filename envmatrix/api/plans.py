@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 from envmatrix.api.places import PathLike, load_matrix
 from envmatrix.engines.catalog import check_engine
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
+from envmatrix.matrix.parse import place_in
 from envmatrix.plan import Plan, plan_of
 from envmatrix.plan.environment import resolve
 from envmatrix.say import Say, silent
@@ -32,7 +35,8 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
     for name in matrix.environments:
         resolve(matrix, name, host.facts())
     for design in matrix.designs.values():
-        for engine in design.engines:
-            check_engine(engine, f"design {design.name!r}")
+        for index, engine in enumerate(design.engines):
+            key = ("designs", design.name, "engines", index)
+            check_engine(engine, partial(place_in, Path(matrix.path), key))
         design_environments(matrix, design, host.facts(confined(design, host)))
     return matrix

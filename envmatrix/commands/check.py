@@ -7,6 +7,7 @@ import argparse
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
 from envmatrix.commands.grammar import Parser
+from envmatrix.errors import InputError
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,26 +24,27 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         matrix = check_matrix(arguments.matrix)
-    except MatrixError as error:
+    except InputError as error:
         if arguments.json:
-            common.print_json({"ok": False, "mistakes": [_mistake(one) for one in error.mistakes]})
+            mistakes = error.mistakes if isinstance(error, MatrixError) else [error]
+            common.print_json({"ok": False, "mistakes": [_mistake(one) for one in mistakes]})
             return error.exit_code
         raise
     counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
     if arguments.json:
         common.print_json({"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts})
     else:
-        listed = ", ".join(f"{number} {key}" for key, number in counts.items())
+        listed = ", ".join(f"{number} {key if number != 1 else key[:-1]}" for key, number in counts.items())
         common.print_text(f"{matrix.path} is right: {listed}")
     return 0
 
 
-def _mistake(error: object) -> dict[str, object]:
-    where = getattr(error, "where", None)
+def _mistake(error: InputError) -> dict[str, object]:
+    where = error.where
     return {
-        "message": getattr(error, "message", str(error)),
+        "message": error.message,
         "file": str(where.file) if where else None,
         "line": where.line if where else None,
         "column": where.column if where else None,
-        "remedy": getattr(error, "remedy", ""),
+        "remedy": error.remedy,
     }

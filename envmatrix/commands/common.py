@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 _WIDE = 140
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
 
@@ -20,6 +22,16 @@ def print_json(body: object) -> None:
 def print_text(text: str) -> None:
     """Print plain text as it is, for pipes and files."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def put_text(text: str, output: Path | None) -> None:
+    """Write text to a file, whole or not at all; without one print it."""
+    if output is None:
+        print_text(text)
+    else:
+        from envmatrix.store import write_whole
+
+        write_whole(output, text if text.endswith("\n") else text + "\n")
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -17,7 +17,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--as", dest="form", choices=(*FORMS, *script_forms()), default="sh", help="default: sh")
     shared.add_matrix(parser)
     shared.add_engine(parser)
-    parser.examples("envmatrix export tcmalloc", "envmatrix export intel-omp --as slurm --engine apptainer")
+    shared.add_output(parser, "FILE", "where to write it (default: standard output)")
+    parser.examples(
+        "envmatrix export tcmalloc", "envmatrix export intel-omp --as slurm --engine apptainer --output train.sh"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,5 +34,5 @@ def run(arguments: argparse.Namespace) -> int:
         matrix=arguments.matrix,
         say=common.say_to_stderr,
     )
-    common.print_text(text)
+    common.put_text(text, arguments.output)
     return 0

@@ -23,11 +23,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Draw one figure of a run."""
     from envmatrix.api.answers import figure
-    from envmatrix.store import write_whole
 
     svg = figure(arguments.kind, arguments.run_name, group=arguments.group, results=arguments.results)
-    if arguments.output:
-        write_whole(arguments.output, svg)
-    else:
-        common.print_text(svg)
+    common.put_text(svg, arguments.output)
     return 0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import NoReturn, TypeVar
 
-from envmatrix.errors import InputError
+from envmatrix.errors import InputError, suggestion
 from envmatrix.units import parse_duration, parse_percent
 
 Number = TypeVar("Number", int, float)
@@ -90,6 +90,12 @@ class Parser(argparse.ArgumentParser):
         """Raise what argparse found as an InputError, so that one place prints it."""
         text = message.removeprefix("argument ").replace("the following arguments are required:", "missing:")
         raise InputError(text, remedy=f"`{self.prog} --help` lists what it takes")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse a word that is none of an argument's choices, with the nearest."""
+        if action.choices is not None and value not in action.choices:
+            name = "/".join(action.option_strings) or str(action.metavar or action.dest)
+            raise InputError(f"{name}: cannot be {value!r}", remedy=suggestion(str(value), map(str, action.choices)))
 
     def _refuse_unknown(self, given: Sequence[str]) -> None:
         """Refuse an option that does not exist, with the one that took its place, or the nearest."""

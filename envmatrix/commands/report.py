@@ -7,6 +7,7 @@ import argparse
 from envmatrix.commands import answer, common
 from envmatrix.commands import arguments as shared
 from envmatrix.commands.grammar import Parser
+from envmatrix.errors import InputError
 from envmatrix.report.catalog import REPORTS
 
 
@@ -19,7 +20,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--environment", default="baseline", metavar="ENV", help="for pyperf: whose trials")
     shared.add_results(parser)
     shared.add_json(parser)
-    parser.examples("envmatrix report", "envmatrix report reference-default --as csv")
+    shared.add_output(parser, "FILE", "where to write what --as makes (default: standard output)")
+    parser.examples("envmatrix report", "envmatrix report reference-default --as csv --output effects.csv")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,10 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api import answers
 
     if arguments.form:
-        common.print_text(
-            answers.report_as(arguments.form, arguments.run_name, arguments.environment, arguments.results)
-        )
+        text = answers.report_as(arguments.form, arguments.run_name, arguments.environment, arguments.results)
+        common.put_text(text, arguments.output)
         return 0
+    if arguments.output:
+        raise InputError("--output is where --as goes", remedy=f"--as html --output {arguments.output}")
     result = answers.write_report(arguments.run_name, arguments.results, common.say_to_stderr)
     answer.show(result, as_json=arguments.json)
     return 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 
+from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
 from envmatrix.commands.grammar import Parser
 
@@ -14,7 +16,8 @@ def add_arguments(parser: Parser) -> None:
         "--document", choices=("matrix", "run"), default="matrix", metavar="NAME",
         help="matrix: matrix.yaml (the default); run: run.json and the lines of history.jsonl and trials.jsonl",
     )  # fmt: skip
-    parser.examples("envmatrix schema", "envmatrix schema --document run")
+    shared.add_output(parser, "FILE", "where to write it (default: standard output)")
+    parser.examples("envmatrix schema", "envmatrix schema --document run --output run.schema.json")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -22,5 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.matrix.schema import json_schema as schema_of_matrix
     from envmatrix.store.schema import json_schema as schema_of_run
 
-    common.print_json(schema_of_run() if arguments.document == "run" else schema_of_matrix())
+    found = schema_of_run() if arguments.document == "run" else schema_of_matrix()
+    common.put_text(json.dumps(found, indent=2), arguments.output)
     return 0

@@ -8,7 +8,10 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.extensions import Catalog, ExtensionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from envmatrix.engines.base import Engine
+    from envmatrix.errors import Where
     from envmatrix.images.places import Places
     from envmatrix.say import Say
 
@@ -35,11 +38,11 @@ def find_engine(name: str, places: Places | None = None) -> Engine:
     return ENGINES.make(name, places or _project_places())
 
 
-def check_engine(name: str, place: str) -> None:
-    """Refuse a name that is no engine's, nor ``auto``; ``place`` says where it stands."""
+def check_engine(name: str, where: Callable[[], Where]) -> None:
+    """Refuse a name that is no engine's, nor ``auto``; ``where`` finds the place at which it stands."""
     known = (*ENGINES.names(), AUTO)
     if name not in known:
-        raise InputError(f"{place}: no engine {name!r}", remedy=suggestion(name, known))
+        raise InputError(f"no engine {name!r}", remedy=suggestion(name, known), where=where())
 
 
 def choose_engine(say: Say) -> str:

@@ -175,7 +175,9 @@ def _mistakes(source: Source) -> Iterator[InputError]:
             yield InputError(f"unknown key {key!r}", where=source.where((key,), key=True), remedy=suggestion(key, _TOP))
     version = top.get("version")
     if version not in VERSIONS:
-        said, remedy = f"version must be {' or '.join(VERSIONS)}, not {version}", "write `version: 2` at the top"
+        said = "there is no version" if version is None else f"version must be {' or '.join(VERSIONS)}, not {version}"
+        newer = isinstance(version, str) and version.isdecimal() and int(version) > int(VERSIONS[-1])
+        remedy = "it is for a newer envmatrix: upgrade this one" if newer else "write `version: 2` at the top"
         yield InputError(said, where=source.where(("version",)), remedy=remedy)
     if version == "1":
         for key in _NEW:

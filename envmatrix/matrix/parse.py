@@ -10,7 +10,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from envmatrix import benchmark
-from envmatrix.errors import InputError, suggestion
+from envmatrix.errors import InputError, Where, suggestion
 from envmatrix.matrix import templates
 from envmatrix.matrix.include import OLD_WORDS, Gathered, gather
 from envmatrix.matrix.model import (
@@ -29,6 +29,7 @@ from envmatrix.matrix.model import (
 from envmatrix.matrix.names import RESERVED, check_names
 from envmatrix.matrix.source import Data, Key, mapping_of, parse_yaml, read_text
 from envmatrix.record import claims
+from envmatrix.validation import in_words
 
 _OWN_PROGRAM = ("command", "metric", "files")
 _WORKLOAD_KEYS = ("description", "defaults", *_OWN_PROGRAM)
@@ -59,6 +60,11 @@ def parse(text: str, path: Path) -> Matrix:
     if reader.mistakes or matrix is None:
         raise MatrixError(_in_order(gathered, reader.mistakes))
     return matrix
+
+
+def place_in(path: Path, key: Key) -> Where:
+    """Return where something stands in a matrix that could be read: in ``path``, or in a file that it includes."""
+    return gather(parse_yaml(read_text(path), path)).source.where(key)
 
 
 def _in_order(gathered: Gathered, mistakes: Iterable[InputError]) -> list[InputError]:
@@ -127,8 +133,8 @@ class _Parser:
             return model.model_validate({**data, **more})
         except ValidationError as error:
             known = set(model.model_fields) - set(more)
-            for problem in error.errors(include_url=False, include_context=False):
-                self.explain(problem["type"], problem["msg"], (*path, *problem["loc"]), problem["input"], known)
+            for problem in error.errors(include_url=False):
+                self.explain(problem["type"], in_words(problem), (*path, *problem["loc"]), problem["input"], known)
             return None
 
     def explain(self, kind: str, text: str, path: Key, given: object, known: set[str]) -> None:
@@ -141,10 +147,8 @@ class _Parser:
         if kind == "extra_forbidden":
             self.wrong(path, f"unknown key {path[-1]!r}", suggestion(str(path[-1]), known), key=True)
             return
-        said = text.removeprefix("Value error, ")
-        if kind != "value_error":
-            shown = "" if isinstance(given, (dict, list, tuple)) else f", not {given!r}"
-            said = f"{said[0].lower()}{said[1:]}{shown}"
+        plain = kind in ("value_error", "missing") or isinstance(given, (dict, list, tuple))
+        said = text if plain else f"{text}, not {given!r}"
         named = next((part for part in reversed(path) if isinstance(part, str)), "")
         self.wrong(path, f"{named}: {said}", key=of_key)
 

@@ -111,12 +111,12 @@ def _accuracy(row: Row, _group: Group) -> Cell:
     return Cell(NONE if row.accuracy is None else f"{row.accuracy:.1%}")
 
 
-def _published(row: Row, _group: Group) -> Cell:
-    return Cell(row.published or NONE)
+def _reference_value(row: Row, _group: Group) -> Cell:
+    return Cell(row.reference_value or NONE)
 
 
-def _has_published(group: Group) -> bool:
-    return any(row.published for row in group.all_rows)
+def _has_reference_value(group: Group) -> bool:
+    return any(row.reference_value for row in group.all_rows)
 
 
 def _notes(row: Row, _group: Group) -> Cell:
@@ -145,8 +145,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("memory", "peak memory", cell=_memory, short="memory", gives_way=1),
     Column("memory_ratio", "memory ratio", cell=_memory_ratio, media=("html",)),
     Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),
-    Column("accuracy", "accuracy", cell=_accuracy, shown=_has_published, gives_way=4),
-    Column("published", "published", cell=_published, kind="text", shown=_has_published),
+    Column("accuracy", "accuracy", cell=_accuracy, shown=_has_reference_value, gives_way=4),
+    Column("reference_value", "published", cell=_reference_value, kind="text", shown=_has_reference_value),
     Column("flags", "notes", lambda _, effect: list(effect.flags), _notes, kind="text", shown=_has_notes, gives_way=3),
     Column("missing_blocks", value=lambda _, effect: effect.missing),
     Column("incomplete_blocks", value=lambda _, effect: effect.incomplete),

@@ -40,7 +40,7 @@ class Row:
     description: str
     skipped: str
     accuracy: float | None = None
-    published: str = ""
+    reference_value: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis) -> Row:
         description=entry.description if entry else "",
         skipped=run.skipped.get(arm.name, ""),
         accuracy=measured.median(arm.name, "accuracy"),
-        published=run.design.reference_values.get(arm.environment, ""),
+        reference_value=run.design.reference_values.get(arm.environment, ""),
     )
 
 

@@ -7,13 +7,16 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from envmatrix.errors import InputError, StoreError, Where
+from envmatrix.validation import in_words
 
 
 def check_schema(body: object, file: Path, newest: int, line: int | None = None) -> dict[str, object]:
     """Return ``body`` as an object; refuse what is none, has no schema number, or comes from a newer envmatrix."""
     schema = body.get("schema") if isinstance(body, dict) else None
     if not isinstance(body, dict) or isinstance(schema, bool) or not isinstance(schema, int):
-        raise StoreError("no schema number: not a file that envmatrix wrote", where=Where(file, line))
+        raise StoreError(
+            "no schema number: not what envmatrix wrote", where=Where(file, line), remedy="restore it from a copy"
+        )
     if schema > newest:
         raise StoreError(
             f"schema {schema} is newer than this envmatrix knows ({newest})",
@@ -30,8 +33,8 @@ def dotted(path: tuple[str | int, ...]) -> str:
 
 def first_mistake(error: ValidationError) -> tuple[tuple[str | int, ...], str]:
     """Return the place of a document's first mistake and what is wrong there."""
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    said = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    problem = error.errors(include_url=False, include_input=False)[0]
+    said = in_words(problem)
     place = tuple(part for part in problem["loc"] if part != "[key]")
     return place, f"{dotted(place)}: {said}" if place else said
 

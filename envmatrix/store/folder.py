@@ -130,7 +130,11 @@ def change_from_line(line: str, file: Path, number: int) -> Change:
         return Change.model_validate(check_schema(json.loads(line), file, SCHEMA, number))
     except ValidationError as error:
         said = first_mistake(error)[1]
-        raise StoreError(f"this line is no change of a run: {said}", where=Where(file, number)) from error
+        raise StoreError(
+            f"this line is no change of a run: {said}",
+            where=Where(file, number),
+            remedy="restore the file from a copy",
+        ) from error
     except (ValueError, RecursionError) as error:
         raise StoreError(
             f"this line is damaged ({error})", where=Where(file, number), remedy="restore the file from a copy"

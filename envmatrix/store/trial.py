@@ -87,7 +87,11 @@ def trial_from_line(line: str, file: Path, number: int) -> Trial:
         body = check_schema(json.loads(line), file, SCHEMA, number)
         return _TRIAL.validate_python(body)
     except ValidationError as error:
-        raise StoreError(f"this line is no trial: {first_mistake(error)[1]}", where=Where(file, number)) from error
+        raise StoreError(
+            f"this line is no trial: {first_mistake(error)[1]}",
+            where=Where(file, number),
+            remedy="restore the file, or remove the line",
+        ) from error
     except (ValueError, RecursionError) as error:
         raise StoreError(
             f"this line is damaged ({error})",

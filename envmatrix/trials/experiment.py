@@ -162,16 +162,12 @@ def begin(
     """
     digest, bench = snapshot_bench(bench)
     host = host or this_host()
-    facts = host.facts(confined(design, host))
-    chosen = design_environments(matrix, design, facts)
+    chosen = design_environments(matrix, design, host.facts(confined(design, host)))
     engines = open_engines(engine_names, places_of(Path(matrix.path), bench))
     libraries = environments.all_libraries(matrix)
     ready, missing = prepare_images(chosen, engines, libraries, say, given)
-    unsized = [name for name, engine in engines.items() if not engine.sizes_shm]
-    if design.shm and unsized:
-        say(f"`shm` has no effect on {', '.join(unsized)}: /dev/shm is what the system gives (usually half the memory)")
+    _say_what_shm_does_not(design, engines, say)
     arms = arms_of(design, tuple(chosen), engine_names)
-    skipped = _skipped(design.name, arms, missing)
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
         name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}",
@@ -186,7 +182,7 @@ def begin(
         workloads=_workloads(matrix, design, bench, say),
         libraries=libraries,
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
-        skipped=skipped,
+        skipped=_skipped(design.name, arms, missing),
         launcher=launcher,
         launcher_options=dict(launcher_options or {}),
         command=command,
@@ -194,6 +190,12 @@ def begin(
     run, folder = _new_folder(run, results, matrix.text)
     keep_given(folder, given or {})
     return Experiment(run, folder, engines, ready, bench, _data_folder())
+
+
+def _say_what_shm_does_not(design: Design, engines: Mapping[str, Engine], say: Say) -> None:
+    unsized = [name for name, engine in engines.items() if not engine.sizes_shm]
+    if design.shm and unsized:
+        say(f"`shm` has no effect on {', '.join(unsized)}: /dev/shm is what the system gives (usually half the memory)")
 
 
 def _skipped(design: str, arms: tuple[Arm, ...], missing: Mapping[tuple[str, str], str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import too_many_blocks
 from envmatrix.say import Say
 from envmatrix.trials.experiment import find_design
+from envmatrix.validation import in_words
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def overridden(design: Design, given: Mapping[str, object]) -> Design:
     except ValidationError as error:
         problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")
-        raise InputError(f"--{option}: {problem['msg'].removeprefix('Value error, ')}") from error
+        raise InputError(f"--{option}: {in_words(problem)}") from error
 
 
 def _known(kind: str, words: Iterable[str], known: Iterable[str]) -> None:

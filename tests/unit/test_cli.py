@@ -49,7 +49,7 @@ def here(tmp_path, monkeypatch):
         (["resume", "nosuch"], "no run 'nosuch'"),
         (["evidence", "othr"], "did you mean 'other'?"),
         (["exec", "other"], "no command"),
-        (["export", "other", "--as", "poem"], "invalid choice"),
+        (["export", "other", "--as", "poem"], "cannot be 'poem'"),
     ],
 )
 def test_a_mistake_is_told_with_exit_code_2(here, capsys, argv, words):
@@ -70,7 +70,30 @@ def test_check_names_every_mistake_for_people_and_programs(here, capsys):
 def test_check_knows_the_engines(here, capsys):
     (here / "matrix.yaml").write_text(MATRIX.replace("workloads: cnn}", "workloads: cnn, engines: [local, dokcer]}"))
     assert main(["check"]) == 2
-    assert "design 'default': no engine 'dokcer'\n  -> did you mean 'docker'?" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "matrix.yaml:" in said
+    assert ": no engine 'dokcer'\n  -> did you mean 'docker'?" in said
+    assert main(["check", "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)["mistakes"][0]
+    assert (here / "matrix.yaml").read_text().splitlines()[found["line"] - 1][found["column"] - 1 :].startswith("dokcer")
+
+
+@pytest.mark.parametrize(
+    ("argv", "near"),
+    [(["figure", "forrest"], "forest"), (["list", "factrs"], "factors"), (["schema", "--document", "matrx"], "matrix")],
+)
+def test_a_word_that_is_no_choice_names_the_nearest(here, capsys, argv, near):
+    assert main(argv) == 2
+    assert f"did you mean {near!r}?" in capsys.readouterr().err
+
+
+def test_what_is_printed_can_go_to_a_file(here, capsys):
+    assert main(["schema"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["schema", "--output", "schema.json"]) == 0
+    assert (here / "schema.json").read_text() == printed
+    assert main(["report", "--output", "report.csv"]) == 2
+    assert "--as html --output report.csv" in capsys.readouterr().err
 
 
 def test_check_and_list_and_plan_answer(here, capsys):

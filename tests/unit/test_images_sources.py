@@ -60,7 +60,7 @@ def test_a_build_arrives_at_its_image_and_survives_run_json() -> None:
         ('build: {my-ext: {env: {A: "x\\ny"}}}', "8:", "control characters"),
         ("build: {my-ext: {edit: {../b: {c: d}}}}", "8:", "must be a file inside the source distribution"),
         ("build: {my-ext: {edit: {/etc/b: {c: d}}}}", "8:", "must be a file inside the source distribution"),
-        ("build: {my-ext: {edit: {b: c}}}", "8:34", "b: input should be a valid dictionary"),
+        ("build: {my-ext: {edit: {b: c}}}", "8:34", "b: must hold `name: ...` entries"),
         ("build: {my-ext: {programs: [a/b]}}", "8:", "must be a program's name"),
         ("build: {my-ext: {programs: [--version]}}", "8:", "must be a program's name"),
         ("build: {my-ext: {}}\n      preload: libx.so", "7:", "not to one with preload"),

@@ -185,7 +185,7 @@ def test_what_cannot_be_included_is_named_with_its_place(tmp_path, old, new, pla
 
 @pytest.mark.parametrize(
     ("old", "new", "place", "words"),
-    [("version: 2\n", "", "lib.yaml", "version must be"),
+    [("version: 2\n", "", "lib.yaml", "there is no version"),
      ("factors", "factor", "lib.yaml:2:1", "did you mean 'factors'?"),
      ("env: {A: b}", "enw: {A: b}", "lib.yaml:2:39", "did you mean 'env'?"),
      ("{glibc", "[glibc", "lib.yaml:2:", "this is not YAML"), (MALLOC, "- a", "lib.yaml:1:1", "must hold `name"),

@@ -77,6 +77,7 @@ def test_what_is_no_duration_is_refused(text):
     [
         ("factors:", "factor:", "m.yaml:3:1", "did you mean 'factors'?"),
         ("version: 2", "version: 3", "m.yaml:2:10", "version must be 1 or 2, not 3"),
+        ("version: 2", "version: 3", "m.yaml:2:10", "it is for a newer envmatrix: upgrade this one"),
         ("preload: libiomp5.so", "prelaod: libiomp5.so", "m.yaml:6:53", "did you mean 'preload'?"),
         ("preload: libiomp5.so", "preload: /lib/x.so", "m.yaml:6:62", "must be a library's file name"),
         ("{openmp: intel,", "{openmp: intle,", "m.yaml:12:18", "did you mean 'intel'?"),
@@ -106,7 +107,7 @@ def test_what_is_no_duration_is_refused(text):
         ("[fast]", "[fast, fast]", "m.yaml:17:25", "'fast' is here twice"),
         ("bias: no", 'description: "a\\nRUN b"', "m.yaml:14:", "control characters"),
         ("description: both", 'description: "a\\nRUN b"', "m.yaml:12:", "control characters"),
-        ("[python, train.py, --lr, 0.1]", "[]", "m.yaml:15:19", "at least 1 item"),
+        ("[python, train.py, --lr, 0.1]", "[]", "m.yaml:15:19", "must not be empty"),
         ("budget: 5m", "reference_values: {fast: 2x, fsat: 1x}", "m.yaml:17:90", "no environment or workload 'fsat'"),
         ("bias: no", "files: programs", "m.yaml:14:45", "`files` belongs to a workload with a `command`"),
         ("budget: 5m", "memory: 0", "m.yaml:17:69", "is no size"),

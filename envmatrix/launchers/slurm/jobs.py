@@ -21,6 +21,7 @@ from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.trial import judged, make_job, program_folder
+from envmatrix.validation import in_words
 
 
 def slurm_options(experiment: Experiment) -> Slurm:
@@ -34,7 +35,7 @@ def overlay(part: Slurm, asked: Asked) -> Slurm:
         return Slurm.model_validate({**part.model_dump(), **asked})
     except ValidationError as error:
         problem = error.errors()[0]
-        raise InputError(f"--{problem['loc'][0]}: {problem['msg'].removeprefix('Value error, ')}") from error
+        raise InputError(f"--{problem['loc'][0]}: {in_words(problem)}") from error
 
 
 def job_prefix(experiment: Experiment) -> str:

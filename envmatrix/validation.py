@@ -1,0 +1,41 @@
+"""What a type found wrong with a value, in the words of whoever wrote the value; pydantic's are those of its types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_WORDS = {
+    "missing": "is missing",
+    "extra_forbidden": "is no key that is known",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must hold `name: ...` entries",
+    "model_type": "must hold `name: ...` entries",
+    "model_attributes_type": "must hold `name: ...` entries",
+    "dataclass_type": "must hold `name: ...` entries",
+    "string_type": "must be a text",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+}
+
+
+def in_words(problem: ErrorDetails) -> str:
+    """Return what is wrong with the value itself, without its place."""
+    kind = problem["type"]
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if kind == "too_short":
+        least = problem.get("ctx", {}).get("min_length", 1)
+        return "must not be empty" if least == 1 else f"must hold at least {least}"
+    said = problem["msg"].removeprefix("Value error, ")
+    if said.startswith("Input should "):
+        return "must " + said.removeprefix("Input should ").replace("greater than or equal to", "at least")
+    return said
