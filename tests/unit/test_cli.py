@@ -75,7 +75,8 @@ def test_check_knows_the_engines(here, capsys):
     assert ": no engine 'dokcer'\n  -> did you mean 'docker'?" in said
     assert main(["check", "--json"]) == 2
     found = json.loads(capsys.readouterr().out)["mistakes"][0]
-    assert (here / "matrix.yaml").read_text().splitlines()[found["line"] - 1][found["column"] - 1 :].startswith("dokcer")
+    line = (here / "matrix.yaml").read_text().splitlines()[found["line"] - 1]
+    assert line[found["column"] - 1 :].startswith("dokcer")
 
 
 @pytest.mark.parametrize(
