@@ -59,7 +59,7 @@ def open_environment(
 
 
 def lines_of_best(experiment: Experiment, group: Group) -> str:
-    """Return the lines of a shell that set up a group's best environment, '' where none is shown to be faster."""
+    """Return the shell's lines that set up a group's recommended environment, '' where none is shown to be faster."""
     if group.best is None:
         return ""
     environment = experiment.run.environments[group.best.arm.runs]

@@ -58,12 +58,24 @@ class Result:
 
     @property
     def best(self) -> Effect | None:
-        """The effect of the fastest environment that is shown to be faster at equal work; None: there is none.
+        """The effect of the recommended environment: the simplest of ``best_set`` that is shown to be faster.
 
-        Of several workloads or engines it is the first one's; ``summary.groups`` has the best of each.
+        None: no environment is, at equal work and failing no more often than its reference. Of several workloads or
+        engines it is the first one's; ``summary.groups`` has the best of each.
         """
         found = self.summary.groups[0].best if self.summary.groups else None
         return found.effect if found else None
+
+    @property
+    def best_set(self) -> tuple[str, ...]:
+        """The environments that cannot be told apart from the best one, the fastest first; ``best`` is one of them."""
+        return self.summary.groups[0].best_set if self.summary.groups else ()
+
+    @property
+    def gain(self) -> float | None:
+        """The ratio of ``best`` with its choice allowed for; ``best.low`` to ``best.high`` hold as they are."""
+        choice = self.summary.groups[0].choice if self.summary.groups else None
+        return choice.gain if choice else None
 
     @property
     def outcomes(self) -> Mapping[str, int]:

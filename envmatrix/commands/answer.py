@@ -49,12 +49,12 @@ def show(result: Result, *, as_json: bool) -> None:
 
 
 def tell_how_to_use(experiment: Experiment, result: Result) -> None:
-    """Print the exact lines that set up the best environment, and where the report is."""
+    """Print the exact lines that set up the recommended environment, and where the report is."""
     from envmatrix.api.environments import lines_of_best
 
     for group in result.summary.groups:
         if lines := lines_of_best(experiment, group):
-            common.print_text(f"\nthe best environment for {group.workload} on {group.engine}:\n\n{lines}\n")
+            common.print_text(f"\nthe recommended environment for {group.workload} on {group.engine}:\n\n{lines}\n")
     common.print_text(f"report: {result.folder / 'report.html'}")
 
 

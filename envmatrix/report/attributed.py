@@ -171,7 +171,7 @@ def waterfall(rows: list[tuple[str, Estimate]], title: str, name: str) -> str:
     body = ""
     for value in log_ticks(scale.low, scale.high):
         body += line(scale(value), 8, scale(value), bottom, "one" if value == 1.0 else "grid")
-        body += text(scale(value), bottom + 16, f"{value:.3g}", "mid soft")
+        body += text(scale(value), bottom + 16, f"{value:.6g}", "mid soft")
     for index, (label, estimate) in enumerate(rows):
         whole = index == len(rows) - 1
         start = 1.0 if whole else levels[index]

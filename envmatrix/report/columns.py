@@ -12,7 +12,8 @@ from typing import Literal, TypeAlias
 
 from envmatrix.report.formatting import NONE, effect_note, interval, p_value, ratio, reference_name
 from envmatrix.report.summary import Group, Row, Summary
-from envmatrix.stats.effects import Effect, Verdict
+from envmatrix.stats.effects import Effect, Flag, Verdict
+from envmatrix.stats.failures import BROKEN
 from envmatrix.stats.metrics import show_bytes
 
 Medium = Literal["terminal", "markdown", "html"]
@@ -83,10 +84,13 @@ def _p(row: Row, _group: Group) -> Cell:
 
 
 def _verdict(row: Row, _group: Group) -> Cell:
-    return Cell(row.effect.verdict, verdict=row.effect.verdict) if row.effect else Cell("reference")
+    if row.effect is None:
+        return Cell("reference")
+    fails = ", fails more" if Flag.FAILS_MORE in row.effect.flags else ""
+    return Cell(f"{row.effect.verdict}{fails}", verdict=row.effect.verdict)
 
 
-def _median(row: Row, group: Group) -> Cell:
+def _value(row: Row, group: Group) -> Cell:
     return Cell(NONE if row.value is None else group.metric.show(row.value))
 
 
@@ -105,6 +109,23 @@ def _memory_ratio(row: Row, _group: Group) -> Cell:
 
 def _blocks(row: Row, _group: Group) -> Cell:
     return Cell(str(row.effect.blocks if row.effect else row.outcomes.get("ok", 0)))
+
+
+def _broken(row: Row) -> int:
+    return sum(row.outcomes.get(name, 0) for name in BROKEN)
+
+
+def _failed(row: Row, _group: Group) -> Cell:
+    return Cell(f"{_broken(row)} of {_broken(row) + row.outcomes.get('ok', 0)}")
+
+
+def _worst(row: Row, _group: Group) -> Cell:
+    return Cell(ratio(row.effect.worst) if row.effect and row.effect.worst is not None else "")
+
+
+def has_failed(group: Group) -> bool:
+    """Whether any trial of a group broke."""
+    return any(_broken(row) for row in group.all_rows)
 
 
 def _accuracy(row: Row, _group: Group) -> Cell:
@@ -137,15 +158,17 @@ COLUMNS: tuple[Column, ...] = (
     Column("primary", value=lambda _, effect: effect.primary),
     Column("ratio", "speed-up", lambda _, effect: effect.ratio, _speed_up),
     Column("interval", "95 % interval", cell=_interval),
+    Column("worst", "at worst", lambda _, effect: effect.worst, _worst, shown=has_failed, gives_way=4),
     Column("low", value=lambda _, effect: effect.low),
     Column("high", value=lambda _, effect: effect.high),
     Column("p", "adjusted p", lambda _, effect: effect.p, _p, media=("html",)),
     Column("verdict", "verdict", lambda _, effect: effect.verdict, _verdict, kind="word"),
-    Column("median", _metric_title, cell=_median, short=lambda group: group.metric.unit, gives_way=2),
+    Column("median", _metric_title, cell=_value, short=lambda group: group.metric.unit, gives_way=2),
     Column("memory", "peak memory", cell=_memory, short="memory", gives_way=1),
     Column("memory_ratio", "memory ratio", cell=_memory_ratio, media=("html",)),
     Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),
-    Column("accuracy", "accuracy", cell=_accuracy, shown=_has_reference_value, gives_way=4),
+    Column("failed", "failed", lambda row, _: _broken(row), _failed, shown=has_failed),
+    Column("accuracy", "accuracy", cell=_accuracy, shown=_has_reference_value, gives_way=5),
     Column("reference_value", "published", cell=_reference_value, kind="text", shown=_has_reference_value),
     Column("flags", "notes", lambda _, effect: list(effect.flags), _notes, kind="text", shown=_has_notes, gives_way=3),
     Column("missing_blocks", value=lambda _, effect: effect.missing),

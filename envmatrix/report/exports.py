@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from datetime import datetime, timezone
 
 import numpy as np
 
@@ -56,18 +57,24 @@ def trials_csv(summary: Summary) -> str:
 
 
 def _seconds(summary: Summary, arm: str) -> list[tuple[float, float]]:
-    """Return (value, start) of each ok trial: seconds a sample, as pyperf knows times only."""
-    rates = summary.measured.of(arm, "samples_per_s")
+    """Return (value, start) of each ok trial: seconds a unit of work, as pyperf knows times only.
+
+    Of the primary metric, or what one of it takes where more is better.
+    """
+    workload = next(one.workload for one in summary.plan.arms if one.name == arm)
+    metric = summary.analysis.primary[workload]
+    values = summary.measured.of(arm, metric.name)
     started = summary.measured.of(arm, "started")
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        times = 1.0 / rates
+        times = 1.0 / values if metric.better == "higher" else values
     there = np.isfinite(times) & (times > 0)
     pairs = zip(times[there].tolist(), started[there].tolist(), strict=True)
     return [(value, when) for value, when in pairs]
 
 
-def _pyperf_run(value: float, created: str) -> dict[str, object]:
-    return {"metadata": {"date": created}, "values": [value]}
+def _pyperf_run(value: float, started: float, created: str) -> dict[str, object]:
+    began = datetime.fromtimestamp(started, timezone.utc) if math.isfinite(started) else None
+    return {"metadata": {"date": f"{began:%Y-%m-%d %H:%M:%S}" if began else created}, "values": [value]}
 
 
 def pyperf_json(summary: Summary, environment: str) -> str:
@@ -90,10 +97,10 @@ def pyperf_json(summary: Summary, environment: str) -> str:
         if times:
             name = clean(f"{arm.workload}@{arm.engine}")
             metadata = {"name": name, "unit": "second", "loops": 1, "inner_loops": 1}
-            benchmarks.append({"metadata": metadata, "runs": [_pyperf_run(value, created) for value, _ in times]})
+            benchmarks.append({"metadata": metadata, "runs": [_pyperf_run(*one, created) for one in times]})
     if not benchmarks:
         raise InputError(
-            f"environment {environment!r} has no ok trial with a throughput", remedy="export another environment"
+            f"environment {environment!r} has no ok trial with a number", remedy="export another environment"
         )
     metadata = {"hostname": clean(summary.run.host.name or "unknown")}
     return json.dumps({"version": "1.0", "metadata": metadata, "benchmarks": benchmarks}, indent=1) + "\n"

@@ -41,7 +41,7 @@ def _axis(scale: Scale, bottom: float) -> str:
     for value in log_ticks(scale.low, scale.high):
         x = scale(value)
         parts.append(line(x, _TOP, x, bottom, "one" if value == 1.0 else "grid"))
-        parts.append(text(x, bottom + 16, f"{value:.3g}", "mid soft"))
+        parts.append(text(x, bottom + 16, f"{value:.6g}", "mid soft"))
     return "".join(parts)
 
 

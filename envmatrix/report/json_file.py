@@ -22,7 +22,8 @@ def _row_to_json(row: Row, group: Group) -> dict[str, object]:
     effect = row.effect
     return {
         "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
-        "metric": group.metric.name, "median": _finite(row.value), "peak_rss_bytes": _finite(row.memory),
+        "metric": group.metric.name, "mean": _finite(row.value), "median": _finite(row.median),
+        "peak_rss_bytes": _finite(row.memory),
         "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
         "high": _finite(effect.high) if effect else None,
         "outcomes": dict(row.outcomes), "levels": dict(row.levels), "skipped": row.skipped or None,
@@ -36,6 +37,8 @@ def _best_to_json(group: Group) -> dict[str, object]:
         "workload": group.workload,
         "engine": group.engine,
         "environment": name,
+        "best_set": list(group.best_set),
+        "gain": _finite(group.choice.gain) if group.choice else None,
         "headline": group.headline,
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envmatrix.report.attributed import AttributionTable, attribution_tables
-from envmatrix.report.columns import Column, columns_of
+from envmatrix.report.columns import Column, columns_of, has_failed
 from envmatrix.report.formatting import NONE, count, markdown_cell
 from envmatrix.report.node_table import node_table
 from envmatrix.report.operators import OperatorTable
@@ -13,6 +13,15 @@ from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.stats.nodes import CANCELS, NodeReport
+from envmatrix.stats.pairing import families
+
+_RECOMMENDED = (
+    "Environments of a best set cannot be told apart; recommended is the simplest that is shown to be faster, "
+    "and its gain allows for that choice."
+)
+_WORST = (
+    " At worst: the lower end of the interval had every trial that broke been as slow as the longest trial of the run."
+)
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -88,12 +97,19 @@ def _facts(summary: Summary) -> str:
     return "## Run\n\n" + table(("what", "value"), rows) + "\n"
 
 
+def comparisons(summary: Summary) -> int:
+    """Return how many comparisons the intervals of the largest family hold for together."""
+    measured = {effect.arm for effect in summary.analysis.primary_effects() if effect.blocks}
+    return max((sum(arm.name in measured for arm in family.arms) for family in families(summary.plan)), default=0)
+
+
 def to_markdown(summary: Summary) -> str:
     """Return report.md."""
     noise = "The control is a second copy of the baseline: its interval is the noise floor. "
     method = (
         "Speed-up above 1 is faster. Intervals hold for all environments of a table at once "
-        f"(95 %, max-t over {count(len(summary.plan.arms), 'arm')}, paired by block)."
+        f"(95 %, max-t over {count(comparisons(summary), 'comparison')}, paired by block). "
+        f"{_RECOMMENDED}{_WORST if any(has_failed(group) for group in summary.groups) else ''}"
     )
     parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
     parts += [attribution_markdown(item) for item in attribution_tables(summary.attributions, summary.ladders)]

@@ -11,7 +11,7 @@ from envmatrix.report.attributed import attributions, ladders
 from envmatrix.report.caution import Caution
 from envmatrix.report.cautions import find_cautions
 from envmatrix.report.engine_table import engine_table
-from envmatrix.report.formatting import count, ratio, reference_name
+from envmatrix.report.formatting import bounds, count, ratio, reference_name
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.workload_table import workload_table
@@ -23,12 +23,16 @@ from envmatrix.stats.metrics import MEMORY, Metric
 from envmatrix.stats.nodes import NodeReport, compare_nodes
 from envmatrix.stats.pairing import group_of
 from envmatrix.stats.racing import Race
+from envmatrix.stats.selection import Choice, choose
 from envmatrix.store import Run, RunFolder
 
 
 @dataclass(frozen=True)
 class Row:
-    """One arm in a table. ``value``, ``memory`` and ``accuracy`` are medians over ok trials, None without any."""
+    """One arm in a table, of its ok trials; None without any.
+
+    ``value`` is the geometric mean, of which the speed-up is made; ``median``, ``memory`` and ``accuracy`` are medians.
+    """
 
     arm: Arm
     effect: Effect | None
@@ -41,11 +45,15 @@ class Row:
     skipped: str
     accuracy: float | None = None
     reference_value: str = ""
+    median: float | None = None
 
 
 @dataclass(frozen=True)
 class Group:
-    """All arms of one workload on one engine. ``rows`` are best first, without baseline and control."""
+    """All arms of one workload on one engine. ``rows`` are best first, without baseline and control.
+
+    ``choice`` is the best set and which of it is recommended, None where none is shown to be faster.
+    """
 
     workload: str
     engine: str
@@ -54,6 +62,7 @@ class Group:
     control: Row | None
     rows: tuple[Row, ...]
     stand_in: tuple[str, ...] = ()
+    choice: Choice | None = None
 
     @property
     def title(self) -> str:
@@ -63,11 +72,14 @@ class Group:
 
     @property
     def best(self) -> Row | None:
-        """The fastest environment that is shown to be faster and did equal work."""
-        for row in self.rows:
-            if row.effect and row.effect.verdict == "faster" and Flag.UNEQUAL_WORK not in row.effect.flags:
-                return row
-        return None
+        """The recommended environment: the simplest of the best set that is shown to be faster."""
+        return next((row for row in self.rows if self.choice and row.arm.name == self.choice.arm), None)
+
+    @property
+    def best_set(self) -> tuple[str, ...]:
+        """The environments that cannot be told apart from the best one, the fastest first."""
+        names = {row.arm.name: row.arm.environment for row in self.rows}
+        return tuple(names[arm] for arm in self.choice.best_set) if self.choice else ()
 
     @property
     def all_rows(self) -> tuple[Row, ...]:
@@ -76,18 +88,35 @@ class Group:
 
     @property
     def headline(self) -> str:
-        """The answer in one sentence, with its interval."""
+        """The answer: who is recommended, what it gains with that choice allowed for, and the best set."""
         best = self.best
-        if best and best.effect and self.baseline:
+        if best and best.effect and self.baseline and self.choice:
             effect = best.effect
             return (
-                f"{best.arm.environment} is {ratio(effect.ratio)} times as fast as "
-                f"{reference_name(effect)} (95 % interval {ratio(effect.low)} to {ratio(effect.high)}, "
-                f"{count(effect.blocks, 'block')})."
+                f"{best.arm.environment} is {ratio(self.choice.gain)} times as fast as "
+                f"{reference_name(effect)}, its choice allowed for (95 % interval "
+                f"{bounds(effect.low, effect.high)}, {count(effect.blocks, 'block')}).{self._others}"
             )
         if not any(row.effect and row.effect.low is not None for row in self.rows):
             return "Too little was measured for any claim."
+        failing = [row.arm.environment for row in self.rows if row.effect and is_faster_but_fails(row.effect)]
+        if failing:
+            return (
+                f"No environment is shown to be faster than {self.baseline_name} and to fail no more often: "
+                f"{', '.join(failing)} fail{'s' * (len(failing) == 1)} more often."
+            )
         return f"No environment is shown to be faster than {self.baseline_name}."
+
+    @property
+    def _others(self) -> str:
+        """What is said of the best set where it has more than one member."""
+        if len(self.best_set) == 1 or not self.best:
+            return ""
+        name = self.best.arm.environment
+        return (
+            f" Best set: {', '.join(self.best_set)} (cannot be told apart); {name} is recommended, the simplest of it "
+            "that is shown to be faster."
+        )
 
     @property
     def baseline_name(self) -> str:
@@ -137,7 +166,8 @@ def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis) -> Row:
         arm=arm,
         effect=analysis.find(arm.name),
         memory_effect=analysis.find(arm.name, MEMORY.name),
-        value=measured.median(arm.name, metric.name),
+        value=measured.mean(arm.name, metric.name),
+        median=measured.median(arm.name, metric.name),
         memory=measured.median(arm.name, MEMORY.name),
         outcomes=dict(measured.facts[arm.name].outcomes),
         levels=entry.levels if entry else {},
@@ -159,14 +189,21 @@ def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...
     return tuple(sorted({name for fact in facts if fact.stand_in for name in fact.data}))
 
 
-def _group(workload: str, engine: str, rows: list[Row], metric: Metric, measured: Measurements) -> Group:
+def is_faster_but_fails(effect: Effect) -> bool:
+    """Whether an arm is called faster but fails more often than its reference."""
+    return effect.verdict == "faster" and Flag.FAILS_MORE in effect.flags
+
+
+def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Measurements, analysis: Analysis) -> Group:
     stand_in = stand_in_data(measured, (row.arm.name for row in rows))
     references = {row.arm.reference for row in rows}
     named = [row for row in rows if row.arm.name in references and not row.arm.is_control]
     baseline = next((row for row in named if row.arm.reference is None), named[0] if named else None)
     control = next((row for row in rows if row.arm.is_control), None)
     others = [row for row in rows if row is not baseline and row is not control]
-    return Group(workload, engine, metric, baseline, control, tuple(sorted(others, key=_best_first)), stand_in)
+    choice = choose(analysis, measured, [row.arm for row in others], run.environments)
+    metric, ranked = analysis.primary[workload], tuple(sorted(others, key=_best_first))
+    return Group(workload, engine, metric, baseline, control, ranked, stand_in, choice)
 
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:
@@ -174,8 +211,7 @@ def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group
     for arm in run.plan.arms:
         collected.setdefault(group_of(arm, run.plan), []).append(_row(arm, run, measured, analysis))
     return tuple(
-        _group(workload, engine, rows, analysis.primary[workload], measured)
-        for (workload, engine), rows in collected.items()
+        _group(workload, engine, rows, run, measured, analysis) for (workload, engine), rows in collected.items()
     )
 
 

@@ -112,6 +112,15 @@ def drawing(width: float, height: float, title: str, description: str, body: str
     )
 
 
+def widened(svg: str, width: float, height: float, more: float, body: str) -> str:
+    """Return a drawing made ``more`` higher, with ``body`` in it too."""
+    old, new = (
+        f'viewBox="0 0 {width:.0f} {tall:.0f}" width="{width:.0f}" height="{tall:.0f}"'
+        for tall in (height, height + more)
+    )
+    return f"{svg.replace(old, new, 1).removesuffix('</svg>')}{body}</svg>"
+
+
 def standalone(svg: str) -> str:
     """Return a figure as a file of its own: its style inside, white behind it in print."""
     style = f"<style>{palette()}{figure_style()}svg{{background:var(--paper)}}</style>"

@@ -168,5 +168,5 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
 
 
 def present(summary: Summary, console: Console) -> None:
-    """Print the tables, the noise floor, the best environment and the warnings."""
+    """Print the tables, the noise floor, the answer and the warnings."""
     console.print(to_renderable(summary, console.width))

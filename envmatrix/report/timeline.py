@@ -9,15 +9,16 @@ from numpy.typing import NDArray
 
 from envmatrix.printable import one_line
 from envmatrix.report.summary import Group, Summary
-from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
+from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks, widened
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.metrics import Metric
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 300.0, 70.0, 14.0, 12.0, 40.0
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40.0
 #: Above this, trials are drawn as one path an environment: a mark with a name each would be too much for a
 #: browser.
 _MOST_MARKS = 3000
 _MOST_POINTS = 30_000
+_LEGEND_COLUMNS, _LEGEND_LETTERS = 4, 28
 Floats = NDArray[np.float64]
 
 
@@ -56,6 +57,8 @@ def _axes(across: Scale, up: Scale, metric: Metric, label: str) -> str:
         text(across(value), _HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft")
         for value in ticks(across.low, across.high, 8)
     ]
+    unit = f", {metric.unit}" if metric.unit and metric.better == "higher" else ""
+    parts.append(text(4, 14, f"{metric.label}{unit}", "soft"))
     return "".join(parts) + text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, label, "mid soft")
 
 
@@ -96,3 +99,23 @@ def timeline(summary: Summary, group: Group, name: str = "time") -> str:
     title = f"Every trial over time: {group.workload} on {group.engine}"
     described = f"{group.metric.label} of {chosen.size} trials in the order they ran; crosses are trials not counted"
     return drawing(_WIDTH, _HEIGHT, title, described, body, name)
+
+
+def time_figure(summary: Summary, group: Group) -> str:
+    """Draw a group as a file shows it: with its legend, which a page has outside of the figure."""
+    drawn = timeline(summary, group)
+    return widened(drawn, _WIDTH, _HEIGHT, *_legend(summary, group)) if drawn else ""
+
+
+def _legend(summary: Summary, group: Group) -> tuple[float, str]:
+    """Return the height of the legend and what it draws, in columns of equal width."""
+    colours = colour_of(summary)
+    names = list(dict.fromkeys(row.arm.environment for row in group.all_rows))
+    parts = []
+    for place, name in enumerate(names):
+        down, across = divmod(place, _LEGEND_COLUMNS)
+        x, y = 12.0 + across * (_WIDTH - 12) / _LEGEND_COLUMNS, _HEIGHT + 14.0 + 18 * down
+        kind = colours[name]
+        drawn = mark(x, y, kind // COLOURS, 4.5) + text(x + 10, y + 4, name, limit=_LEGEND_LETTERS)
+        parts.append(f'<g class="k{kind % COLOURS}">{drawn}</g>')
+    return 10.0 + 18 * -(-len(names) // _LEGEND_COLUMNS), "".join(parts)

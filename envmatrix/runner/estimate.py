@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.effects import may_lead
 from envmatrix.stats.measurements import MeasurementBuilder
 from envmatrix.stats.precision import precise_enough
 from envmatrix.stats.racing import Race, next_arms
@@ -49,6 +50,9 @@ class RunningEstimate:
         effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         if not effects:
             return "no estimate yet"
-        best = max(effects, key=lambda effect: effect.ratio or 0.0)
+        ahead = [effect for effect in effects if (effect.ratio or 0.0) > 1.0 and may_lead(effect)]
+        if not ahead:
+            return "none faster so far"
+        best = max(ahead, key=lambda effect: effect.ratio or 0.0)
         interval = f" [{best.low:.2f}, {best.high:.2f}]" if best.low is not None and best.high is not None else ""
         return f"best so far: {best.environment} {best.ratio:.2f}x{interval}"

@@ -13,9 +13,10 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.effects import LEVEL, Effect, Flag, Verdict, claim
 from envmatrix.stats.equal_work import unequal_work
+from envmatrix.stats.failures import fails_more, slowest_filled
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
-from envmatrix.stats.pairing import Family, families, log_ratios, paired, ratio_of
+from envmatrix.stats.pairing import Family, Floats, families, log_ratios, paired, ratio_of
 from envmatrix.stats.primary import primary_metrics
 from envmatrix.stats.racing import Race, next_arms
 
@@ -78,7 +79,11 @@ def estimate(
         first = primary[family.arms[0].workload]
         for metric in (first, *(m for m in wanted if m.name != first.name)):
             effects += [
-                replace(_annotated(effect, arm, work[arm.name], run), primary=metric is first)
+                replace(
+                    _annotated(effect, arm, work[arm.name], run, family.copies),
+                    primary=metric is first,
+                    worst=effect.worst if metric is first else None,
+                )
                 for arm, effect in zip(family.arms, _family_effects(family, metric, run), strict=True)
                 if effect.ratio is not None or metric is first
             ]
@@ -93,18 +98,22 @@ def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
     at = [index[arm.name] for arm in family.arms]
     differences = log_ratios(table[at], table[[index[name] for name in family.copies]], metric)
     tried = measured.attempted[at] & measured.attempted[index[family.reference]]
-    numbers = paired(differences)
-    among = (max(1, int((numbers.blocks > 0).sum())), len(family.copies))
+    among = (max(1, int(np.isfinite(differences).any(axis=1).sum())), len(family.copies))
     incomplete = (tried & ~np.isfinite(differences)).sum(axis=1)
-    rows = zip(family.arms, numbers.blocks, numbers.mean, numbers.spread, incomplete, strict=True)
+    found = worst = _effects_of(family.arms, differences, among, run)
+    if incomplete.any():
+        filled = slowest_filled(differences, tried, measured, [index[name] for name in family.copies])
+        worst = _effects_of(family.arms, filled, among, run)
     return [
-        replace(
-            _effect(arm, int(blocks), float(mean), float(spread), among, run),
-            metric=metric.name,
-            incomplete=int(lacking),
-        )
-        for arm, blocks, mean, spread, lacking in rows
+        replace(effect, metric=metric.name, incomplete=int(lacking), worst=least.low if lacking else None)
+        for effect, least, lacking in zip(found, worst, incomplete, strict=True)
     ]
+
+
+def _effects_of(arms: Sequence[Arm], differences: Floats, among: tuple[int, int], run: _Run) -> list[Effect]:
+    numbers = paired(differences)
+    rows = zip(arms, numbers.blocks, numbers.mean, numbers.spread, strict=True)
+    return [_effect(arm, int(blocks), float(mean), float(spread), among, run) for arm, blocks, mean, spread in rows]
 
 
 def _effect(arm: Arm, blocks: int, mean: float, spread: float, among: tuple[int, int], run: _Run) -> Effect:
@@ -121,7 +130,7 @@ def _effect(arm: Arm, blocks: int, mean: float, spread: float, among: tuple[int,
     return replace(found, low=said.low, high=said.high, p=said.p, verdict=said.verdict)
 
 
-def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run) -> Effect:
+def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copies: Sequence[str]) -> Effect:
     facts = run.measured.facts[arm.name]
     outcomes, environment = facts.outcomes, run.environments.get(arm.runs)
     found = {
@@ -131,6 +140,7 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run) -> Ef
         Flag.TOO_FEW_BLOCKS: effect.missing > 0,
         Flag.FAILED: outcomes["failed"] + outcomes["timed_out"] > 0,
         Flag.INVALID: outcomes["invalid"] > 0,
+        Flag.FAILS_MORE: not arm.is_control and fails_more(run.measured, arm.name, copies),
         Flag.INCOMPLETE: effect.incomplete > 0,
     }
     return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
@@ -176,7 +186,7 @@ def _contrast(
     at = next(position for position, arm in enumerate(family.arms) if arm.name == new.name)
     effect = _family_effects(family, analysis.primary[old.workload], run)[at]
     arm = family.arms[at]
-    return replace(_annotated(effect, arm, unequal_work(measured, arm, plan), run), primary=True)
+    return replace(_annotated(effect, arm, unequal_work(measured, arm, plan), run, family.copies), primary=True)
 
 
 def rebased(plan: Plan, old: Arm, new: Arm) -> Family:

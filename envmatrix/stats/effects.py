@@ -27,6 +27,7 @@ class Flag:
     TOO_FEW_BLOCKS = "too-few-blocks"
     FAILED = "failed-trials"
     INVALID = "invalid-trials"
+    FAILS_MORE = "fails-more"
     INCOMPLETE = "incomplete-blocks"
 
 
@@ -38,7 +39,8 @@ class Effect:
     simultaneously with all comparisons that share the reference; ``p`` is adjusted likewise. All three are
     None, and the verdict 'undecided', below the plan's ``min_blocks``; ``missing`` says how many complete
     blocks are lacking. ``ratio`` is None when no block has both trials. ``blocks`` counts the complete
-    pairs, ``incomplete`` the blocks in which one of the two is absent.
+    pairs, ``incomplete`` the blocks in which one of the two is absent. ``worst`` is what ``low`` would be had every
+    trial that broke been as slow as can be (None: none broke, or no interval).
     """
 
     workload: str
@@ -59,6 +61,7 @@ class Effect:
     spread: float | None = None
     notes: tuple[str, ...] = ()
     primary: bool = False
+    worst: float | None = None
 
     @property
     def half_width(self) -> float | None:
@@ -71,6 +74,11 @@ class Effect:
     def is_control(self) -> bool:
         """Whether this compares the baseline with its own second copy."""
         return self.environment == "control"
+
+
+def may_lead(effect: Effect) -> bool:
+    """Whether an arm may be called the best: it did equal work, and fails no more often than its reference."""
+    return not effect.is_control and {Flag.UNEQUAL_WORK, Flag.FAILS_MORE}.isdisjoint(effect.flags)
 
 
 def verdict_of(low: float, high: float, margin: float) -> Verdict:

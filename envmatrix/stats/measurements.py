@@ -38,6 +38,7 @@ _MOST_DIFFERENT = 5
 class ArmFacts:
     """What the trials of one arm said beside their numbers: each different text and how often.
 
+    ``longest_s`` is how long the longest of all its trials took, those that broke too.
     ``operators`` maps an operator to its own seconds a step, one figure for every profiled trial it ran in.
     """
 
@@ -48,6 +49,7 @@ class ArmFacts:
     work: Counter[str] = field(default_factory=Counter)
     operators: dict[str, list[float]] = field(default_factory=dict)
     stand_in: int = 0
+    longest_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,12 @@ class Measurements:
         values = self.of(arm, column)
         values = values[np.isfinite(values)]
         return float(np.median(values)) if values.size else None
+
+    def mean(self, arm: str, column: str) -> float | None:
+        """Return the geometric mean of one arm's numbers above 0, of which ratios are made; None when there is none."""
+        values = self.of(arm, column)
+        values = values[np.isfinite(values) & (values > 0)]
+        return float(np.exp(np.log(values).mean())) if values.size else None
 
 
 def first_blocks(measured: Measurements, count: int) -> Measurements:
@@ -146,6 +154,7 @@ class MeasurementBuilder:
             return
         facts = self._facts[trial.arm]
         facts.outcomes[trial.outcome] += 1
+        facts.longest_s = max(facts.longest_s, number(trial.wall_s))
         self._who.append(who)
         self._block.append(trial.block)
         self._outcome.append(OUTCOMES.index(trial.outcome))

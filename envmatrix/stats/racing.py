@@ -19,6 +19,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, verdict_of
 from envmatrix.stats.equal_work import unequal_work
+from envmatrix.stats.failures import fails_more
 from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.pairing import Family, families, logs_of, paired, ratio_of, reference_logs
@@ -135,9 +136,11 @@ def field_of(family: Family, plan: Plan, measured: Measurements, workloads: Mapp
     index = {name: position for position, name in enumerate(measured.arms)}
     table = metric.sign * logs_of(measured.table[metric.name])
     copies = measured.table[metric.name][[index[name] for name in family.copies]]
-    eligible = np.array([not unequal_work(measured, arm, plan) for arm in family.arms], dtype=np.bool_)
+    barred = [
+        bool(unequal_work(measured, arm, plan)) or fails_more(measured, arm.name, family.copies) for arm in family.arms
+    ]
     reference = metric.sign * reference_logs(copies)
-    return Field(family, table[[index[arm.name] for arm in family.arms]], reference, eligible)
+    return Field(family, table[[index[arm.name] for arm in family.arms]], reference, ~np.array(barred, dtype=np.bool_))
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,7 @@ def next_arms(plan: Plan, measured: Measurements, workloads: Mapping[str, Worklo
     """Decide which arms run in the next block. Call it after every block; references and controls always stay.
 
     The last block counts once every arm that was still in has run in it, so a block that is half on disk changes
-    nothing. An arm that did unequal work never stops another one.
+    nothing. An arm that did unequal work, or that fails more often than its reference, never stops another one.
     """
     race = _replayed(plan, first_blocks(measured, max(0, len(measured.blocks) - 1)), workloads or {})
     ran = [measured.arms.index(name) for name in race.active]

@@ -65,7 +65,7 @@ def test_every_table_has_the_columns_that_are_declared_and_no_other(summary):
     group = summary.groups[0]
     heads = {medium: [column.heading(group) for column in columns_of(group, medium)] for medium in ("markdown", "html")}
     assert f"| {' | '.join(heads['markdown'])} |" in to_markdown(summary)
-    first = to_html(summary).partition("<caption>Medians over trials; ratios")[2].partition("</thead>")[0]
+    first = to_html(summary).partition("geometric means over trials, of which the ratios")[2].partition("</thead>")[0]
     assert [html.unescape(title) for title in re.findall(r"<th[^>]*>([^<]*)</th>", first)] == heads["html"]
     reader = csv.reader(io.StringIO(effects_csv(summary)))
     keys = [column.name for column in COLUMNS if column.value]

@@ -1,0 +1,168 @@
+"""Which environments are the best set, which of them is recommended, and its gain with that choice allowed for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.plan import Arm
+from envmatrix.plan.environment import Environment
+from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.effects import may_lead
+from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.pairing import families, log_ratios, paired, ratio_of
+from envmatrix.stats.racing import looks, surely_not_best
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+_HALVES, _SEED = 200, 20_260_102
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The answer of one table. ``best_set`` are arms that cannot be told apart, the fastest first.
+
+    ``arm`` is the recommended one of them, ``gain`` its ratio with the choice allowed for.
+    """
+
+    arm: str
+    gain: float
+    best_set: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Arms that may be the best: paired log ratios (m, blocks), whose lower bound is ``low``, shown ``faster`` or not.
+
+    ``settings`` orders them by simplicity, the simplest lowest.
+    """
+
+    differences: Floats
+    low: Floats
+    faster: Bools
+    settings: Sequence[tuple[int, ...]]
+
+
+def choose(
+    analysis: Analysis, measured: Measurements, arms: Sequence[Arm], environments: Mapping[str, Environment]
+) -> Choice | None:
+    """Return the best set of the ``arms`` of one table; None where none is shown to be faster.
+
+    Arms that did other work, or that fail more often than their reference, are in no set, nor are those that a race
+    has stopped.
+    """
+    gone = {item.arm for item in analysis.race.stopped} if analysis.race else set()
+    there = [(arm, effect) for arm in arms if arm.name not in gone and (effect := analysis.find(arm.name))]
+    found = [(arm, effect) for arm, effect in there if effect.low is not None and may_lead(effect)]
+    if not any(effect.verdict == "faster" for _, effect in found):
+        return None
+    candidates = Candidates(
+        np.vstack([_differences(analysis, measured, arm) for arm, _ in found]),
+        np.array([math.log(effect.low or 1.0) for _, effect in found]),
+        np.array([effect.verdict == "faster" for _, effect in found], dtype=np.bool_),
+        [_settings(arm, environments) for arm, _ in found],
+    )
+    tests = len(arms) * (len(looks(analysis.plan)) + 1) if analysis.race else len(found) - 1
+    chosen, within, gain = recommended(candidates, tests)
+    ranked = sorted(np.flatnonzero(within), key=lambda at: -(found[at][1].ratio or 0.0))
+    return Choice(found[chosen][0].name, ratio_of(gain), tuple(found[at][0].name for at in ranked))
+
+
+def _differences(analysis: Analysis, measured: Measurements, arm: Arm) -> Floats:
+    family = next(family for family in families(analysis.plan) if arm in family.arms)
+    metric = analysis.primary[family.arms[0].workload]
+    copies = np.vstack([measured.of(name, metric.name) for name in family.copies])
+    return np.asarray(log_ratios(measured.of(arm.name, metric.name)[None, :], copies, metric)[0])
+
+
+def _settings(arm: Arm, environments: Mapping[str, Environment]) -> tuple[int, int]:
+    """Return how many levels, then how many variables, differ from the reference's."""
+    reference = next((environments[name] for name in (_environment_of(arm.reference),) if name in environments), None)
+    own = environments.get(arm.runs)
+    if own is None or reference is None:
+        return 0, 0
+    levels, variables = own.levels, own.variables
+    return (
+        sum(reference.levels.get(factor) != level for factor, level in levels.items()),
+        sum(reference.variables.get(name) != value for name, value in variables.items()),
+    )
+
+
+def _environment_of(arm: str | None) -> str:
+    return (arm or "").partition(":")[0]
+
+
+def recommended(candidates: Candidates, tests: int) -> tuple[int, Bools, float]:
+    """Return which candidate is recommended, who is in the best set, and the recommended one's log gain.
+
+    The set holds whoever no other is surely better than (multiple comparisons with the best, Hsu 1984): the truly
+    best one is left out in at most 5 % of runs. Recommended is, of those in it that are shown to be faster than the
+    reference, the simplest; of equally simple ones the fastest. One of ``candidates`` must be faster.
+    """
+    differences = candidates.differences
+    within = ~surely_not_best(differences, differences, max(1, tests))
+    mean = paired(differences).mean
+    able = np.flatnonzero(candidates.faster & within)
+    if not able.size:  # some that is not shown to be faster is surely better than all that are
+        able = np.flatnonzero(candidates.faster)
+    chosen = min(able.tolist(), key=lambda at: (candidates.settings[at], -mean[at]))
+    within[chosen] = True
+    rivals = [at for at, settings in enumerate(candidates.settings) if settings == candidates.settings[chosen]]
+    raw, low = float(mean[chosen]), float(candidates.low[chosen])
+    crossed = min(raw, cross_fitted(differences[rivals]))
+    return chosen, within, max(low, (crossed + given_shown(crossed, low, _error(differences[chosen]))) / 2)
+
+
+def _error(row: Floats) -> float:
+    numbers = paired(row[None, :])
+    return float(numbers.spread[0] / math.sqrt(numbers.blocks[0]))
+
+
+@lru_cache(maxsize=64)
+def _halves(blocks: int) -> Bools:
+    order = np.random.default_rng((_SEED, blocks)).random((_HALVES, blocks)).argsort(axis=1)
+    return np.asarray(order < blocks // 2)
+
+
+def cross_fitted(differences: Floats) -> float:
+    """Return the mean log ratio of whoever is fastest in one half of the blocks, measured in the other half.
+
+    The mean over many random halves of (m, blocks). What picks is never what measures, so that luck in the one is not
+    counted as gain in the other.
+    """
+    there = np.isfinite(differences)
+    values = np.where(there, differences, 0.0)
+    first = _halves(differences.shape[1])
+    sums, counts = first @ values.T, first @ there.T.astype(np.float64)
+    rest, left = (~first) @ values.T, (~first) @ there.T.astype(np.float64)
+    picked = np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf).argmax(axis=1)
+    at = np.arange(len(first))
+    known = left[at, picked] > 0
+    found = rest[at, picked][known] / left[at, picked][known]
+    return float(found.mean()) if found.size else float(paired(differences).mean.max())
+
+
+def given_shown(value: float, low: float, error: float) -> float:
+    """Return the most likely log gain, none at least, given that it is told only because its lower bound is above 0.
+
+    The conditional likelihood of a normal with standard deviation ``error`` cut off where ``low`` would be 0
+    (Ghosh, Zou & Wright 2008): the gain at which the mean of what is told is ``value``.
+    """
+    if not error > 0 or value <= 0:
+        return max(0.0, value)
+    from scipy.special import log_ndtr
+
+    def told(gain: float) -> float:
+        beyond = (value - low - gain) / error
+        return gain + error * math.exp(-0.5 * (beyond**2 + math.log(2 * math.pi)) - float(log_ndtr(-beyond)))
+
+    below, above = 0.0, value
+    for _ in range(50):
+        middle = (below + above) / 2
+        below, above = (below, middle) if told(middle) > value else (middle, above)
+    return below

@@ -1,0 +1,192 @@
+"""Who is called the best: not who fails more, not who was lucky; the simplest of those that cannot be told apart."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from envmatrix.api.result import Result
+from envmatrix.report.columns import columns_of
+from envmatrix.report.exports import figure_svg, pyperf_json
+from envmatrix.report.html_file import to_html
+from envmatrix.report.json_file import summary_to_json
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise, summarise_measured
+from envmatrix.report.svg import Scale
+from envmatrix.report.terminal import present
+from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.stats.measurements import fold
+from envmatrix.stats.selection import Candidates, cross_fitted, given_shown, recommended
+from envmatrix.stats.simulation import choice
+from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials, write_run
+
+
+def with_failures(plan, machine, blocks, broken, outcome="timed_out", wall_s=60.0):
+    """Return trials of which ``broken(trial)`` broke after ``wall_s``."""
+    return [
+        replace(trial, outcome=outcome, record=None, reason="too slow", wall_s=wall_s) if broken(trial) else trial
+        for trial in make_trials(plan, machine, blocks)
+    ]
+
+
+def summary_of(plan, trials, **run):
+    return summarise_measured(make_run(plan, **run), fold(plan, trials))
+
+
+def printed(summary, width=160):
+    out = io.StringIO()
+    present(summary, Console(file=out, width=width, force_terminal=False))
+    return out.getvalue()
+
+
+@pytest.fixture
+def mostly_failing():
+    plan = make_plan(("fast", "sound"))
+    machine = Machine({"fast": 1.3, "sound": 1.1}, noise=0.01)
+    return plan, with_failures(plan, machine, 20, lambda t: t.environment == "fast" and t.block % 5 > 1)
+
+
+def test_an_environment_that_fails_more_than_its_reference_is_never_called_the_best(mostly_failing):
+    summary = summary_of(*mostly_failing)
+    group = summary.groups[0]
+    assert group.rows[0].arm.environment == "fast"
+    assert group.rows[0].effect.verdict == "faster"
+    assert group.best.arm.environment == "sound"
+    assert group.best_set == ("sound",)
+    assert "fails-more" in group.rows[0].effect.flags
+
+
+def test_the_failures_stand_in_the_table_and_the_verdict_with_the_interval_at_worst(mostly_failing):
+    summary = summary_of(*mostly_failing)
+    fast = summary.groups[0].rows[0].effect
+    assert fast.worst < 0.5 < 1.2 < fast.low
+    for text in (printed(summary), to_markdown(summary), to_html(summary)):
+        assert "12 of 20" in text
+        assert "faster, fails more" in text
+        assert "at worst" in text
+    values = next(e for e in summary_to_json(summary)["effects"] if e["environment"] == "fast" and e["primary"])
+    assert (values["failed"], values["worst"]) == (12, fast.worst)
+
+
+def test_nothing_is_said_of_failures_where_none_failed():
+    plan = make_plan(("fast",))
+    summary = summary_of(plan, make_trials(plan, Machine({"fast": 1.3}), 8))
+    assert not {"failed", "worst"} & {column.name for column in columns_of(summary.groups[0], "html")}
+    assert summary.groups[0].rows[0].effect.worst is None
+
+
+def test_who_fails_no_more_often_than_the_reference_may_be_the_best():
+    plan = make_plan(("fast",))
+    trials = with_failures(plan, Machine({"fast": 1.3}, noise=0.01), 20, lambda t: t.block == 3, "failed")
+    assert summary_of(plan, trials).groups[0].best.arm.environment == "fast"
+
+
+def test_where_only_failing_ones_are_faster_the_headline_says_so(mostly_failing):
+    plan = make_plan(("fast",))
+    trials = with_failures(
+        plan, Machine({"fast": 1.3}, noise=0.01), 20, lambda t: t.environment == "fast" and t.block > 9
+    )
+    group = summary_of(plan, trials).groups[0]
+    assert group.best is None
+    assert group.headline.endswith("and to fail no more often: fast fails more often.")
+
+
+def test_the_simplest_of_those_that_cannot_be_told_apart_is_recommended(tmp_path):
+    plan = make_plan(("simple", "both", "slow"))
+    levels = {
+        "baseline": {},
+        "simple": {"malloc": "tc"},
+        "both": {"malloc": "tc", "openmp": "intel"},
+        "slow": {"x": "y"},
+    }
+    basis = {"malloc": "glibc", "openmp": "gnu", "x": "x"}
+    environments = {name: make_environment(name, {**basis, **own}) for name, own in levels.items()}
+    machine = Machine({"simple": 1.29, "both": 1.3, "slow": 0.9}, noise=0.03)
+    folder = write_run(tmp_path / "run", plan, machine, 10, environments=environments)
+    group = summarise(folder).groups[0]
+    assert set(group.best_set) == {"simple", "both"}
+    assert group.best.arm.environment == "simple"
+    assert "Best set: " in group.headline
+    assert "simple is recommended" in group.headline
+    result = Result(folder.path)
+    assert result.best.environment == "simple"
+    assert result.best_set == group.best_set
+    assert result.best.low <= result.gain <= result.best.ratio
+    body = summary_to_json(result.summary)["best"][0]
+    assert (body["environment"], body["best_set"], body["gain"]) == ("simple", list(group.best_set), result.gain)
+    json.dumps(body)
+
+
+def test_the_gain_of_one_among_equals_is_not_that_of_the_luckiest():
+    means = {
+        figure.question: figure.value for figure in choice("quiet", "nine of 1.05", 10, 400, np.random.default_rng(1))
+    }
+    assert means["mean gain, plain"] > 1.09
+    assert means["mean gain, told"] == pytest.approx(1.05, abs=0.01)
+    clear = {
+        figure.question: figure.value
+        for figure in choice("quiet", "one of 1.15, eight of 1", 20, 100, np.random.default_rng(1))
+    }
+    assert clear["mean gain, told"] == pytest.approx(1.15, abs=0.01)
+
+
+def test_a_clear_winner_keeps_its_gain_and_missing_pairs_are_passed_over():
+    chance = np.random.default_rng(2)
+    differences = chance.normal(0, 0.01, (3, 12)) + np.array([[0.3], [0.0], [-0.2]])
+    differences[0, 3] = np.nan
+    assert cross_fitted(differences) == pytest.approx(np.nanmean(differences[0]), abs=0.003)
+    chosen, within, gain = recommended(
+        Candidates(differences, np.array([0.28, -0.1, -0.3]), np.array([True, False, False]), [(1,)] * 3), 2
+    )
+    assert (chosen, within.tolist()) == (0, [True, False, False])
+    assert gain == pytest.approx(0.3, abs=0.01)
+
+
+def test_what_was_hardly_shown_counts_for_less_than_what_was_shown_clearly():
+    assert given_shown(0.1, 0.001, 0.03) < 0.05
+    assert given_shown(0.1, 0.099, 0.001) == pytest.approx(0.1)
+    assert given_shown(-0.1, 0.0, 0.1) == 0.0
+
+
+def test_the_rate_beside_a_speed_up_is_of_the_same_summary():
+    plan = make_plan(("fast",))
+    summary = summary_of(plan, make_trials(plan, Machine({"fast": 1.3}, noise=0.2), 9))
+    base, fast, control = summary.groups[0].all_rows
+    assert fast.value / np.sqrt(base.value * control.value) == pytest.approx(fast.effect.ratio)
+
+
+def test_progress_names_nobody_the_best_who_is_slower():
+    plan = make_plan(("slow",))
+    running = RunningEstimate(plan, {})
+    for trial in make_trials(plan, Machine({"slow": 0.16}), 7):
+        running.add(trial)
+    assert running.headline() == "none faster so far"
+
+
+def test_ticks_are_written_as_they_are():
+    from envmatrix.report.forest import _axis
+
+    assert ">1.025<" in _axis(Scale(0.9, 1.09, 0, 100, log=True), 50)
+
+
+def test_a_report_counts_comparisons_and_not_arms():
+    plan = make_plan(("a", "b"))
+    assert "max-t over 2 comparisons" in to_markdown(summary_of(plan, make_trials(plan, Machine({}), 8)))
+
+
+def test_the_figure_of_trials_has_a_legend_and_says_what_is_shown():
+    plan = make_plan(("fast",))
+    drawn = figure_svg(summary_of(plan, make_trials(plan, Machine({}), 8)), "time")
+    assert "throughput, samples/s" in drawn
+    assert all(f">{name}</text>" in drawn for name in ("baseline", "control", "fast"))
+
+
+def test_pyperf_gets_each_trials_own_date():
+    plan = make_plan(("fast",))
+    body = json.loads(pyperf_json(summary_of(plan, make_trials(plan, Machine({}), 8)), "fast"))
+    assert len({run["metadata"]["date"] for run in body["benchmarks"][0]["runs"]}) == 8
