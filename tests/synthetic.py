@@ -124,7 +124,7 @@ def make_trials(plan: Plan, machine: Machine, blocks: int, seed: int = 1) -> Ite
             clock += seconds + 2
             more = {"wall_s": seconds + 2, "started": clock, "node": "made-up-host"}
             if outcome == "ok":
-                yield trial_of(slot, "ok", record=record_of(slot, machine, seconds, chance), **more)
+                yield trial_of(slot, "ok", document=record_of(slot, machine, seconds, chance), **more)
             else:
                 yield trial_of(slot, outcome, f"made to be {outcome}", **more)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from pydantic import (
+    ConfigDict,
     Field,
     JsonValue,
     SkipValidation,
@@ -133,9 +134,14 @@ class OnnxGraph(Part):
 
 
 class Record(Part):
-    """A record. ``metrics`` is open: a program's own metric has its own name there."""
+    """A record. ``metrics`` is open: a program's own metric has its own name there.
 
-    version: StrictInt = Field(alias="schema")
+    ``version`` is in every record that ``read_record`` takes; what is only looked at may lack it.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"required": ["schema"]})
+
+    version: Whole = Field(default=None, alias="schema")
     bench: Bench | None = None
     workload: Work | None = None
     data: Data | None = None
@@ -170,7 +176,21 @@ def read_record(document: object) -> Record:
     Elsewhere a value of the wrong kind is left out, as if it could not have been read: a strange kernel or a newer
     ``bench/`` does not make a trial worthless.
     """
-    return _read(Record, document, _VERDICT)
+    record = _read(Record, document, _VERDICT)
+    if record.version is None:
+        raise RecordError("schema: there is no schema number")
+    return record
+
+
+def readable_record(document: object) -> Record | None:
+    """Return what can be read of a document that was judged long ago, None: nothing.
+
+    What is damaged, partial or from another version has fewer figures, and that is no error.
+    """
+    try:
+        return _read(Record, document, ())
+    except (RecordError, RecursionError):
+        return None
 
 
 def read_evidence(document: object) -> Evidence:

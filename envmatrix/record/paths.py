@@ -129,7 +129,7 @@ def lookup(evidence: BaseModel | None, path: str) -> object:
 
 def _follow(value: object, parts: list[str]) -> tuple[object, list[str]]:
     if isinstance(value, BaseModel):
-        known = getattr(value, parts[0]) if parts[0] in type(value).model_fields else None
+        known = vars(value).get(parts[0])
         return (known if known is not None else (value.model_extra or {}).get(parts[0])), parts[1:]
     if isinstance(value, list) and parts[0].isdecimal() and int(parts[0]) < len(value):
         return value[int(parts[0])], parts[1:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
+from envmatrix.record.evidence import System
+from envmatrix.record.model import Profile, Record, Result
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, number
-from envmatrix.store import RunFolder, Trial, trial_from_line
+from envmatrix.store import Reading, RunFolder, Trial, reading_from_line
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -30,8 +32,11 @@ EVIDENCE = (
     "torch.cpu_capability", "cpu.model", "cpu.affinity_after", "cpu.governor", "memory.thp", "system.kernel",
     "system.libc", "system.python",
 )  # fmt: skip
+#: The same with the part of the evidence and its field: a general search of paths would take most of the time.
+_EVIDENCE = tuple((path, *path.split(".")) for path in EVIDENCE)
 _RAW = (b'"steps_ns":[', b'"epochs_ns":[')
 _MOST_DIFFERENT = 5
+_NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 
 
 @dataclass
@@ -44,7 +49,7 @@ class ArmFacts:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    evidence: dict[str, Counter[str]] = field(default_factory=dict)
+    evidence: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     data: Counter[str] = field(default_factory=Counter)
     work: Counter[str] = field(default_factory=Counter)
     operators: dict[str, list[float]] = field(default_factory=dict)
@@ -108,13 +113,6 @@ def first_blocks(measured: Measurements, count: int) -> Measurements:
     return replace(measured, blocks=measured.blocks[:count], table=table, attempted=attempted)
 
 
-def _lookup(record: object, path: str) -> object:
-    """Return what stands at a path; a damaged or foreign record has nothing there, and that is no error."""
-    for part in path.split("."):
-        record = record.get(part) if isinstance(record, dict) else None
-    return record
-
-
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -146,7 +144,7 @@ class MeasurementBuilder:
         self._block_nodes: dict[int, tuple[str, ...]] = {}
         self._strangers = 0
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: Reading | Trial) -> None:
         """Add one trial. Only numbers of trials that are ok count; the others are counted by outcome."""
         who = self._index.get(trial.arm)
         if who is None or trial.outcome not in OUTCOMES or not _is_block(trial.block):
@@ -162,8 +160,9 @@ class MeasurementBuilder:
             self._nodes[trial.node] = None
             self._note_node(trial)
         if trial.outcome == "ok":
-            _note_facts(facts, trial.record)
-            self._numbers.extend(_row(trial))
+            record = trial.record or _NO_RECORD
+            _note_facts(facts, record)
+            self._numbers.extend(_row(trial, record))
         else:
             _count(facts.reasons, f"{trial.outcome}: {trial.reason}")
             self._numbers.extend([math.nan] * (len(_COLUMNS) - 1) + [number(trial.started)])
@@ -187,7 +186,7 @@ class MeasurementBuilder:
             dict(self._block_nodes),
         )  # fmt: skip
 
-    def _note_node(self, trial: Trial) -> None:
+    def _note_node(self, trial: Reading | Trial) -> None:
         known = self._block_nodes.get(trial.block, ())
         if trial.outcome == "ok" and trial.node not in known:
             self._block_nodes[trial.block] = (*known, trial.node)
@@ -197,42 +196,38 @@ def _is_block(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
 
 
-def _row(trial: Trial) -> list[float]:
-    record = trial.record
-    result = _lookup(record, "result")
-    system = _lookup(record, "evidence.system")
-    result, system = (part if isinstance(part, dict) else {} for part in (result, system))
-    metrics = _lookup(record, "metrics")
+def _row(trial: Reading | Trial, record: Record) -> list[float]:
+    result = record.result or _NO_RESULT
+    system = (record.evidence and record.evidence.system) or _NO_SYSTEM
+    metrics = record.metrics or {}
     return [
-        *(number(trial.wall_s) if name == "trial_s" else metric.read(metrics) for name, metric in METRICS.items()),
-        *(_loss(result.get(name)) for name in WORK),
-        *(number(system.get(name)) for name in _CONDITIONS),
+        *(number(trial.wall_s) if name == "trial_s" else number(metrics.get(name)) for name in METRICS),
+        *(_loss(getattr(result, name)) for name in WORK),
+        *(number(getattr(system, name)) for name in _CONDITIONS),
         number(trial.started),
     ]
 
 
-def _note_facts(facts: ArmFacts, record: object) -> None:
-    data = _lookup(record, "data")
-    if isinstance(data, dict):
-        _count(facts.data, _text(data.get("name")))
-        facts.stand_in += data.get("stand_in") is True
-    _count(facts.work, _text(_lookup(record, "workload.digest")))
-    _note_operators(facts, _lookup(record, "profile"))
-    evidence = _lookup(record, "evidence")
-    for path in EVIDENCE:
-        value = _lookup(evidence, path)
+def _note_facts(facts: ArmFacts, record: Record) -> None:
+    if record.data:
+        _count(facts.data, _text(record.data.name))
+        facts.stand_in += record.data.stand_in is True
+    _count(facts.work, _text(record.workload and record.workload.digest))
+    _note_operators(facts, record.profile)
+    for path, part, name in _EVIDENCE:
+        value = getattr(getattr(record.evidence, part, None), name, None)
         if value is not None:
-            _count(facts.evidence.setdefault(path, Counter()), _text(value))
+            _count(facts.evidence[path], _text(value))
 
 
-def _note_operators(facts: ArmFacts, profile: object) -> None:
-    if not isinstance(profile, dict) or not isinstance(profile.get("operators"), list):
+def _note_operators(facts: ArmFacts, profile: Profile | None) -> None:
+    steps = number(profile.steps) if profile else 0.0
+    if profile is None or not steps > 0:
         return
-    steps = number(profile.get("steps"))
-    for operator in profile["operators"]:
-        seconds = number(operator.get("self_ns")) / 1e9 / steps if isinstance(operator, dict) and steps > 0 else 0.0
+    for operator in profile.operators or ():
+        seconds = number(operator.self_ns) / 1e9 / steps
         if seconds > 0:
-            facts.operators.setdefault(_text(operator.get("name")), []).append(seconds)
+            facts.operators.setdefault(_text(operator.name), []).append(seconds)
 
 
 def _without_raw(line: bytes) -> bytes:
@@ -248,7 +243,7 @@ def _without_raw(line: bytes) -> bytes:
     return line
 
 
-def read_trials(folder: RunFolder) -> Iterator[Trial]:
+def read_trials(folder: RunFolder) -> Iterator[Reading | Trial]:
     """Yield the trials without their raw step times; a half-written last line is passed over.
 
     Raises StoreError for a damaged line, naming it.
@@ -259,10 +254,10 @@ def read_trials(folder: RunFolder) -> Iterator[Trial]:
         for count, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
-            yield trial_from_line(_without_raw(line).decode(errors="replace"), folder.trials_file, count)
+            yield reading_from_line(_without_raw(line).decode(errors="replace"), folder.trials_file, count)
 
 
-def fold(plan: Plan, trials: Iterable[Trial]) -> Measurements:
+def fold(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
     """Fold trials into Measurements, keeping none of them."""
     builder = MeasurementBuilder(plan)
     for trial in trials:

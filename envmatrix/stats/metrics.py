@@ -57,10 +57,6 @@ class Metric:
         """+1 when higher is better, -1 when lower is: log ratios times this are positive when better."""
         return 1.0 if self.better == "higher" else -1.0
 
-    def read(self, metrics: object) -> float:
-        """Return this one of a record's metrics, NaN when it is not there or no number."""
-        return number(metrics.get(self.name)) if isinstance(metrics, dict) else math.nan
-
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric

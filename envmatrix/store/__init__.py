@@ -3,15 +3,17 @@
 from envmatrix.store.files import read_json, write_whole
 from envmatrix.store.folder import RunFolder
 from envmatrix.store.run import Change, Run
-from envmatrix.store.trial import Outcome, Trial, trial_from_line, trial_of
+from envmatrix.store.trial import Outcome, Reading, Trial, reading_from_line, trial_from_line, trial_of
 
 __all__ = [
     "Change",
     "Outcome",
+    "Reading",
     "Run",
     "RunFolder",
     "Trial",
     "read_json",
+    "reading_from_line",
     "trial_from_line",
     "trial_of",
     "write_whole",

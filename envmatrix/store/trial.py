@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +13,7 @@ from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Slot, arm_name
+from envmatrix.record.model import Record, readable_record
 from envmatrix.store.checked import check_schema, first_mistake
 
 SCHEMA = 2
@@ -21,8 +23,8 @@ Outcome = Literal["ok", "failed", "invalid", "timed_out", "skipped"]
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One trial. ``record`` is the document of docs/record.md, or None when there is none.
+class TrialFacts:
+    """What the host says of a trial, beside its record.
 
     ``reason`` says why the outcome is not ok. ``wall_s`` is start to end as the host saw it, in seconds;
     ``started`` is seconds since the epoch. Keys that are not known are passed over; ``padding`` was ``pad`` in
@@ -41,7 +43,6 @@ class Trial:
     started: float | None = None
     node: str = ""
     padding: Annotated[int, Field(validation_alias=AliasChoices("padding", "pad"))] = 0
-    record: Mapping[str, object] | None = None
     schema: Annotated[int, Field(le=SCHEMA)] = SCHEMA
 
     @property
@@ -49,12 +50,36 @@ class Trial:
         """Name of the arm this trial belongs to."""
         return arm_name(self.environment, self.workload, self.engine)
 
+
+@dataclass(frozen=True)
+class Reading(TrialFacts):
+    """A trial as reports read it: what can be read of its record, and not how that was written."""
+
+    record: Record | None = None
+
+
+@dataclass(frozen=True)
+class Trial(TrialFacts):
+    """One trial. ``document`` is its record as the process wrote it (docs/record.md), None when there is none.
+
+    On disk the document is called ``record``, and nothing of it is lost when a line is written again. ``reason`` says
+    why the outcome is not ok; ``padding`` was ``pad`` in schema 1.
+    """
+
+    document: Annotated[Mapping[str, object] | None, Field(alias="record")] = None
+
+    @cached_property
+    def record(self) -> Record | None:
+        """What can be read of the document: a damaged one says less, and that is no error."""
+        return None if self.document is None else readable_record(self.document)
+
     def line(self) -> str:
         """Return its line, plain ASCII: what a program said of itself need not be UTF-8."""
-        return json.dumps({"schema": SCHEMA, **_TRIAL.dump_python(self)}, separators=(",", ":"))
+        return json.dumps({"schema": SCHEMA, **_TRIAL.dump_python(self, by_alias=True)}, separators=(",", ":"))
 
 
 _TRIAL = TypeAdapter(Trial)
+_READING = TypeAdapter(Reading)
 
 
 def trial_of(
@@ -65,14 +90,14 @@ def trial_of(
     wall_s: float | None = None,
     started: float | None = None,
     node: str = "",
-    record: Mapping[str, object] | None = None,
+    document: Mapping[str, object] | None = None,
 ) -> Trial:
     """Make the trial of a slot."""
     arm = slot.arm
     return Trial(
         trial=slot.trial, block=slot.block, position=slot.position,
         environment=arm.environment, workload=arm.workload, engine=arm.engine, outcome=outcome, reason=reason,
-        wall_s=wall_s, started=started, node=node, padding=slot.padding, record=record,
+        wall_s=wall_s, started=started, node=node, padding=slot.padding, document=document,
     )  # fmt: skip
 
 
@@ -98,3 +123,13 @@ def trial_from_line(line: str, file: Path, number: int) -> Trial:
             where=Where(file, number),
             remedy="restore the file, or remove the line",
         ) from error
+
+
+def reading_from_line(line: str, file: Path, number: int) -> Reading | Trial:
+    """Read one line of trials.jsonl for its figures, in one pass; a Trial where something in its record is odd."""
+    if line.startswith(_START):
+        try:
+            return _READING.validate_json(line)
+        except ValidationError:  # what is odd is left out below, or said in words
+            pass
+    return trial_from_line(line, file, number)

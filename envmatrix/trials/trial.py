@@ -158,8 +158,8 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
 
 def judged(experiment: Experiment, slot: Slot, ended: Exit, job: Job, *, started: float, node: str = "") -> Trial:
     """Make the trial of a process that has ended, here or on ``node``, from what it left in its work folder."""
-    outcome, reason, record = judge(experiment, slot, ended, job)
-    return trial_of(slot, outcome, reason, wall_s=ended.wall_s, started=started, node=node, record=record)
+    outcome, reason, document = judge(experiment, slot, ended, job)
+    return trial_of(slot, outcome, reason, wall_s=ended.wall_s, started=started, node=node, document=document)
 
 
 def judge(

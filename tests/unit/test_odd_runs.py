@@ -19,11 +19,13 @@ HOSTILE = "</td><script>x</script>\x1b[31mred\x07\u202e|`[bold]"
 
 
 def measured(**numbers):
-    return lambda trial: replace(trial, record={**trial.record, "metrics": {**trial.record["metrics"], **numbers}})
+    return lambda trial: replace(
+        trial, document={**trial.document, "metrics": {**trial.document["metrics"], **numbers}}
+    )
 
 
 def failed(trial):
-    return replace(trial, outcome="failed", reason=HOSTILE, record=None)
+    return replace(trial, outcome="failed", reason=HOSTILE, document=None)
 
 
 def only(condition, change):

@@ -30,7 +30,7 @@ def factorial(path, machine=None, blocks=8, lost=(), **more):
     folder.create(make_run(plan, environments=LEVELS), MATRIX_TEXT)
     for trial in make_trials(plan, machine or Machine(SPEED, noise=0.03), blocks):
         gone = (trial.environment, trial.block) in lost
-        folder.append(replace(trial, outcome="failed", reason="lost", record=None) if gone else trial)
+        folder.append(replace(trial, outcome="failed", reason="lost", document=None) if gone else trial)
     return summarise(folder)
 
 
@@ -71,7 +71,7 @@ def test_a_ladder_s_steps_are_those_of_the_table(tmp_path, lost):
     folder.create(make_run(plan, design={"cumulative": ["a", "b"]}), MATRIX_TEXT)
     for trial in make_trials(plan, Machine({"a": 1.1, "b": 1.3}), 9):
         gone = (trial.environment, trial.block) in lost
-        folder.append(replace(trial, outcome="failed", record=None) if gone else trial)
+        folder.append(replace(trial, outcome="failed", document=None) if gone else trial)
     summary = summarise(folder)
     assert set(summary.ladders) == {"cnn on local", "mlp on local"}
     for group in summary.groups:

@@ -25,14 +25,14 @@ def kinds_after(change=lambda trial: trial, **run):
 
 def of_system(name, value):
     def change(trial):
-        trial.record["evidence"]["system"][name] = value(trial) if callable(value) else value
+        trial.document["evidence"]["system"][name] = value(trial) if callable(value) else value
         return trial
 
     return change
 
 
 def slower_every_block(trial):
-    trial.record["metrics"]["samples_per_s"] *= math.exp(-0.01 * trial.block)
+    trial.document["metrics"]["samples_per_s"] *= math.exp(-0.01 * trial.block)
     return trial
 
 

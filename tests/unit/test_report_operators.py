@@ -29,7 +29,7 @@ def summary(tmp_path):
     for trial in make_trials(plan, Machine(speed={"fast<b>": 1.3}), 7):
         fast = trial.environment == "fast<b>"
         found = profile(1_000_000 if fast else 2_000_000, "aten::addmm" if fast else "aten::relu_")
-        folder.append(replace(trial, record={**trial.record, "profile": found}))
+        folder.append(replace(trial, document={**trial.document, "profile": found}))
     return summarise(folder)
 
 
@@ -64,5 +64,5 @@ def test_without_profiles_there_is_no_table(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.create(make_run(plan), MATRIX_TEXT)
     for trial in make_trials(plan, Machine(speed={}), 3):
-        folder.append(replace(trial, record={**trial.record, "profile": {"steps": 0, "operators": [3, None]}}))
+        folder.append(replace(trial, document={**trial.document, "profile": {"steps": 0, "operators": [3, None]}}))
     assert summarise(folder).operators == ()

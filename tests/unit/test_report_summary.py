@@ -180,8 +180,8 @@ def hostile_run(path):
     folder = RunFolder(path)
     folder.create(run, HOSTILE.replace("\ud800", ""))
     for trial in make_trials(plan, Machine({}), 7):
-        trial.record["evidence"]["malloc"]["library"] = HOSTILE
-        trial.record["data"]["name"] = HOSTILE
+        trial.document["evidence"]["malloc"]["library"] = HOSTILE
+        trial.document["data"]["name"] = HOSTILE
         folder.append(trial)
     folder.append(Trial("t", 7, 0, "control", HOSTILE, "local", "failed", HOSTILE, node=HOSTILE))
     return folder

@@ -30,7 +30,7 @@ def made(speeds, gains, blocks=12, noise=0.005, seed=1):
         for slot in plan.block(block):
             gain = gains[node] if slot.arm.environment == "fast" else 1.0
             value = 1000 * speeds[node] * gain * math.exp(chance.normal(0, noise))
-            trials.append(trial_of(slot, "ok", node=node, record={"metrics": {"samples_per_s": value}}))
+            trials.append(trial_of(slot, "ok", node=node, document={"metrics": {"samples_per_s": value}}))
     return plan, trials
 
 
@@ -70,7 +70,7 @@ def test_one_node_is_no_comparison_and_one_block_a_node_no_test():
 
 def test_a_block_on_two_nodes_belongs_to_none():
     plan, trials = made({"n1": 1.0, "n2": 1.0}, {"n1": 1.2, "n2": 1.2})
-    trials[0] = trial_of(plan.block(0)[0], "ok", node="n2", record=trials[0].record)
+    trials[0] = trial_of(plan.block(0)[0], "ok", node="n2", document=trials[0].document)
     assert mixed_blocks(fold(plan, trials)) == (0,)
     (report,) = reports(plan, trials)
     assert report.mixed == (0,)

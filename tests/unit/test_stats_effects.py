@@ -32,7 +32,7 @@ def trials_of(values: dict[str, list[float | None]], **metric: str) -> list[Tria
     name = metric.get("metric", "samples_per_s")
     return [
         Trial(f"b{block}", block, 0, environment, "cnn", "local", "ok" if value is not None else "failed",
-              record={"metrics": {name: value}} if value is not None else None)
+              document={"metrics": {name: value}} if value is not None else None)
         for environment, column in values.items()
         for block, value in enumerate(column)
     ]  # fmt: skip

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from envmatrix.errors import StoreError
+from envmatrix.record.paths import Kind, kind_of
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.measurements import fold, read_measurements
+from envmatrix.stats.measurements import EVIDENCE, fold, read_measurements
 from envmatrix.stats.selftest import rate_of, relabelled_false_alarms, simulated_false_alarms
 from envmatrix.store import Trial
 from tests.synthetic import Machine, make_plan, make_trials, write_run
@@ -24,9 +25,9 @@ def edit(trials, environment, change, blocks=range(1000)):
     edited = []
     for trial in trials:
         if trial.environment == environment and trial.block in blocks:
-            record = json.loads(json.dumps(trial.record))
+            record = json.loads(json.dumps(trial.document))
             change(record)
-            trial = replace(trial, record=record)
+            trial = replace(trial, document=record)
         edited.append(trial)
     return edited
 
@@ -48,8 +49,8 @@ def test_a_folder_and_its_trials_fold_into_the_same_numbers(tmp_path):
 def test_raw_steps_are_cut_out_but_a_string_that_looks_like_them_is_not(tmp_path):
     folder = write_run(tmp_path / "run", PLAN, Machine({}), 2)
     trial = next(make_trials(PLAN, Machine({}), 1))
-    hostile = {**trial.record, "data": {"name": '"steps_ns":[1,2', "stand_in": True}}
-    folder.append(replace(trial, block=5, record=hostile))
+    hostile = {**trial.document, "data": {"name": '"steps_ns":[1,2', "stand_in": True}}
+    folder.append(replace(trial, block=5, document=hostile))
     facts = read_measurements(folder, PLAN).facts[trial.arm]
     assert facts.data['"steps_ns":[1,2'] == 1
 
@@ -70,9 +71,27 @@ def test_a_half_written_last_line_is_passed_over_and_a_damaged_one_is_named(tmp_
     [None, {}, {"metrics": []}, {"metrics": {"samples_per_s": {}}, "evidence": 3, "result": "x", "data": 1}],
 )
 def test_a_strange_record_is_a_trial_without_numbers(record):
-    measured = fold(PLAN, [Trial("t", 0, 0, "fast", "cnn", "local", "ok", record=record)])
+    measured = fold(PLAN, [Trial("t", 0, 0, "fast", "cnn", "local", "ok", document=record)])
     assert np.isnan(measured.of("fast:cnn@local", "samples_per_s")).all()
     assert measured.facts["fast:cnn@local"].outcomes["ok"] == 1
+
+
+def test_one_odd_value_takes_nothing_else_of_its_record_away(tmp_path):
+    folder = write_run(tmp_path / "run", PLAN, Machine({}), 1)
+    whole = read_measurements(folder, PLAN)
+    body = folder.trials_file.read_text()
+    folder.trials_file.write_text(
+        body.replace('"loss":', '"loss":[],"was":').replace('"record":{"schema":1,', '"record":{')
+    )
+    odd = read_measurements(folder, PLAN)
+    assert np.isnan(odd.table["loss"]).all()
+    for name in set(whole.table) - {"loss"}:
+        np.testing.assert_array_equal(odd.table[name], whole.table[name])
+    assert odd.facts == whole.facts
+
+
+def test_the_evidence_that_reports_show_has_one_value_at_each_path():
+    assert all(kind_of(path) is not Kind.PART for path in EVIDENCE)
 
 
 @pytest.mark.parametrize("block", [-1, True, "0", 2**80, None, 1.5])
@@ -87,7 +106,7 @@ def test_trials_that_belong_to_no_arm_or_block_are_counted_as_strangers(block):
 
 def test_of_two_trials_of_one_arm_and_block_the_first_counts():
     first, second = ({"metrics": {"samples_per_s": value}} for value in (5.0, 9.0))
-    trials = [Trial("t", 3, 0, "fast", "cnn", "local", "ok", record=record) for record in (first, second)]
+    trials = [Trial("t", 3, 0, "fast", "cnn", "local", "ok", document=record) for record in (first, second)]
     assert fold(PLAN, trials).of("fast:cnn@local", "samples_per_s").tolist() == [5.0]
 
 

@@ -29,7 +29,7 @@ from tests.synthetic import Machine, make_environment, make_plan, make_run, make
 def with_failures(plan, machine, blocks, broken, outcome="timed_out", wall_s=60.0):
     """Return trials of which ``broken(trial)`` broke after ``wall_s``."""
     return [
-        replace(trial, outcome=outcome, record=None, reason="too slow", wall_s=wall_s) if broken(trial) else trial
+        replace(trial, outcome=outcome, document=None, reason="too slow", wall_s=wall_s) if broken(trial) else trial
         for trial in make_trials(plan, machine, blocks)
     ]
 

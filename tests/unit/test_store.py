@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 
 def trials(number):
-    return [trial_of(slot, "ok", wall_s=1.0, record={"x": [1, 2]}) for slot in PLAN.block(0)][:number]
+    return [trial_of(slot, "ok", wall_s=1.0, document={"x": [1, 2]}) for slot in PLAN.block(0)][:number]
 
 
 def test_a_run_comes_back_as_it_was_written(folder):
@@ -249,7 +249,7 @@ def test_any_text_survives_a_line(tmp_path_factory, reason, name):
 
 def test_what_a_program_said_need_not_be_unicode(folder):
     """A file name that is no UTF-8 arrives as a lone surrogate, which strict readers of JSON refuse."""
-    trial = trial_of(PLAN.block(0)[0], "ok", "\udcff", record={"evidence": {"argv": ["\udcfe"], "n": float("inf")}})
+    trial = trial_of(PLAN.block(0)[0], "ok", "\udcff", document={"evidence": {"argv": ["\udcfe"], "n": float("inf")}})
     folder.append(trial)
     assert list(folder.trials()) == [trial]
 
@@ -259,3 +259,14 @@ def test_unknown_keys_of_the_same_schema_are_passed_over(folder):
     line = json.loads(folder.trials_file.read_text())
     folder.trials_file.write_text(json.dumps({**line, "later": 1}) + "\n")
     assert list(folder.trials()) == trials(1)
+
+
+def test_a_line_written_again_loses_nothing_of_a_record_that_cannot_all_be_understood(tmp_path):
+    odd = {"schema": "x", "metrics": {"a": [1], "b": 2}, "evidence": {"cpu": 3, "new": {"key": 1}}, "later": 1.0}
+    folder = RunFolder(tmp_path)
+    folder.append(trial_of(PLAN.block(0)[0], "ok", document=odd))
+    (read,) = folder.trials()
+    assert read.line() + "\n" == folder.trials_file.read_text()
+    assert read.document == odd
+    assert read.record.metrics == {"b": 2}
+    assert (read.record.version, read.record.evidence.cpu) == (None, None)
