@@ -12,11 +12,18 @@ from envmatrix.stats.effects import Effect, Flag
 # `<`, `>` and `&` are written as entities instead: a backslash before one would show the entity itself.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]!|~$])")
 NONE = "\N{EN DASH}"
+#: Characters of a sentence that names many environments.
+_SENTENCE = 2000
 
 
 def markdown_cell(text: object) -> str:
     """Return text that stays text in a cell of a Markdown table, HTML included."""
-    return html.escape(_MARKDOWN.sub(r"\\\1", one_line(text)), quote=False) if str(text) else ""
+    return markdown_text(one_line(text)) if str(text) else ""
+
+
+def markdown_text(text: object) -> str:
+    """Return a sentence that stays text in Markdown, whole."""
+    return html.escape(_MARKDOWN.sub(r"\\\1", one_line(text, _SENTENCE)), quote=False)
 
 
 def svg_text(text: object, limit: int = 40) -> str:

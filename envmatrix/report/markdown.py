@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from envmatrix.report.attributed import AttributionTable, attribution_tables
 from envmatrix.report.columns import Column, columns_of, has_failed
-from envmatrix.report.formatting import NONE, count, markdown_cell
+from envmatrix.report.formatting import NONE, count, markdown_cell, markdown_text
 from envmatrix.report.node_table import node_table
 from envmatrix.report.operators import OperatorTable
 from envmatrix.report.plain_table import PlainTable
@@ -43,8 +43,10 @@ def group_markdown(group: Group) -> str:
     rows = [tuple(_cell(column, row, group) for column in columns) for row in group.all_rows]
     sentence = scaling_sentence(group)
     below = f"\n{markdown_cell(sentence)}\n" if sentence else ""
-    title = markdown_cell(group.title)
-    return f"## {title}\n\n**{markdown_cell(group.headline)}**\n\n{table(head, rows)}\n{below}"
+    said = f"**{markdown_cell(group.headline)}**"
+    if group.best_set_sentence:
+        said += f"\n\n{markdown_text(group.best_set_sentence)}"
+    return f"## {markdown_cell(group.title)}\n\n{said}\n\n{table(head, rows)}\n{below}"
 
 
 def operators_markdown(found: OperatorTable) -> str:

@@ -88,14 +88,14 @@ class Group:
 
     @property
     def headline(self) -> str:
-        """The answer: who is recommended, what it gains with that choice allowed for, and the best set."""
+        """The answer: who is recommended, and what it gains with that choice allowed for."""
         best = self.best
         if best and best.effect and self.baseline and self.choice:
             effect = best.effect
             return (
                 f"{best.arm.environment} is {ratio(self.choice.gain)} times as fast as "
                 f"{reference_name(effect)}, its choice allowed for (95 % interval "
-                f"{bounds(effect.low, effect.high)}, {count(effect.blocks, 'block')}).{self._others}"
+                f"{bounds(effect.low, effect.high)}, {count(effect.blocks, 'block')})."
             )
         if not any(row.effect and row.effect.low is not None for row in self.rows):
             return "Too little was measured for any claim."
@@ -108,14 +108,13 @@ class Group:
         return f"No environment is shown to be faster than {self.baseline_name}."
 
     @property
-    def _others(self) -> str:
-        """What is said of the best set where it has more than one member."""
+    def best_set_sentence(self) -> str:
+        """What is said of the best set; '' where it has one member, or nothing is recommended."""
         if len(self.best_set) == 1 or not self.best:
             return ""
-        name = self.best.arm.environment
         return (
-            f" Best set: {', '.join(self.best_set)} (cannot be told apart); {name} is recommended, the simplest of it "
-            "that is shown to be faster."
+            f"Best set: {', '.join(self.best_set)} (cannot be told apart); {self.best.arm.environment} is recommended, "
+            "the simplest of it that is shown to be faster."
         )
 
     @property

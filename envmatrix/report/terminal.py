@@ -81,9 +81,7 @@ def _noise_floor(group: Group) -> str:
 def group_lines(group: Group) -> list[Text]:
     """Return the sentences under a group's table."""
     lines = [Text(clean(_noise_floor(group))), Text(clean(group.headline), style="bold")]
-    sentence = scaling_sentence(group)
-    if sentence:
-        lines.append(Text(clean(sentence)))
+    lines += [Text(clean(sentence)) for sentence in (group.best_set_sentence, scaling_sentence(group)) if sentence]
     if group.best:
         lines.append(Text(clean(f"to use it: envmatrix export {group.best.arm.environment}")))
     return lines

@@ -86,6 +86,17 @@ def test_who_fails_no_more_often_than_the_reference_may_be_the_best():
     assert summary_of(plan, trials).groups[0].best.arm.environment == "fast"
 
 
+def test_a_sentence_that_names_many_environments_stands_whole_in_the_report_and_in_bold_only_the_answer(tmp_path):
+    names = tuple(f"malloc-glibc-tuned+openmp-intel+threads-physical-{number}" for number in range(5))
+    machine = Machine(dict.fromkeys(names, 1.3), noise=0.03)
+    summary = summarise(write_run(tmp_path / "run", make_plan(names), machine, 10))
+    group = summary.groups[0]
+    told = to_markdown(summary)
+    assert len(group.best_set_sentence) > 200
+    assert group.best_set_sentence in told
+    assert f"**{group.headline}**" in told
+
+
 def test_where_only_failing_ones_are_faster_the_headline_says_so(mostly_failing):
     plan = make_plan(("fast",))
     trials = with_failures(
@@ -111,8 +122,9 @@ def test_the_simplest_of_those_that_cannot_be_told_apart_is_recommended(tmp_path
     group = summarise(folder).groups[0]
     assert set(group.best_set) == {"simple", "both"}
     assert group.best.arm.environment == "simple"
-    assert "Best set: " in group.headline
-    assert "simple is recommended" in group.headline
+    assert group.best_set_sentence.startswith("Best set: ")
+    assert "simple is recommended" in group.best_set_sentence
+    assert "the simplest of it that is shown to be faster." in to_markdown(summarise(folder))
     result = Result(folder.path)
     assert result.best.environment == "simple"
     assert result.best_set == group.best_set
