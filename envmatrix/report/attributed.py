@@ -14,11 +14,11 @@ from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.attribution import (
     Attribution,
     Contrast,
-    Rung,
+    CumulativeStep,
     attribute,
+    cumulative_steps,
     find_cells,
     gains_of,
-    ladder_rungs,
     signed_logs,
 )
 from envmatrix.stats.contrasts import Estimate
@@ -31,7 +31,7 @@ FACTORIAL_NOTE = (
     "Main effect: averaged over the other factors. Share: what the factor brings to the fastest environment, its "
     "Shapley value; shares multiply up to all of it. Intervals hold together, whichever environment was the fastest."
 )
-LADDER_NOTE = (
+CUMULATIVE_NOTE = (
     "Each step is compared with the one before; steps multiply up to the whole. Intervals of all steps hold together."
 )
 
@@ -69,19 +69,19 @@ def attributions(run: Run, measured: Measurements, analysis: Analysis) -> tuple[
     return tuple(item for item in found if item)
 
 
-def ladders(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[str, tuple[Rung, ...]]:
-    """Return 'workload on engine' -> what each step adds, for a design with a ladder."""
-    rungs = run.design.cumulative
-    found: dict[str, tuple[Rung, ...]] = {}
+def cumulative(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[str, tuple[CumulativeStep, ...]]:
+    """Return 'workload on engine' -> what each step adds, for a cumulative design."""
+    chosen = run.design.cumulative
+    found: dict[str, tuple[CumulativeStep, ...]] = {}
     for workload, engine, arms in _groups(run):
         named = {arm.environment: arm.name for arm in arms}
         base = next((arm for arm in arms if arm.reference is None), arms[0])
-        names = tuple(dict.fromkeys((base.environment, *rungs)))
-        if not rungs or not all(name in named for name in names):
+        names = tuple(dict.fromkeys((base.environment, *chosen)))
+        if not chosen or not all(name in named for name in names):
             continue
         controls = [arm.name for arm in arms if arm.is_control and arm.reference == base.name]
         gains = gains_of(*signed_logs([named[name] for name in names], controls, measured, analysis.primary[workload]))
-        steps = ladder_rungs(names, gains, _table(arms, base, analysis), run.plan.min_blocks, 1 + len(controls))
+        steps = cumulative_steps(names, gains, _table(arms, base, analysis), run.plan.min_blocks, 1 + len(controls))
         if steps:
             found[f"{workload} on {engine}"] = steps
     return found
@@ -135,18 +135,18 @@ def _factorial_table(item: Attribution) -> AttributionTable:
     return AttributionTable(title_of(item), table, (*_unproved(item), *_interactions(item.contrasts), FACTORIAL_NOTE))
 
 
-def _ladder_table(name: str, steps: Sequence[Rung]) -> AttributionTable:
+def _cumulative_table(name: str, steps: Sequence[CumulativeStep]) -> AttributionTable:
     rows = tuple((step.environment, shown(step.added), shown(step.so_far)) for step in steps)
     return AttributionTable(
-        f"What each step adds: {name}", PlainTable(("step", "adds", "so far"), rows), (LADDER_NOTE,)
+        f"What each step adds: {name}", PlainTable(("step", "adds", "so far"), rows), (CUMULATIVE_NOTE,)
     )
 
 
 def attribution_tables(
-    found: Sequence[Attribution], stairs: Mapping[str, Sequence[Rung]]
+    found: Sequence[Attribution], stairs: Mapping[str, Sequence[CumulativeStep]]
 ) -> tuple[AttributionTable, ...]:
     """Return the tables that the terminal and Markdown show."""
-    return (*map(_factorial_table, found), *(_ladder_table(name, steps) for name, steps in stairs.items()))
+    return (*map(_factorial_table, found), *(_cumulative_table(name, steps) for name, steps in stairs.items()))
 
 
 def bars_of(attribution: Attribution) -> list[tuple[str, Estimate]]:
@@ -155,8 +155,8 @@ def bars_of(attribution: Attribution) -> list[tuple[str, Estimate]]:
     return [*shares, (f"all: {attribution.best}", attribution.total)]
 
 
-def steps_of(steps: tuple[Rung, ...]) -> list[tuple[str, Estimate]]:
-    """Return the rows of a ladder's waterfall."""
+def steps_of(steps: tuple[CumulativeStep, ...]) -> list[tuple[str, Estimate]]:
+    """Return the rows of a cumulative design's waterfall."""
     return [*((step.environment, step.added) for step in steps), ("all", steps[-1].so_far)]
 
 

@@ -127,7 +127,7 @@ def _figures(summary: Summary) -> list[Figures]:
 
 
 def _attributed(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
-    """Return (title, waterfall, attribution) of each factorial and each ladder."""
+    """Return (title, waterfall, attribution) of each factorial and each cumulative design."""
     from markupsafe import Markup
 
     found: list[tuple[str, str, Attribution | None]] = []
@@ -135,7 +135,7 @@ def _attributed(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
         title = title_of(item)
         figure = waterfall(bars_of(item), title, f"w{number}") if item.shares else ""
         found.append((title, Markup(figure), item))  # noqa: S704
-    for number, (name, steps) in enumerate(summary.ladders.items()):
+    for number, (name, steps) in enumerate(summary.cumulative.items()):
         title = f"What each step adds: {name}"
         found.append((title, Markup(waterfall(steps_of(steps), title, f"l{number}")), None))  # noqa: S704
     return found

@@ -80,7 +80,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         "attribution": [asdict(item) for item in summary.attributions],
         "stopped_early": [asdict(item) for item in summary.race.stopped] if summary.race else [],
         "nodes": [_nodes_to_json(item) for item in summary.nodes],
-        "ladders": {name: [asdict(step) for step in steps] for name, steps in summary.ladders.items()},
+        "cumulative": {name: [asdict(step) for step in steps] for name, steps in summary.cumulative.items()},
         "warnings": [_caution_to_json(item) for item in summary.cautions],
         "effects": [values for effect, values in effects if not effect.is_control],
         "control": next((values for effect, values in controls if effect.primary), {}),

@@ -114,7 +114,7 @@ def to_markdown(summary: Summary) -> str:
         f"{_RECOMMENDED}{_WORST if any(has_failed(group) for group in summary.groups) else ''}"
     )
     parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
-    parts += [attribution_markdown(item) for item in attribution_tables(summary.attributions, summary.ladders)]
+    parts += [attribution_markdown(item) for item in attribution_tables(summary.attributions, summary.cumulative)]
     parts += [operators_markdown(found) for found in summary.operators]
     parts += [nodes_markdown(found) for found in summary.nodes]
     below = "Medians, and in brackets the ratio to the reference with its interval: above 1 is better."

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.report.attributed import attributions, ladders
+from envmatrix.report.attributed import attributions, cumulative
 from envmatrix.report.caution import Caution
 from envmatrix.report.cautions import find_cautions
 from envmatrix.report.engine_table import engine_table
@@ -16,7 +16,7 @@ from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.attribution import Attribution, Rung
+from envmatrix.stats.attribution import Attribution, CumulativeStep
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY, Metric
@@ -136,7 +136,7 @@ class Summary:
     stand_in: tuple[str, ...]
     cautions: tuple[Caution, ...]
     attributions: tuple[Attribution, ...] = ()
-    ladders: Mapping[str, tuple[Rung, ...]] = field(default_factory=dict)
+    cumulative: Mapping[str, tuple[CumulativeStep, ...]] = field(default_factory=dict)
     operators: tuple[OperatorTable, ...] = ()
     workload_table: PlainTable | None = None
     engine_table: PlainTable | None = None
@@ -229,7 +229,7 @@ def summarise_measured(run: Run, measured: Measurements) -> Summary:
         stand_in=stand_in_data(measured, measured.facts),
         cautions=find_cautions(run, measured, analysis),
         attributions=attributions(run, measured, analysis),
-        ladders=ladders(run, measured, analysis),
+        cumulative=cumulative(run, measured, analysis),
         operators=operator_tables(run.plan.arms, measured),
         workload_table=workload_table(run.plan, measured),
         engine_table=engine_table(run.plan, measured, analysis),

@@ -128,7 +128,7 @@ def _plain(title: str, found: PlainTable | None, width: int) -> list[RenderableT
 
 def _attribution(summary: Summary, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
-    for found in attribution_tables(summary.attributions, summary.ladders):
+    for found in attribution_tables(summary.attributions, summary.cumulative):
         parts += [*_plain(found.title, found.table, width), *(Text(clean(note)) for note in found.notes), Text()]
     return parts
 

@@ -251,8 +251,8 @@ def attribute(
 
 
 @dataclass(frozen=True)
-class Rung:
-    """One rung of a ladder: what it adds to the rung before, and what the ladder gains up to it."""
+class CumulativeStep:
+    """One environment of a cumulative design: what it adds to the one before, and what is gained up to it."""
 
     environment: str
     before: str
@@ -260,24 +260,25 @@ class Rung:
     so_far: Estimate
 
 
-def ladder_rungs(
+def cumulative_steps(
     names: Sequence[str],
     gains: Floats,
     table: Mapping[str, Effect] | None = None,
     needed: int = _LEAST_BLOCKS,
     copies: int = 1,
-) -> tuple[Rung, ...]:
-    """Return what each step of a ladder adds; ``gains`` is (rungs, blocks) over the baseline, its own row first.
+) -> tuple[CumulativeStep, ...]:
+    """Return what each step of a cumulative design adds.
 
-    Each rung is compared with ``copies`` of the baseline as in the table of effects, and a step is the difference of
-    two, so that the steps multiply up to the whole. Intervals of all steps hold together.
+    ``gains`` is (environments, blocks) over the baseline, its own row first. Each environment is compared with
+    ``copies`` of the baseline as in the table of effects, and a step is the difference of two, so that the steps
+    multiply up to the whole. Intervals of all steps hold together.
     """
     if not paired(gains).blocks.all():
         return ()
-    rungs = np.eye(len(names))
-    steps = np.array([rungs[i] - rungs[i - 1] * (i > 1) for i in range(1, len(names))])
+    wholes = np.eye(len(names))
+    steps = np.array([wholes[i] - wholes[i - 1] * (i > 1) for i in range(1, len(names))])
     added = estimates(gains, steps, family_of(steps, copies), needed)
     return tuple(
-        Rung(names[i], names[i - 1], added[i - 1], _whole(names[i], i, gains, copies, table or {}, needed))
+        CumulativeStep(names[i], names[i - 1], added[i - 1], _whole(names[i], i, gains, copies, table or {}, needed))
         for i in range(1, len(names))
     )

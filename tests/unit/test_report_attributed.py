@@ -65,7 +65,7 @@ def test_the_gain_that_is_shared_out_is_that_of_the_table(tmp_path, lost, more):
 
 
 @pytest.mark.parametrize("lost", [(), {("control", 2), ("a", 5)}], ids=["all trials", "some lost"])
-def test_a_ladder_s_steps_are_those_of_the_table(tmp_path, lost):
+def test_the_steps_of_a_cumulative_design_are_those_of_the_table(tmp_path, lost):
     plan = make_plan(("a", "b"), workloads=("cnn", "mlp"))
     folder = RunFolder(tmp_path / "run")
     folder.create(make_run(plan, design={"cumulative": ["a", "b"]}), MATRIX_TEXT)
@@ -73,9 +73,9 @@ def test_a_ladder_s_steps_are_those_of_the_table(tmp_path, lost):
         gone = (trial.environment, trial.block) in lost
         folder.append(replace(trial, outcome="failed", document=None) if gone else trial)
     summary = summarise(folder)
-    assert set(summary.ladders) == {"cnn on local", "mlp on local"}
+    assert set(summary.cumulative) == {"cnn on local", "mlp on local"}
     for group in summary.groups:
-        first, second = summary.ladders[group.title.split(",")[0]]
+        first, second = summary.cumulative[group.title.split(",")[0]]
         effects = {row.arm.environment: row.effect for row in group.rows}
         assert whole(first.so_far) == whole(effects["a"])
         assert whole(second.so_far) == whole(effects["b"])

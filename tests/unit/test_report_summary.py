@@ -164,12 +164,12 @@ def test_a_factorial_run_shows_what_each_factor_brings(tmp_path):
     tags_of(page)
 
 
-def test_a_ladder_shows_what_each_step_adds(tmp_path):
+def test_a_cumulative_design_shows_what_each_step_adds(tmp_path):
     plan = make_plan(("a", "b"))
     design = {"cumulative": ["a", "b"]}
     folder = write_run(tmp_path / "run", plan, Machine({"a": 1.1, "b": 1.3}, noise=0.01), 8, design=design)
     summary = write_reports(folder)
-    assert [step.environment for step in summary.ladders["cnn on local"]] == ["a", "b"]
+    assert [step.environment for step in summary.cumulative["cnn on local"]] == ["a", "b"]
     assert "What each step adds" in (folder.path / "report.html").read_text()
 
 

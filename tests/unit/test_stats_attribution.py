@@ -13,9 +13,9 @@ from envmatrix.stats.attribution import (
     Cells,
     attribute,
     contrasts,
+    cumulative_steps,
     find_cells,
     gains_of,
-    ladder_rungs,
 )
 from envmatrix.stats.contrasts import ContrastFamily, estimates, family_of
 from envmatrix.stats.measurements import fold
@@ -190,11 +190,11 @@ def test_only_a_full_factorial_is_one():
     assert find_cells(plan.arms, {}, measured, THROUGHPUT) is None
 
 
-def test_the_steps_of_a_ladder_multiply_up_to_the_whole():
+def test_the_steps_of_a_cumulative_design_multiply_up_to_the_whole():
     chance = np.random.default_rng(1)
     logs = np.log([[1.0], [1.1], [1.32], [1.3]]) + chance.normal(0, 0.01, (4, 9))
     logs[2, 4] = np.nan
-    steps = ladder_rungs(("baseline", "a", "b", "c"), gains_of(logs, chance.normal(0, 0.01, (1, 9))))
+    steps = cumulative_steps(("baseline", "a", "b", "c"), gains_of(logs, chance.normal(0, 0.01, (1, 9))))
     assert math.prod(step.added.ratio for step in steps) == pytest.approx(steps[-1].so_far.ratio)
     assert [step.before for step in steps] == ["baseline", "a", "b"]
-    assert ladder_rungs(("baseline", "a"), np.full((2, 3), np.nan)) == ()
+    assert cumulative_steps(("baseline", "a"), np.full((2, 3), np.nan)) == ()
