@@ -92,18 +92,10 @@ def pack_run(
 
 
 def reproduce(
-    archive: PathLike,
-    run: PathLike | Result | None = None,
-    *,
-    sha256: str = "",
-    signers: PathLike | None = None,
-    tolerance: float | str = 0.05,
-    rebuild: bool = False,
-    results: PathLike = "results",
-    launcher: str = "here",
-    launcher_options: Asked | None = None,
-    say: Say = silent,
-) -> Reproduction:
+    archive: PathLike, run: PathLike | Result | None = None, *,
+    sha256: str = "", signers: PathLike | None = None, tolerance: float | str = 0.05, rebuild: bool = False,
+    results: PathLike = "results", launcher: str = "here", launcher_options: Asked | None = None, say: Say = silent,
+) -> Reproduction:  # fmt: skip
     """Verify an archive that ``envmatrix pack`` wrote, run its plan here, and compare both runs' effects.
 
     It runs what is in the archive, as you; ``sha256`` or ``signers`` say whom you trust.

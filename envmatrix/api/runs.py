@@ -33,23 +33,13 @@ Watch = Callable[[Experiment], AbstractContextManager[LineProgress]]
 
 
 def run(
-    design: str = "default",
-    *,
-    environments: Names | None = None,
-    workloads: Names | None = None,
-    engines: Names | None = None,
-    budget: float | str | None = None,
-    target: float | str | None = None,
-    seed: int | None = None,
-    min_blocks: int | None = None,
-    max_blocks: int | None = None,
-    name: str | None = None,
-    matrix: PathLike | None = None,
-    results: PathLike = "results",
-    launcher: str = "here",
-    launcher_options: Asked | None = None,
-    say: Say = silent,
-) -> Result:
+    design: str = "default", *,
+    environments: Names | None = None, workloads: Names | None = None, engines: Names | None = None,
+    budget: float | str | None = None, target: float | str | None = None, seed: int | None = None,
+    min_blocks: int | None = None, max_blocks: int | None = None, name: str | None = None,
+    matrix: PathLike | None = None, results: PathLike = "results",
+    launcher: str = "here", launcher_options: Asked | None = None, say: Say = silent,
+) -> Result:  # fmt: skip
     """Run a design of a matrix in randomised blocks and return what each environment gains.
 
     Every trial is on disk before the next one starts. Ctrl-C ends the run cleanly: the result then says
