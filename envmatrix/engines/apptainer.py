@@ -23,7 +23,7 @@ from envmatrix.engines.apptainer_command import (
 )  # fmt: skip
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared, log_of
 from envmatrix.engines.base_images import bootstrapped_base
-from envmatrix.engines.build_record import inputs_digest, prepared_from, stamp_body
+from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import why_not
 from envmatrix.engines.docker_images import named_labels
@@ -86,15 +86,15 @@ class ApptainerEngine(Engine):
     def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Build the image's SIF, or find it built."""
         key = inputs_digest(self.places, image, libraries, "apptainer", _SQUASH)
-        stamp = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
-        known = prepared_from(self.places.cache.read_json(stamp))
+        build_record = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
+        known = prepared_from(self.places.cache.read_json(build_record))
         if known and Path(known.reference).exists() and self.bill_file(known).exists():
             return known
         if why_not() is None:
             prepared = self._from_docker(DockerEngine(self.places).prepare(image, libraries, say), say)
         else:
             prepared = self._alone(image, libraries, say)
-        self.places.cache.write(stamp, json.dumps(stamp_body(prepared)))
+        self.places.cache.write(build_record, json.dumps(recorded(prepared)))
         return prepared
 
     def _from_docker(self, prepared: Prepared, say: Say) -> Prepared:

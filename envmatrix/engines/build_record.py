@@ -23,13 +23,13 @@ def inputs_digest(places: Places, image: Image, libraries: tuple[Library, ...], 
     return digest_of(asdict(image), [asdict(item) for item in libraries], texts, how, more)
 
 
-def stamp_body(prepared: Prepared) -> dict[str, object]:
+def recorded(prepared: Prepared) -> dict[str, object]:
     """Return what ``prepared_from`` reads again, as plain values."""
     return {**asdict(prepared), "loader": None if prepared.loader is None else sorted(prepared.loader)}
 
 
 def prepared_from(body: object) -> Prepared | None:
-    """Read a stamp; None when there is none, or one of another version."""
+    """Read a build record; None when there is none, or one of another version."""
     if not isinstance(body, dict):
         return None
     try:

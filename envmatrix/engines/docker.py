@@ -16,7 +16,7 @@ import requests.exceptions
 
 from envmatrix.engines import bills
 from envmatrix.engines.base import Engine, Job, Mounts, NamedImage, Prepared
-from envmatrix.engines.build_record import inputs_digest, prepared_from, stamp_body
+from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
 from envmatrix.engines.docker_client import (
     APIError,
     DockerClient,
@@ -69,8 +69,8 @@ class DockerEngine(Engine):
         images = DockerImages(client, self.places)
         engine_id = f"{os.environ.get('DOCKER_HOST', '')} {client.info().get('DockerRootDir')}"  # Podman's ID changes
         key = inputs_digest(self.places, image, libraries, engine_id)
-        stamp = self.places.cache.root / "prepared" / f"docker-{key[:24]}.json"
-        known = prepared_from(self.places.cache.read_json(stamp))
+        build_record = self.places.cache.root / "prepared" / f"docker-{key[:24]}.json"
+        known = prepared_from(self.places.cache.read_json(build_record))
         if known and self._is_there(client, known) and not fresh:
             return known
         tag, made = images.build(image, libraries, say, fresh=fresh)
@@ -82,7 +82,7 @@ class DockerEngine(Engine):
             inside.loader,
         )  # fmt: skip
         bills.write_bill(self.places.cache, prepared, inside.status, made)
-        self.places.cache.write(stamp, json.dumps(stamp_body(prepared)))
+        self.places.cache.write(build_record, json.dumps(recorded(prepared)))
         return prepared
 
     def _is_there(self, client: DockerClient, prepared: Prepared) -> bool:

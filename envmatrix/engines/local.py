@@ -46,23 +46,23 @@ class LocalEngine(Engine):
         return None if sys.platform == "linux" else "the local engine needs Linux (affinity, LD_PRELOAD)"
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
-        """Build what is missing of ``image`` and its libraries, or find it built (a stamp makes that instant)."""
+        """Build what is missing of ``image`` and its libraries, or find it built (at once, by its build record)."""
         if image.suite and not image.requirements and not image.interpreter:
             raise SkipEnvironmentError(
                 f"image {image.name} is made of Debian {image.suite}'s own packages, which only a container can hold",
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
         python = _given(image.interpreter) if image.interpreter else remembered_python(self.places.cache, image.python)
-        stamp = (
+        build_record = (
             self.places.cache.root
             / "prepared"
             / f"local-{inputs_digest(self.places, image, libraries, asdict(python))[:24]}.json"
         )
-        prepared = _still_there(prepared_from(self.places.cache.read_json(stamp)))
+        prepared = _still_there(prepared_from(self.places.cache.read_json(build_record)))
         if prepared is None:
             prepared = self._build(image, libraries, python, say)
             if not prepared.missing:  # a library that is missing now may be installed before the next time
-                self.places.cache.write(stamp, json.dumps({**asdict(prepared), "loader": None}))
+                self.places.cache.write(build_record, json.dumps({**asdict(prepared), "loader": None}))
         return replace(prepared, loader=frozenset(known_to_loader()))
 
     def _build(self, image: Image, libraries: tuple[Library, ...], python: Python, say: Say) -> Prepared:
@@ -155,7 +155,7 @@ def group_name(job: Job) -> str:
 
 
 def _still_there(prepared: Prepared | None) -> Prepared | None:
-    """Return what a stamp says, or None when what it names is gone."""
+    """Return what a build record says, or None when what it names is gone."""
     if prepared is None:
         return None
     paths = [prepared.reference, prepared.python, *prepared.libraries.values()]

@@ -150,7 +150,7 @@ class Cache:
                 raise
 
     def read_json(self, path: Path) -> dict[str, object] | None:
-        """Read a stamp; None when it is absent or damaged (it is then made again)."""
+        """Read a build record; None when it is absent or damaged (it is then made again)."""
         try:
             body = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -109,13 +109,15 @@ def python_for_wheels(cache: Cache, version: str) -> Python:
 
 def remembered_python(cache: Cache, version: str | None) -> Python:
     """Like find_python, but asks no interpreter that was asked before and has not changed since."""
-    stamp = cache.root / "pythons" / f"{digest_of(version or sys.executable, os.environ.get('PATH', ''))[:16]}.json"
-    known = cache.read_json(stamp)
+    build_record = (
+        cache.root / "pythons" / f"{digest_of(version or sys.executable, os.environ.get('PATH', ''))[:16]}.json"
+    )
+    known = cache.read_json(build_record)
     if known and _unchanged(known):
         return Python(str(known["path"]), str(known["version"]), str(known["tag"]))
     python = find_python(version)
     body = {"path": python.path, "version": python.version, "tag": python.tag, "changed": _changed(python.path)}
-    cache.write(stamp, json.dumps(body))
+    cache.write(build_record, json.dumps(body))
     return python
 
 

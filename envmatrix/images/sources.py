@@ -101,13 +101,13 @@ class _Build:
             self.source.sha256, settings, [pin.sha256 for pin in self.against[0]], self.python.version, self.python.tag,
             tools, _EPOCH,
         )[:24]  # fmt: skip
-        stamp = self.cache.root / BUILT / f"{key}.json"
+        build_record = self.cache.root / BUILT / f"{key}.json"
         with self.cache.only_one(f"build {key}"):
-            known = self.cache.read_json(stamp) or {}
+            known = self.cache.read_json(build_record) or {}
             file = self._kept(str(known.get("wheel")))
             if file is None:
                 file = self._make(key, say)
-                self.cache.write(stamp, json.dumps({"wheel": file.parent.name, "source": self.source.sha256}))
+                self.cache.write(build_record, json.dumps({"wheel": file.parent.name, "source": self.source.sha256}))
         wheel = file.parent.name
         said = [
             f"wheel sha256:{wheel} from source sha256:{self.source.sha256}",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envmatrix.engines.base import Engine, HasImageFiles, Prepared
-from envmatrix.engines.build_record import prepared_from, stamp_body
+from envmatrix.engines.build_record import prepared_from, recorded
 from envmatrix.engines.catalog import ENGINES, find_engine
 from envmatrix.errors import StoreError, Where
 from envmatrix.pack.archive import Content
@@ -39,7 +39,7 @@ def packed_images(engines: Mapping[str, Engine], prepared: Images) -> dict[str, 
         image, _, engine = key.rpartition("@")
         name = image_name(key, path)
         found[name] = path
-        body = stamp_body(replace(prepared[image, engine], reference=name))
+        body = recorded(replace(prepared[image, engine], reference=name))
         found[f"{name}.json"] = (json.dumps(body, indent=1) + "\n").encode()
     return found
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from envmatrix import __version__, benchmark, project
 from envmatrix.engines.base import Engine, Prepared, library_path
-from envmatrix.engines.build_record import prepared_from, stamp_body
+from envmatrix.engines.build_record import prepared_from, recorded
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError, NothingRanError, SkipEnvironmentError, suggestion
 from envmatrix.host import Host, parse_cpus, this_host
@@ -303,7 +303,7 @@ def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None
 def keep_given(folder: RunFolder, given: Mapping[tuple[str, str], Prepared]) -> None:
     """Note, beside run.json, which images were given, so that ``resume`` uses the same ones."""
     if given:
-        write_whole(folder.path / _GIVEN, json.dumps([stamp_body(prepared) for prepared in given.values()]) + "\n")
+        write_whole(folder.path / _GIVEN, json.dumps([recorded(prepared) for prepared in given.values()]) + "\n")
 
 
 def kept_given(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
