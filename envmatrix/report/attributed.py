@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envmatrix.plan import Arm
@@ -28,8 +28,8 @@ from envmatrix.store import Run
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
 FACTORIAL_NOTE = (
-    "Main effect: averaged over the other factors. Share: what the factor brings to the fastest environment, its "
-    "Shapley value; shares multiply up to all of it. Intervals hold together, whichever environment was the fastest."
+    "Main effect: averaged over the other factors. Share: what the factor brings to the environment in the heading, "
+    "its Shapley value; shares multiply up to all of it. Intervals hold together, whichever environment that had been."
 )
 CUMULATIVE_NOTE = (
     "Each step is compared with the one before; steps multiply up to the whole. Intervals of all steps hold together."
@@ -57,15 +57,21 @@ def _table(arms: Sequence[Arm], reference: Arm, analysis: Analysis) -> dict[str,
     return {effect.environment: effect for effect in effects if effect}
 
 
-def attributions(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Attribution, ...]:
-    """Return the attribution of every workload and engine whose arms are a full factorial of two factors or more."""
+def attributions(
+    run: Run, measured: Measurements, analysis: Analysis, recommended: Collection[str]
+) -> tuple[Attribution, ...]:
+    """Return the attribution of every workload and engine whose arms are a full factorial of two factors or more.
+
+    ``recommended`` names the arms that the headlines name: it is their gain that is shared out.
+    """
     levels = {name: environment.levels for name, environment in run.environments.items()}
     found = []
     for workload, engine, arms in _groups(run):
         cells = find_cells(arms, levels, measured, analysis.primary[workload])
         if cells and len(cells.factors) > 1:
             table = _table(arms, arms[0], analysis)
-            found.append(attribute(cells, workload, engine, table, run.plan.min_blocks))
+            named = next((arm.environment for arm in arms if arm.name in recommended), "")
+            found.append(attribute(cells, workload, engine, table, run.plan.min_blocks, named))
     return tuple(item for item in found if item)
 
 

@@ -219,16 +219,18 @@ def summarise_measured(run: Run, measured: Measurements) -> Summary:
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments)
     facts = measured.facts.values()
     outcomes = sum((fact.outcomes for fact in facts), Counter[str]())
+    groups = _groups(run, measured, analysis)
+    recommended = [group.choice.arm for group in groups if group.choice]
     return Summary(
         run=run,
         measured=measured,
         analysis=analysis,
-        groups=_groups(run, measured, analysis),
+        groups=groups,
         outcomes=dict(outcomes),
         data=dict(sum((fact.data for fact in facts), Counter[str]())),
         stand_in=stand_in_data(measured, measured.facts),
         cautions=find_cautions(run, measured, analysis),
-        attributions=attributions(run, measured, analysis),
+        attributions=attributions(run, measured, analysis, recommended),
         cumulative=cumulative(run, measured, analysis),
         operators=operator_tables(run.plan.arms, measured),
         workload_table=workload_table(run.plan, measured),

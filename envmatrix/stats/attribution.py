@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from envmatrix.plan import Arm
 from envmatrix.stats.contrasts import MOST_DRAWN, Estimate, estimates, family_of
-from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.effects import Effect, may_lead
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import logs_of, mean_copies, paired
@@ -219,20 +219,27 @@ def _whole(name: str, at: int, gains: Floats, copies: int, table: Mapping[str, E
 
 
 def attribute(
-    cells: Cells, workload: str, engine: str, table: Mapping[str, Effect] | None = None, needed: int = _LEAST_BLOCKS
+    cells: Cells,
+    workload: str,
+    engine: str,
+    table: Mapping[str, Effect] | None = None,
+    needed: int = _LEAST_BLOCKS,
+    recommended: str = "",
 ) -> Attribution | None:
-    """Share out the gain of the fastest cell that did equal work; None where a cell has no pair.
+    """Share out the gain of the ``recommended`` environment; None where a cell has no pair.
 
-    ``table`` holds the effects of environments against the reference cell: the whole gain is the one there. Below
-    ``needed`` pairs there are no intervals.
+    Where none of the cells is recommended it is that of the fastest one that might be. ``table`` holds the effects of
+    environments against the reference cell: the whole gain is the one there. Below ``needed`` pairs there are no
+    intervals.
     """
     table = table or {}
     gains = cells.gains
     summed = paired(gains)
     if not summed.blocks.all():
         return None
-    unequal = [name in table and Flag.UNEQUAL_WORK in table[name].flags for name in cells.names]
-    best = int(np.argmax(np.where(unequal, -np.inf, summed.mean)))
+    barred = [name in table and not may_lead(table[name]) for name in cells.names]
+    fastest = int(np.argmax(np.where(barred, -np.inf, summed.mean)))
+    best = cells.names.index(recommended) if recommended in cells.names else fastest
     gain = float(summed.mean[best])
     weights = shapley_weights(cells, best)
     shares = [

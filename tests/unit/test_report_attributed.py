@@ -124,3 +124,15 @@ def test_an_environment_that_did_other_work_is_not_the_one_explained(tmp_path):
 def test_shares_of_a_gain_that_is_not_shown_are_called_a_guess(tmp_path):
     summary = factorial(tmp_path / "run", Machine(dict.fromkeys(SPEED, 1.01), noise=0.1))
     assert "is not shown to be faster: its shares are a guess" in printed(summary)
+
+
+def test_the_environment_explained_is_the_one_recommended_although_another_measured_faster(tmp_path):
+    summary = factorial(tmp_path / "run", Machine({"t": 1.25, "i": 1.0, "ti": 1.26}, noise=0.03))
+    assert summary.groups[0].rows[0].arm.environment == "ti", "the fastest, but no simpler one is surely slower"
+    assert summary.attributions[0].best == "t" == summary.groups[0].best.arm.environment
+
+
+def test_an_environment_that_fails_more_often_is_not_the_one_explained(tmp_path):
+    summary = factorial(tmp_path / "run", Machine(dict.fromkeys(("t", "i"), 1.0) | {"ti": 1.3}), lost={("ti", 3)})
+    assert summary.groups[0].best is None
+    assert summary.attributions[0].best != "ti"
