@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.errors import EngineError, Where
+from envmatrix.regular import open_regular
 
 #: A file system in memory that every Linux has; a container or a job may have it smaller.
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 (mkdtemp makes the names)
@@ -36,9 +37,9 @@ def digest_of(*parts: object) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the sha256 (hex) of a file."""
+    """Return the sha256 (hex) of a regular file."""
     total = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while piece := file.read(2**20):
             total.update(piece)
     return total.hexdigest()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.errors import InputError, Where
+from envmatrix.regular import LARGEST_TEXT, read_bytes
 
 _HEAD = "# envmatrix lock 1: made by `envmatrix lock` from matrix.yaml; edit matrix.yaml and make it again\n"
 _ENTRY = re.compile(
@@ -136,7 +137,7 @@ def parse_lock(text: str, path: Path) -> Lock:
 def read_lock(path: Path) -> Lock | None:
     """Read a lock file; None when there is none."""
     try:
-        return parse_lock(path.read_text(encoding="utf-8"), path)
+        return parse_lock(read_bytes(path, LARGEST_TEXT).decode(), path)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import yaml
 
 from envmatrix.errors import InputError, Where
+from envmatrix.regular import LARGEST_TEXT, line_of, read_bytes
 
 Key = tuple[str | int, ...]
 #: What YAML can hold here: a text, nothing, a list or a mapping of these.
@@ -63,8 +64,10 @@ def _place(file: Path, mark: yaml.Mark | None) -> Where:
 
 def read_text(file: Path) -> str:
     """Read the file as UTF-8; an InputError says why it cannot be read."""
+    body = b""
     try:
-        return file.read_text(encoding="utf-8")
+        body = read_bytes(file, LARGEST_TEXT, pipe=True)
+        return body.decode()
     except FileNotFoundError as error:
         raise InputError(
             "there is no such file",
@@ -72,7 +75,8 @@ def read_text(file: Path) -> str:
             remedy="go to the folder of your matrix.yaml, or name it: --matrix FILE",
         ) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 text (byte {error.start})", where=Where(file)) from error
+        where = Where(file, line_of(body, error.start))
+        raise InputError(f"not UTF-8 text (byte {error.start})", where=where) from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=Where(file)) from error
 

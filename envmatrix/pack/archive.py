@@ -16,6 +16,8 @@ from typing import IO
 from envmatrix.errors import StoreError, Where
 from envmatrix.images.cache import file_digest
 from envmatrix.pack.manifest import NAME, SIGNATURE, Entry, Manifest, is_safe, read_manifest, sha256_of
+from envmatrix.regular import open_regular
+from envmatrix.store.files import os_error
 
 _LONGEST_MANIFEST = 64 * 2**20
 _PIECE = 2**20
@@ -27,7 +29,10 @@ def entry_of(content: Content) -> Entry:
     """Return size and digest of a content."""
     if isinstance(content, bytes):
         return Entry(sha256_of(content), len(content))
-    return Entry(file_digest(content), content.stat().st_size)
+    try:
+        return Entry(file_digest(content), content.stat().st_size)
+    except OSError as error:
+        raise os_error(error, content) from error
 
 
 def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content], signature: bytes | None) -> None:
@@ -59,14 +64,14 @@ def _add(tar: tarfile.TarFile, name: str, content: Content) -> None:
         tar.addfile(information, io.BytesIO(content))
         return
     information.size = content.stat().st_size
-    with content.open("rb") as file:
+    with open_regular(content) as file:
         tar.addfile(information, file)
 
 
 @contextmanager
 def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
     try:
-        with tarfile.open(archive, "r|gz") as tar:
+        with open_regular(archive) as opened, tarfile.open(fileobj=opened, mode="r|gz") as tar:
             yield tar
     except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile) as error:
         raise StoreError(

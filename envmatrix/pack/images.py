@@ -13,6 +13,7 @@ from envmatrix.engines.catalog import ENGINES, find_engine
 from envmatrix.errors import StoreError, Where
 from envmatrix.pack.archive import Content
 from envmatrix.pack.manifest import Manifest
+from envmatrix.regular import read_bytes
 
 Images = Mapping[tuple[str, str], Prepared]
 
@@ -62,8 +63,8 @@ def _starts_packed(name: str) -> bool:
 def _given(folder: Path, name: str, image: str, engine: str) -> Prepared:
     file = folder / f"{name}.json"
     try:
-        body: object = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        body: object = json.loads(read_bytes(file).decode())
+    except (OSError, ValueError, RecursionError):
         body = None
     prepared = prepared_from(body)
     if prepared is None or (prepared.image, prepared.engine) != (image, engine) or prepared.reference != name:

@@ -20,6 +20,7 @@ from envmatrix.pack.manifest import Manifest
 from envmatrix.pack.signature import verify
 from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder
+from envmatrix.store.files import read_text
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, begin
 
@@ -98,4 +99,4 @@ def built_images(experiment: Experiment) -> Mapping[str, str]:
 def was_begun_from(pack: Opened, folder: RunFolder) -> bool:
     """Whether a run was made with the matrix and the benchmark of a pack."""
     same_bench = folder.load().bench_digest == pack.run.load().bench_digest
-    return same_bench and folder.matrix() == (pack.folder / "matrix.yaml").read_text(encoding="utf-8")
+    return same_bench and folder.matrix() == read_text(pack.folder / "matrix.yaml")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from envmatrix.regular import read_bytes
 from envmatrix.stats.change_points import change_points
 from envmatrix.stats.metrics import number
 from envmatrix.stats.pairing import ratio_of
@@ -109,7 +110,7 @@ def _head(document: bytes) -> bytes:
 
 def _read(file: Path) -> _Read | None:
     try:
-        body: object = json.loads(_head(file.read_bytes()))
+        body: object = json.loads(_head(read_bytes(file)))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(body, dict) or not isinstance(body.get("schema"), int) or body["schema"] > _SCHEMA:

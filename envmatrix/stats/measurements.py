@@ -17,6 +17,7 @@ from envmatrix.record.evidence import System
 from envmatrix.record.model import Profile, Record, Result
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, number
 from envmatrix.store import Reading, RunFolder, Trial, reading_from_line
+from envmatrix.store.files import read_whole_lines
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -248,13 +249,8 @@ def read_trials(folder: RunFolder) -> Iterator[Reading | Trial]:
 
     Raises StoreError for a damaged line, naming it.
     """
-    if not folder.trials_file.exists():
-        return
-    with folder.trials_file.open("rb") as file:
-        for count, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            yield reading_from_line(_without_raw(line).decode(errors="replace"), folder.trials_file, count)
+    for count, line in read_whole_lines(folder.trials_file):
+        yield reading_from_line(_without_raw(line).decode(errors="replace"), folder.trials_file, count)
 
 
 def fold(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from pydantic import JsonValue
 
 from envmatrix.errors import StoreError, Where
+from envmatrix.regular import RefusedFileError, line_of, open_regular, read_bytes, read_lines
 
+_PIECE = 2**16
+_RESTORE = "restore it from a copy"
 _REMEDIES = {
     errno.ENOSPC: "free some space, then `envmatrix resume`",
     errno.EDQUOT: "your quota there is full: free some space, then `envmatrix resume`",
@@ -19,9 +25,10 @@ _REMEDIES = {
 }
 
 
-def os_error(error: OSError, path: Path) -> StoreError:
+def os_error(error: OSError, path: Path, line: int | None = None) -> StoreError:
     """Return what the system said of a file, with its remedy where there is one."""
-    return StoreError(f"{error.strerror}", where=Where(path), remedy=_REMEDIES.get(error.errno or 0, ""))
+    remedy = _RESTORE if isinstance(error, RefusedFileError) else _REMEDIES.get(error.errno or 0, "")
+    return StoreError(f"{error.strerror}", where=Where(path, line), remedy=remedy)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -53,34 +60,71 @@ def mend_lines(path: Path, aside: Path) -> bool:
     """Move a last line that a crash left half-written to ``aside``; say whether there was one."""
     if not path.exists():
         return False
-    with path.open("rb+") as file:
-        body = file.read()
-        whole = body.rfind(b"\n") + 1
-        if whole == len(body):
-            return False
-        with aside.open("ab") as left:
-            left.write(body[whole:] + b"\n")
-        file.truncate(whole)
-        os.fsync(file.fileno())
+    try:
+        with open_regular(path, to_change=True) as file:
+            whole = _end_of_last_line(file)
+            if whole == file.seek(0, os.SEEK_END):
+                return False
+            file.seek(whole)
+            with aside.open("ab") as left:
+                shutil.copyfileobj(file, left)
+                left.write(b"\n")
+            file.truncate(whole)
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise os_error(error, path) from error
     return True
+
+
+def _end_of_last_line(file: IO[bytes]) -> int:
+    """Return the position after the last line break, looking from the end."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - _PIECE)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def read_text(file: Path) -> str:
     """Read a text file; a StoreError says why it cannot be read."""
     try:
-        return file.read_text(encoding="utf-8")
+        body = read_bytes(file)
+        return body.decode()
     except OSError as error:
         raise os_error(error, file) from error
     except UnicodeDecodeError as error:
-        raise StoreError(f"not UTF-8 text (byte {error.start})", where=Where(file)) from error
+        where = Where(file, line_of(body, error.start))
+        raise StoreError(f"not UTF-8 text (byte {error.start})", where=where, remedy=_RESTORE) from error
+
+
+def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of each line that is whole, nothing where there is no such file."""
+    if not file.exists():
+        return
+    number = 0
+    try:
+        for number, line in enumerate(read_lines(file), 1):
+            yield number, line
+    except OSError as error:
+        raise os_error(error, file, number + 1) from error
+
+
+def json_of(text: str, file: Path) -> JsonValue:
+    """Read the text of a JSON document; a StoreError says what is wrong with it, and where."""
+    try:
+        body: JsonValue = json.loads(text)
+    except json.JSONDecodeError as error:
+        where = Where(file, error.lineno, error.colno)
+        raise StoreError(f"not readable as JSON: {error.msg}", where=where, remedy=_RESTORE) from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"not readable as JSON ({error})", where=Where(file), remedy=_RESTORE) from error
+    return body
 
 
 def read_json(file: Path) -> JsonValue:
     """Read a JSON file; a StoreError says what is wrong with it."""
-    try:
-        body: JsonValue = json.loads(read_text(file))
-    except (ValueError, RecursionError) as error:
-        raise StoreError(
-            f"not readable as JSON ({error})", where=Where(file), remedy="restore it from a copy"
-        ) from error
-    return body
+    return json_of(read_text(file), file)

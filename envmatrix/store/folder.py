@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from envmatrix.errors import StoreError, Where
 from envmatrix.store.checked import check_schema, first_mistake, place_of
-from envmatrix.store.files import append_line, mend_lines, os_error, read_text, write_whole
+from envmatrix.store.files import append_line, json_of, mend_lines, os_error, read_text, read_whole_lines, write_whole
 from envmatrix.store.run import SCHEMA, Change, Run
 from envmatrix.store.trial import Trial, trial_from_line
 from envmatrix.store.upgrade import matrix_text, upgraded
@@ -77,10 +77,8 @@ class RunFolder:
 
     def history(self) -> Iterator[Change]:
         """Yield what was changed after the run began, in order; a half-written last line is passed over."""
-        if not self.history_file.exists():
-            return
-        for number, line in enumerate(read_text(self.history_file).split("\n")[:-1], 1):
-            yield change_from_line(line, self.history_file, number)
+        for number, line in read_whole_lines(self.history_file):
+            yield change_from_line(line.decode(errors="replace"), self.history_file, number)
 
     def change(self, change: Change) -> None:
         """Append a change to the history; it is on disk before this returns."""
@@ -97,19 +95,14 @@ class RunFolder:
 
     def trials(self) -> Iterator[Trial]:
         """Yield the trials in the order they ran; a half-written last line is passed over."""
-        if not self.trials_file.exists():
-            return
-        with self.trials_file.open(encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith("\n"):
-                    return
-                yield trial_from_line(line, self.trials_file, number)
+        for number, line in read_whole_lines(self.trials_file):
+            yield trial_from_line(line.decode(errors="replace"), self.trials_file, number)
 
 
 def run_from_text(text: str, file: Path) -> Run:
     """Read run.json; a newer schema, or what is no run.json, is a StoreError that names the place."""
+    body = check_schema(json_of(text, file), file, SCHEMA)
     try:
-        body = check_schema(json.loads(text), file, SCHEMA)
         return Run.model_validate(upgraded(body))
     except ValidationError as error:
         path, said = first_mistake(error)
@@ -117,10 +110,6 @@ def run_from_text(text: str, file: Path) -> Run:
             f"this is no run.json that envmatrix wrote ({said})",
             where=place_of(text, file, path),
             remedy="restore it from a copy",
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise StoreError(
-            f"not readable as JSON ({error})", where=Where(file), remedy="restore it from a copy"
         ) from error
 
 

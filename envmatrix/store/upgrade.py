@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from envmatrix.errors import StoreError, Where
 from envmatrix.matrix.include import OLD_WORDS
+from envmatrix.store.files import json_of
 
 #: What stood in the plan of schema 1 too, and under which name in the design.
 _LIMITS = {
@@ -67,10 +67,7 @@ def _without(body: Mapping[str, object], *keys: str) -> dict[str, object]:
 
 def matrix_text(text: str, file: Path) -> str:
     """Return the text of the matrix that a run.json of schema 1 holds."""
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        body = None
+    body = json_of(text, file)
     found = body.get("matrix_text") if isinstance(body, dict) else None
     if not isinstance(found, str):
         raise StoreError("the matrix of this run is gone", where=Where(file.parent / "matrix.yaml"),

@@ -18,6 +18,7 @@ from envmatrix.errors import EnvmatrixError
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
 from envmatrix.plan.environment import Environment, all_libraries, resolve
+from envmatrix.regular import read_bytes
 from envmatrix.say import Say
 from envmatrix.trials.experiment import open_engines, places_of, snapshot_bench
 from envmatrix.trials.trial import base_variables, environment_variables, placed_limits, preload_paths
@@ -70,7 +71,7 @@ class Session:
                 raise EnvmatrixError(
                     f"environment {self.environment.name}: the process {ended}\n{said.strip()[-2000:]}"
                 )
-            body: dict[str, dict[str, object] | None] = json.loads((work / "record.json").read_text(encoding="utf-8"))
+            body: dict[str, dict[str, object] | None] = json.loads(read_bytes(work / "record.json").decode())
             return dict(body.get("evidence") or {})
 
     def execute(self, command: tuple[str, ...], limit_s: float) -> int:

@@ -23,6 +23,7 @@ from envmatrix.record.claims import Claim
 from envmatrix.record.evidence import Evidence
 from envmatrix.record.model import Record, read_record
 from envmatrix.record.paths import lookup
+from envmatrix.regular import read_bytes
 from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.trials import external
 from envmatrix.trials.experiment import Experiment
@@ -224,7 +225,7 @@ def contradicting_ranks(promised: Sequence[Claim], evidence: Evidence) -> list[s
 def load_record(path: Path) -> tuple[Mapping[str, object], Record] | tuple[None, None]:
     """Read a trial's record, as it was written and as it is understood; None when there is none that can be read."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = json.loads(read_bytes(path).decode())
         return body, read_record(body)
     except (OSError, ValueError, RecursionError):  # RecordError is a ValueError
         return None, None

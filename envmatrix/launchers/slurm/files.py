@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from envmatrix.process import Exit
+from envmatrix.regular import read_bytes
 from envmatrix.store import write_whole
 
 
@@ -178,14 +179,14 @@ def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_bytes(path).decode(errors="replace")
     except OSError:
         return ""
 
 
 def _json(path: Path) -> dict[str, object] | None:
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        body = json.loads(read_bytes(path).decode())
+    except (OSError, ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None

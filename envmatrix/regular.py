@@ -1,0 +1,68 @@
+"""Files that anybody may have written: regular ones only, and no more of them than such a file can hold.
+
+A pipe or a terminal would keep a reader waiting, a device or a sparse file would fill the memory. What is refused is an
+OSError like any other that a file gives, so that whoever reads says it in the same words.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+MIB = 2**20
+#: A matrix that people write, and a lock.
+LARGEST_TEXT = 4 * MIB
+#: A document that a program writes, and one line of many: the step times of some million steps.
+LARGEST_DOCUMENT = 64 * MIB
+
+
+class RefusedFileError(OSError):
+    """A file of another kind, or a larger one, than what is asked for can be."""
+
+
+def open_regular(file: Path, *, to_change: bool = False) -> IO[bytes]:
+    """Open a regular file; anything else is an OSError, and is not waited for."""
+    _check(file.stat(), file)  # before it is opened: opening a device can already do something
+    flags = os.O_RDWR if to_change else os.O_RDONLY
+    handle = os.open(file, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _check(os.fstat(handle), file)
+        return os.fdopen(handle, "rb+" if to_change else "rb")
+    except OSError:
+        os.close(handle)
+        raise
+
+
+def _check(status: os.stat_result, file: Path) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise RefusedFileError(errno.EISDIR, "is a folder, not a file", str(file))
+    if not stat.S_ISREG(status.st_mode):
+        raise RefusedFileError(errno.EINVAL, "is no regular file, but a device, a pipe or a socket", str(file))
+
+
+def read_bytes(file: Path, most: int = LARGEST_DOCUMENT, *, pipe: bool = False) -> bytes:
+    """Return all of a regular file (or of a ``pipe``); more than ``most`` bytes are an OSError."""
+    with open_regular(file) if not pipe or not file.is_fifo() else file.open("rb") as opened:
+        body = opened.read(most + 1)
+    if len(body) > most:
+        raise RefusedFileError(errno.EFBIG, f"has more than {most // MIB} MiB, which no such file has", str(file))
+    return body
+
+
+def read_lines(file: Path, most: int = LARGEST_DOCUMENT) -> Iterator[bytes]:
+    """Yield the lines of a regular file that end with a line break; a last one without is passed over."""
+    with open_regular(file) as opened:
+        while line := opened.readline(most + 1):
+            if len(line) > most:
+                raise RefusedFileError(errno.EFBIG, f"has a line of more than {most // MIB} MiB", str(file))
+            if line.endswith(b"\n"):
+                yield line
+
+
+def line_of(body: bytes, position: int) -> int:
+    """Return the line, counted from 1, that a byte stands in."""
+    return body.count(b"\n", 0, position) + 1
