@@ -204,7 +204,7 @@ def container_config(job: Job, user: str) -> dict[str, object]:
         "WorkingDir": _WORK,
         "User": user,
         "NetworkDisabled": True,
-        "Labels": {RUN_LABEL: job.run, "org.envmatrix.trials.trial": job.label},
+        "Labels": {RUN_LABEL: job.run, "org.envmatrix.trial": job.label},
         "HostConfig": host,
     }
 

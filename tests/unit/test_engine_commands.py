@@ -35,7 +35,7 @@ def test_a_container_is_closed_and_limited() -> None:
         "WorkingDir": "/work",
         "User": "65532:65532",
         "NetworkDisabled": True,
-        "Labels": {"org.envmatrix.run": "run-1", "org.envmatrix.trials.trial": "t1"},
+        "Labels": {"org.envmatrix.run": "run-1", "org.envmatrix.trial": "t1"},
         "HostConfig": {
             "Binds": ["/w:/work:rw", "/b:/envmatrix/bench:ro"],
             "NetworkMode": "none",
