@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -56,13 +56,20 @@ class Gathered:
         whole = first if len(self.files) == 1 else json.dumps([source.text for source in self.files])
         return "sha256:" + hashlib.sha256(whole.encode()).hexdigest()
 
-    @property
-    def text(self) -> str:
-        """The matrix as one file that includes nothing: as read, or put together from its files."""
+    def text(self, files: Mapping[str, str]) -> str:
+        """Return the matrix as one file that includes nothing: as read, or put together from its files.
+
+        ``files`` maps workloads to their programs' folders, which other files may write relative to themselves.
+        """
         if len(self.files) == 1:
             return self.source.text
         head = "".join(f"# {source.file.name}\n" for source in self.files)
-        body = {"version": 2, **{name: data for name, data in self.source.mapping(()).items() if name in KINDS}}
+        body: dict[str, object] = {"version": 2}
+        body |= {name: data for name, data in self.source.mapping(()).items() if name in KINDS}
+        if files:
+            workloads = self.source.mapping(("workloads",))
+            placed = {name: {**self.source.mapping(("workloads", name)), "files": files[name]} for name in files}
+            body["workloads"] = {**workloads, **placed}
         return f"# Put together by envmatrix from:\n{head}{yaml.dump(body, Dumper=_Plain, sort_keys=False, width=110)}"
 
 

@@ -71,9 +71,9 @@ def _in_order(gathered: Gathered, mistakes: Iterable[InputError]) -> list[InputE
     """Return each mistake once, file by file (this one first) and from the top to the bottom."""
     files = [source.file for source in reversed(gathered.files)]
 
-    def place(mistake: InputError) -> tuple[int, int]:
-        where = mistake.where
-        return (files.index(where.file) if where and where.file in files else 0, (where and where.line) or 0)
+    def place(mistake: InputError) -> tuple[int, int, int]:
+        where = mistake.where or Where(files[0])
+        return files.index(where.file) if where.file in files else 0, where.line or 0, where.column or 0
 
     return sorted({str(mistake): mistake for mistake in mistakes}.values(), key=place)
 
@@ -99,7 +99,8 @@ class _Parser:
             return None
         return Matrix(
             factors=factors, environments=environments, workloads=workloads, designs=designs,
-            digest=self.gathered.digest, path=str(self.source.file), text=self.gathered.text,
+            digest=self.gathered.digest, path=str(self.source.file),
+            text=self.gathered.text({name: made.files for name, made in workloads.items() if made.files}),
         )  # fmt: skip
 
     def mapping(self, data: Data, path: Key) -> dict[str, Data]:
@@ -202,7 +203,9 @@ class _Parser:
         )
 
     def _default(self, _name: str, data: dict[str, Data], path: Key) -> dict[str, Data]:
-        options = {key: value for key, value in data.items() if key not in ("description", *_OWN_PROGRAM)}
+        if "defaults" in data:
+            self.wrong((*path, "defaults"), "a default takes nothing from another one", "write its keys here", key=True)
+        options = {key: value for key, value in data.items() if key not in _WORKLOAD_KEYS}
         for key, value in options.items():
             self._option(key, value, path)
         return data
@@ -246,7 +249,8 @@ class _Parser:
 
     def _folder(self, files: str | None, path: Key) -> str | None:
         """Return a program's folder, relative to the matrix; it was written relative to the file that names it."""
-        home, here = self.source.file.parent, self.source.where(path, key=True).file.parent
+        said = (*path, "files") if files else path
+        home, here = self.source.file.parent, self.source.where(said, key=True).file.parent
         return files if here == home else os.path.relpath(here / (files or "."), home)
 
     def _options(self, given: Mapping[str, Data], path: Key) -> dict[str, benchmark.OptionValue]:

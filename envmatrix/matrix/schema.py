@@ -93,7 +93,7 @@ def json_schema() -> Schema:
             },
             "factors": _named(_named(level)),
             "environments": _named({"type": "object", "additionalProperties": {"type": SCALAR}}),
-            "defaults": _named(workload),
+            "defaults": _named({**workload, "not": {"required": ["defaults"]}}),
             "workloads": _named(workload),
             "designs": _named(design),
         },

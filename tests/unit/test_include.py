@@ -144,6 +144,13 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path):
     matrix = load(root)
     assert "malloc" in matrix.factors
     assert (matrix.workloads["mine"].files, matrix.workloads["other"].files) == ("sub", "sub/p")
+    assert content(parse(matrix.text, root)) == content(matrix)
+
+
+def test_a_folder_of_a_default_is_relative_to_the_file_that_holds_the_default(tmp_path):
+    own = "version: 2\ndefaults: {own: {command: [a], files: p}}\n"
+    root = write(tmp_path, root="version: 2\ninclude: sub/own.yaml\nworkloads: {w: {defaults: own}}\n", sub__own=own)
+    assert load(root).workloads["w"].files == "sub/p"
 
 
 def test_absolute_paths_may_be_included(tmp_path):
@@ -248,6 +255,16 @@ def test_defaults_are_laid_under_a_workload():
 def test_a_mistake_in_a_default_is_told_once_where_it_stands():
     assert refused_text(DEFAULTS % "").count("m.yaml:2:") == 1
     assert "m.yaml:2:58: batch_size: must be at least 1" in refused_text(DEFAULTS % "")
+
+
+def test_a_default_takes_nothing_from_another_one():
+    text = "version: 2\ndefaults: {a: {steps: 4}, b: {defaults: a}}\nworkloads: {w: {defaults: b}}\n"
+    assert "m.yaml:2:31: a default takes nothing from another one\n  -> write its keys here" in refused_text(text)
+
+
+def test_mistakes_stand_from_left_to_right():
+    text = "version: 2\ndesigns: {d: {workloads: w, budget: 1d, target: 200%}}\nworkloads: {w: {}}\n"
+    assert refused_text(text).index("budget") < refused_text(text).index("target")
 
 
 def test_a_default_may_be_of_programs_and_of_another_file(tmp_path):

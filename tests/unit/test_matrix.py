@@ -237,6 +237,7 @@ def test_the_schema_for_editors_is_up_to_date_and_accepts_the_default_matrix():
         {"workloads": {"w": {"metric": {"wall": True, "better": "bigger"}}}},
         {"workloads": {"w": {"batch_size": 0}}},
         {"workloads": {"w": {"loader": "dataloder"}}},
+        {"defaults": {"a": {}, "b": {"defaults": "a"}}},
     ],
 )
 def test_the_schema_refuses_what_the_types_refuse(wrong):
