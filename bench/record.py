@@ -22,7 +22,7 @@ def frame() -> dict[str, Any]:
 
 def check_writable(path: str) -> None:
     """Fail before the work, not after it, when the record cannot be written."""
-    folder = os.path.dirname(os.path.abspath(path))
+    folder = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path):
         raise BenchError(f"{path} is a folder; name a file")
     if not os.path.isdir(folder):
@@ -38,7 +38,12 @@ def write(record: Mapping[str, Any], path: str | None) -> None:
         sys.stdout.write("\n")
         sys.stdout.flush()
         return
-    path = os.path.abspath(path)
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or /dev/null, whose place a rename would take
+        with open(path, "w", encoding="utf-8") as device:
+            json.dump(record, device, separators=(",", ":"), allow_nan=False)
+            device.write("\n")
+        return
     number, temporary = tempfile.mkstemp(prefix=".record.", dir=os.path.dirname(path))
     try:
         with os.fdopen(number, "w", encoding="utf-8") as file:

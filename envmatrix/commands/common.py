@@ -29,9 +29,9 @@ def put_text(text: str, output: Path | None) -> None:
     if output is None:
         print_text(text)
     else:
-        from envmatrix.store import write_whole
+        from envmatrix.store import write_named
 
-        write_whole(output, text if text.endswith("\n") else text + "\n")
+        write_named(output, text if text.endswith("\n") else text + "\n")
 
 
 def console(*, stderr: bool = False) -> Console:

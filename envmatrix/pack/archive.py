@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.images.cache import file_digest
 from envmatrix.pack.manifest import NAME, SIGNATURE, Entry, Manifest, is_safe, read_manifest, sha256_of
 from envmatrix.regular import open_regular
-from envmatrix.store.files import os_error
+from envmatrix.store.files import named_file, os_error
 
 _LONGEST_MANIFEST = 64 * 2**20
 _PIECE = 2**20
@@ -37,23 +36,19 @@ def entry_of(content: Content) -> Entry:
 
 def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content], signature: bytes | None) -> None:
     """Write the archive whole or not at all; the manifest comes first, so that a reader knows what must follow."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     head: dict[str, Content] = {NAME: manifest.text().encode()}
     if signature:
         head[SIGNATURE] = signature
     try:
         with (
-            temporary.open("wb") as raw,
+            named_file(path) as raw,
             gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
             for name, content in {**head, **dict(sorted(contents.items()))}.items():
                 _add(tar, name, content)
-        temporary.replace(path)
     except OSError as error:
         raise StoreError(f"cannot write the archive: {error.strerror or error}", where=Where(path)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _add(tar: tarfile.TarFile, name: str, content: Content) -> None:

@@ -1,6 +1,6 @@
 """results/RUN/ on disk: run.json and its history, the matrix, and a line of trials.jsonl for every trial."""
 
-from envmatrix.store.files import read_json, write_whole
+from envmatrix.store.files import read_json, write_named, write_whole
 from envmatrix.store.folder import RunFolder
 from envmatrix.store.run import Change, Run
 from envmatrix.store.trial import Outcome, Reading, Trial, reading_from_line, trial_from_line, trial_of
@@ -16,5 +16,6 @@ __all__ = [
     "reading_from_line",
     "trial_from_line",
     "trial_of",
+    "write_named",
     "write_whole",
 ]

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -31,17 +32,47 @@ def os_error(error: OSError, path: Path, line: int | None = None) -> StoreError:
     return StoreError(f"{error.strerror}", where=Where(path, line), remedy=remedy)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or the old one: temporary file, fsync, rename."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file to write so that a reader sees all of it or the old one: temporary file, fsync, rename."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
+    finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def named_file(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file that a person named, as ``whole_file``: not its link is replaced, nor a pipe or device (/dev/null)."""
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file():
+        with real.open("wb") as file:
+            yield file
+        return
+    with whole_file(real) as file:
+        yield file
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file whole or not at all; a StoreError says why it cannot be written."""
+    try:
+        with whole_file(path) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
+def write_named(path: Path, text: str) -> None:
+    """Write a text where a person said, as ``write_whole`` does."""
+    try:
+        with named_file(path) as file:
+            file.write(text.encode())
+    except OSError as error:
         raise os_error(error, path) from error
 
 

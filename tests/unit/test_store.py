@@ -1,6 +1,8 @@
 """Nothing that was measured is ever lost, and what cannot be read is named."""
 
 import json
+import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
-from envmatrix.store import Change, RunFolder, Trial, trial_of, write_whole
+from envmatrix.store import Change, RunFolder, Trial, trial_of, write_named, write_whole
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 PLAN = make_plan(("a",))
@@ -229,13 +231,38 @@ def test_a_second_writer_is_refused(folder):
         RunFolder(folder.path).lock()
 
 
-def test_a_full_disk_leaves_the_old_file_whole(tmp_path):
+def test_a_disk_that_takes_no_more_leaves_the_old_file_whole(tmp_path):
     target = tmp_path / "file"
     write_whole(target, "old")
-    with pytest.raises(StoreError, match="No such file"):
-        write_whole(tmp_path / "missing" / "file", "new")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(StoreError, match="File too large"):
+            write_whole(target, "new" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_where_a_person_said_a_link_stays_one_and_a_pipe_a_pipe(tmp_path):
+    real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(real)
+    os.mkfifo(pipe)
+    write_named(link, "new")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_named(pipe, "new")
+    assert (link.is_symlink(), real.read_text()) == (True, "new")
+    assert (pipe.is_fifo(), os.read(reader, 9)) == (True, b"new")
+    os.close(reader)
+
+
+def test_a_link_in_a_run_from_elsewhere_leads_no_report_out_of_it(tmp_path):
+    outside, report = tmp_path / "outside", tmp_path / "report.md"
+    outside.write_text("mine")
+    report.symlink_to(outside)
+    write_whole(report, "new")
+    assert (outside.read_text(), report.read_text(), report.is_symlink()) == ("mine", "new", False)
 
 
 @given(reason=st.text(), name=st.text(min_size=1))

@@ -1,0 +1,28 @@
+"""A record is whole or absent, and what is no file stays what it is."""
+
+import json
+import os
+
+from bench import record
+
+DOCUMENT = {"schema": 1, "x": None}
+
+
+def test_a_record_is_written_whole_and_for_everybody_to_read(tmp_path):
+    target = tmp_path / "record.json"
+    record.write(DOCUMENT, str(target))
+    assert json.loads(target.read_text()) == DOCUMENT
+    assert target.stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_link_stays_one_and_a_pipe_a_pipe(tmp_path):
+    real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(real)
+    os.mkfifo(pipe)
+    record.write(DOCUMENT, str(link))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    record.write(DOCUMENT, str(pipe))
+    assert (link.is_symlink(), json.loads(real.read_text())) == (True, DOCUMENT)
+    assert (pipe.is_fifo(), json.loads(os.read(reader, 99))) == (True, DOCUMENT)
+    os.close(reader)
