@@ -20,13 +20,13 @@ class _Parser(argparse.ArgumentParser):
     """Answers a bad option with one line that names the nearest known one."""
 
     def known(self) -> list[str]:
-        """Return every option of this command and of those below it."""
+        """Return every option of this command, and the commands below it with theirs."""
         names: list[str] = []
         for action in self._actions:
             names += action.option_strings[:1]  # the second spelling, with _, is for convenience
             below = action.choices if isinstance(action.choices, dict) else {}
-            for command in below.values():
-                names += command.known()
+            for name, command in below.items():
+                names += [name, *command.known()]
         return names
 
     def error(self, message: str) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 from collections.abc import Sequence
 
 from envmatrix import __version__
@@ -80,7 +81,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; an unknown word is an InputError with the nearest known one."""
     if not argv or argv[0].startswith("-"):
         if command := next((word for word in argv if word in COMMANDS), ""):
-            raise InputError(f"{argv[0]} stands before the command", remedy=f"envmatrix {command} {argv[0]}")
+            rest = [word for place, word in enumerate(argv) if place != list(argv).index(command)]
+            raise InputError(f"{argv[0]} stands before the command", remedy=shlex.join(["envmatrix", command, *rest]))
         _top().parse_args(argv or ["--help"])
         raise InputError(f"no command: {' '.join(argv)}", remedy="`envmatrix --help` lists the commands")
     name, rest = argv[0], list(argv[1:])

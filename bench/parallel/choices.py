@@ -48,7 +48,7 @@ def processes(options: Options, variables: Mapping[str, str] | None = None) -> i
     if options["processes"] is not None:
         return int(options["processes"])
     text = (os.environ if variables is None else variables).get(PROCESSES_VARIABLE, str(_DEFAULT_PROCESSES))
-    if not text.isdigit() or not 1 <= int(text) <= _MOST_PROCESSES:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_PROCESSES:
         raise BenchError(f"{PROCESSES_VARIABLE} must be a number from 1 to {_MOST_PROCESSES}, not {text!r}")
     return int(text)
 

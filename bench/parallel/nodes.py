@@ -127,7 +127,7 @@ def from_arguments(arguments: argparse.Namespace, options: Options) -> Node | No
         )
     count, index = options["nodes"], arguments.node_rank
     host, _, port = arguments.meet.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise BenchError(f"--meet wants HOST:PORT, not {arguments.meet!r}")
     if not 0 <= index < count:
         raise BenchError(f"--node-rank must be from 0 to {count - 1}, not {index}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.api.places import Names, PathLike, find_run, split_names
+from envmatrix.api.places import Names, PathLike, find_run, fraction, split_names
 from envmatrix.api.result import Result
 from envmatrix.api.runs import named
 from envmatrix.errors import InputError
@@ -16,7 +16,6 @@ from envmatrix.stats.comparison import Comparison, compare_environments, compare
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.units import parse_percent
 
 
 def effects(
@@ -76,7 +75,7 @@ def compare(
         StoreError: a run cannot be read.
 
     """
-    names, limit = split_names(environments) or (), _fraction(allowed)
+    names, limit = split_names(environments) or (), fraction("allowed", allowed) if allowed else 0.0
     first = find_run(named(old), results)
     if new is not None:
         return compare_runs(first, find_run(named(new), results), environments=names, allowed=limit, anyway=anyway)
@@ -108,13 +107,6 @@ def figure(kind: str, run: PathLike | Result | None = None, *, group: int = 0, r
     return figure_svg(Result.of(find_run(named(run), results)).summary, kind, group)
 
 
-def _fraction(allowed: float | str) -> float:
-    try:
-        return parse_percent(allowed) if allowed else 0.0
-    except ValueError as error:
-        raise InputError(f"allowed: {error}") from error
-
-
 def history(results: PathLike = "results") -> History:
     """Read every run of a folder and show each environment's series over time, with its change points.
 
@@ -126,7 +118,10 @@ def history(results: PathLike = "results") -> History:
         the runs without a usable summary.
 
     Raises:
-        OSError: the folder cannot be listed.
+        InputError: there is no such folder.
 
     """
-    return read_history(Path(results))
+    folder = Path(results)
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}", remedy="name the folder that holds the runs: --results DIR")
+    return read_history(folder)

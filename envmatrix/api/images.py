@@ -10,7 +10,7 @@ from envmatrix.api.places import PathLike, load_matrix
 from envmatrix.engines.base import BuildsImages
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
-from envmatrix.errors import InputError
+from envmatrix.errors import InputError, suggestion
 from envmatrix.host import this_host
 from envmatrix.images.archive import docker_archive, rooted
 from envmatrix.images.context import gather, system_packages, write_context
@@ -19,6 +19,7 @@ from envmatrix.images.locks import Locks
 from envmatrix.images.places import Places
 from envmatrix.images.suites import Suite
 from envmatrix.matrix import Design, Matrix
+from envmatrix.matrix.model import cells
 from envmatrix.plan.environment import Environment, Image, all_libraries, images_of, resolve
 from envmatrix.say import Say, silent
 from envmatrix.store import write_whole
@@ -108,10 +109,15 @@ def meant_design(matrix: Matrix, names: Sequence[str], say: Say = silent) -> Des
 
 
 def _names_design(matrix: Matrix, name: str, say: Say) -> bool:
-    if name not in matrix.environments:
-        return name.startswith(_DESIGN) or name in matrix.designs
-    if name in matrix.designs:
-        say(f"{name} is an environment and a design; the design is written {_DESIGN}{name}")
+    if name in matrix.environments:
+        if name in matrix.designs:
+            say(f"{name} is an environment and a design; the design is written {_DESIGN}{name}")
+        return False
+    if name in matrix.designs or name.startswith(_DESIGN):
+        return True
+    if not any(name in cells(design) for design in matrix.designs.values()):
+        known = (*matrix.designs, *matrix.environments)
+        raise InputError(f"no design or environment {name!r}", remedy=suggestion(name, known))
     return False
 
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, find_matrix, find_run
+from envmatrix.api.places import PathLike, find_matrix, find_run, fraction
 from envmatrix.api.result import Result
 from envmatrix.api.runs import Watch, carry_out, named, place, telling
 from envmatrix.engines.base import HasBills, HasImageFiles
@@ -25,7 +25,6 @@ from envmatrix.say import Say, silent
 from envmatrix.store import write_whole
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, kept_bench, reopen
-from envmatrix.units import parse_percent
 
 _UNVOUCHED = (
     "what runs now is the archive's own bench/, on this host and in its environments, "
@@ -124,8 +123,8 @@ def reproduce(
         InterruptedRunError: Ctrl-C ended the run; it says how to go on.
 
     """
+    limit = fraction("tolerance", tolerance)
     opened = open_archive(archive, sha256=sha256, signers=signers, results=results, say=say)
-    limit = _fraction(tolerance)
     earlier = named(run)
     if earlier is not None:
         return compare_again(opened, earlier, results, limit, say)
@@ -135,13 +134,6 @@ def reproduce(
         say=say,
     )  # fmt: skip
     return carry_out_again(opened, Path(archive), again, limit, telling(say))[0]
-
-
-def _fraction(text: float | str) -> float:
-    try:
-        return parse_percent(text)
-    except ValueError as error:
-        raise InputError(f"tolerance: {error}") from error
 
 
 def open_archive(

@@ -10,6 +10,7 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Matrix, load
 from envmatrix.project import default_matrix
 from envmatrix.store import RunFolder
+from envmatrix.units import parse_percent
 
 #: A file or folder.
 PathLike = str | os.PathLike[str]
@@ -50,3 +51,11 @@ def split_names(given: Names | None) -> tuple[str, ...] | None:
     if given is None:
         return None
     return tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)
+
+
+def fraction(name: str, given: float | str) -> float:
+    """Return what an argument called ``name`` says as 0.03 or '3%'; an InputError names it where it says neither."""
+    try:
+        return parse_percent(given)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from error

@@ -9,6 +9,9 @@ from envmatrix.commands import common
 from envmatrix.commands.grammar import Parser, duration
 from envmatrix.errors import InputError
 
+#: As timeout(1) ends.
+_PAST_LIMIT = 124
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
@@ -39,4 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     session = open_environment(
         arguments.environment, engine=arguments.engine, matrix=arguments.matrix, say=common.say_to_stderr
     )
-    return session.execute(command, arguments.limit)
+    ended = session.execute(command, arguments.limit)
+    if ended.timed_out:
+        common.say_to_stderr(f"envmatrix: {ended}")
+        return _PAST_LIMIT
+    return ended.code if ended.code >= 0 else 128 - ended.code

@@ -12,7 +12,10 @@ from envmatrix.report.catalog import FIGURES
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("kind", choices=tuple(FIGURES), help="speed-ups with intervals, or every trial over time")
+    parser.add_argument(
+        "kind", choices=tuple(FIGURES), metavar="FIGURE",
+        help="forest: speed-ups with intervals; time: every trial over time",
+    )  # fmt: skip
     shared.add_run(parser)
     shared.add_output(parser, "FILE", "where to write it (default: standard output)")
     parser.add_argument("--group", type=whole(0), default=0, metavar="N", help="which workload@engine, counted from 0")

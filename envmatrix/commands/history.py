@@ -20,14 +20,12 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read every run's summary and show each series with its change points."""
     from envmatrix.api.answers import history
-    from envmatrix.images.cache import disk_errors
     from envmatrix.report.history_page import to_html
     from envmatrix.report.history_table import print_history
 
     found = history(arguments.results)
     if arguments.output:
-        with disk_errors(arguments.output):
-            arguments.output.write_text(to_html(found), encoding="utf-8")
+        common.put_text(to_html(found), arguments.output)
         common.print_text(str(arguments.output))
     elif arguments.json:
         common.print_json(found.to_json())

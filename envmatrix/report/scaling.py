@@ -26,7 +26,7 @@ class Scaling:
 
 def _processes(row: Row | None) -> int | None:
     text = row.levels.get(FACTOR, "") if row else ""
-    return int(text) if text.isdigit() and int(text) else None
+    return int(text) if text.isdecimal() and int(text) else None
 
 
 def _other_levels(row: Row) -> dict[str, str]:

@@ -48,7 +48,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def named_file(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file that a person named, as ``whole_file``: not its link is replaced, nor a pipe or device (/dev/null)."""
+    """Give a file that a person named, as ``whole_file``; a link, a pipe or /dev/null keeps its place."""
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():
         with real.open("wb") as file:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from envmatrix.errors import EnvmatrixError
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
 from envmatrix.plan.environment import Environment, all_libraries, resolve
+from envmatrix.process import Exit
 from envmatrix.regular import read_bytes
 from envmatrix.say import Say
 from envmatrix.trials.experiment import open_engines, places_of, snapshot_bench
@@ -74,17 +74,13 @@ class Session:
             body: dict[str, dict[str, object] | None] = json.loads(read_bytes(work / "record.json").decode())
             return dict(body.get("evidence") or {})
 
-    def execute(self, command: tuple[str, ...], limit_s: float) -> int:
-        """Run ``command`` in the current folder and return its exit status (124: past its limit).
+    def execute(self, command: tuple[str, ...], limit_s: float) -> Exit:
+        """Run ``command`` in the current folder and return how it ended.
 
         It has our stdin, stdout and stderr (in Docker no stdin); ``python`` means the environment's own.
         """
         argv = (self.prepared.python, *command[1:]) if command[0] in ("python", "python3") else command
-        ended = self.engine.run(self._job(Path.cwd(), argv, limit_s, None))
-        if ended.timed_out:
-            print(f"envmatrix: {ended}", file=sys.stderr)  # noqa: T201 - the command's own voice
-            return 124
-        return ended.code if ended.code >= 0 else 128 - ended.code
+        return self.engine.run(self._job(Path.cwd(), argv, limit_s, None))
 
 
 @contextmanager

@@ -162,6 +162,8 @@ def test_runs_and_environments_are_compared(results, capsys):
         (lambda at: envmatrix.export("tcmaloc"), "did you mean 'tcmalloc'"),
         (lambda at: envmatrix.export("tcmalloc", form="poem"), "no form 'poem'"),
         (lambda at: envmatrix.reproduce(at / "nosuch.tar.gz"), "there is no archive"),
+        (lambda at: envmatrix.reproduce(at / "nosuch.tar.gz", tolerance="x"), "tolerance: 'x' is no percentage"),
+        (lambda at: envmatrix.history(at / "nosuch"), "there is no folder"),
     ],
 )
 def test_a_mistake_is_an_error_of_the_package_with_a_remedy(results, capsys, monkeypatch, ask, words):

@@ -65,6 +65,8 @@ def test_any_text_for_any_option_is_a_legal_value_or_one_clear_error(name, text)
         (["--batchsize", "64"], ["--batchsize", "did you mean --batch-size"]),
         (["run", "--batch-size", "many"], ["--batch-size must be a whole number, not 'many'"]),
         (["run", "--batch-size", "0"], ["at least 1"]),
+        (["run", "--collective-sizes", ""], ["at least one whole number"]),
+        (["evidnce"], ["did you mean evidence"]),
         (["run", "--model", "fashion-cmn"], ["did you mean fashion-cnn"]),
         (["run", "--learning-rate", "nan"], ["finite"]),
         (["run", "--workers", "2", "--loader", "memory"], ["workers", "dataloader", "here loader is"]),

@@ -170,13 +170,15 @@ def test_a_spelling_that_is_no_more_is_told_the_new_one(argv, now):
 def test_typographic_dashes_and_options_before_the_command_are_told():
     assert "typographic dash" in refused("bench", "\u2014budget", "5m")
     assert "envmatrix list --json" in refused("--json", "list")
+    assert "envmatrix check --matrix 'my own.yaml'" in refused("--matrix", "my own.yaml", "check")
 
 
 def test_a_word_of_build_is_a_design_or_environments(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for words, said in (
         (["quick", "tcmalloc"], "'quick' is a design, and 2 names are given"),
-        (["nosuch"], "no environment 'nosuch'"),
+        (["nosuch"], "no design or environment 'nosuch'"),
+        (["quik"], "did you mean 'quick'?"),
         (["design:nosuch"], "no design 'nosuch'"),
     ):
         assert main(["build", *words]) == 2

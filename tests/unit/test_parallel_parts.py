@@ -24,7 +24,7 @@ def options(**chosen):
     return {**workload_options.defaults(), **chosen}
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "99999"])
+@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "99999", "\u00b2"])
 def test_a_bad_number_of_processes_in_the_environment_is_refused(text):
     with pytest.raises(BenchError, match="BENCH_PROCESSES"):
         choices.processes(options(parallel="ddp"), {"BENCH_PROCESSES": text})

@@ -39,6 +39,7 @@ def test_a_baseline_of_two_processes_counts_from_there() -> None:
 
 def test_without_numbers_of_processes_or_with_other_changes_nothing_is_claimed() -> None:
     assert scaling_sentence(group(row("x", "4", 2.0), baseline="default")) is None
+    assert scaling_sentence(group(row("x", "4", 2.0), baseline="\u00b2")) is None
     assert scaling(group(row("same", "1", 1.1))) == ()
     assert scaling(group(row("other", "2", 1.5, malloc="tcmalloc"))) == ()
     unmeasured = replace(row("two", "2", 1.0), effect=None)

@@ -35,7 +35,7 @@ def test_a_process_is_placed_where_a_trial_would_be():
     )
     environment = build(parse(MATRIX, Path("m.yaml")), "second", {"place": "second"}, {})
     session = Session(environment, engine, Prepared("i", "local", "/venv", "/venv/bin/python", {}), Path("/bench"))
-    assert session.execute(("python", "train.py"), 9.0) == 7
+    assert session.execute(("python", "train.py"), 9.0).code == 7
     assert jobs[0].argv == ("/venv/bin/python", "train.py")
     assert (jobs[0].limits.cpus, jobs[0].limits.memory_nodes, jobs[0].limits.seconds) == ((0, 1), (1,), 9.0)
 
@@ -44,7 +44,7 @@ PROGRAM = """
 from pathlib import Path
 from tests.unit.test_session import local_session
 code = "import sys; print(input()); print('wrong', file=sys.stderr)"
-raise SystemExit(local_session().execute(("python", "-c", code), 9))
+raise SystemExit(local_session().execute(("python", "-c", code), 9).code)
 """
 
 

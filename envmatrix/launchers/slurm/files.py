@@ -65,7 +65,7 @@ class BlockFolder:
     def attempt(self) -> int:
         """Number of the attempt that may run trials (0: none yet)."""
         text = _read(self.path / "attempt").strip()
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.isdecimal() else 0
 
     def next_attempt(self) -> int:
         """Name a new attempt as the one that may run trials; an older one stops before its next trial."""
@@ -106,14 +106,14 @@ class BlockFolder:
     def stopped(self, attempt: int) -> tuple[int, str, str] | None:
         """Return (status, node, path) of an attempt whose script stopped by itself."""
         words = _read(self.path / f"stopped-{attempt}").strip().split(" ", 2)
-        if len(words) < 2 or not words[0].isdigit():
+        if len(words) < 2 or not words[0].isdecimal():
             return None
         return int(words[0]), words[1], words[2] if len(words) == 3 else ""
 
     def starts(self) -> list[Start]:
         """Return every start of a trial; a half-written last line is passed over."""
         rows = (line.split() for line in _read(self.path / "starts").splitlines())
-        return [Start(r[0], int(r[1]), int(r[2]), r[3], r[4]) for r in rows if len(r) == 5 and r[1].isdigit()]
+        return [Start(r[0], int(r[1]), int(r[2]), r[3], r[4]) for r in rows if len(r) == 5 and r[1].isdecimal()]
 
     def end(self, trial: str) -> TrialEnd | None:
         """Return how a trial ended, or None while it has not."""
