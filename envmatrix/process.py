@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import marshal
 import os
 import signal
+import socket
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from envmatrix import interrupts
 from envmatrix.errors import EnvmatrixError
 
-#: Seconds between interrupt, terminate and kill.
-GRACE_S = 2.0
-_PR_SET_PDEATHSIG = 1
+#: stdin, stdout and stderr as ``subprocess`` takes them.
+_Streams = tuple[int | IO[bytes] | None, int | IO[bytes] | None, int | IO[bytes] | None]
+_WARDEN = Path(__file__).with_name("warden.py")
+#: Seconds that the warden may take to end a program and what is left of it; then it is killed itself.
+_ENDED_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -66,38 +70,94 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _die_with_parent(cpus: Sequence[int], confine: Callable[[], None] | None = None) -> Callable[[], None]:
-    """Make the child end when this process is killed, and pin and confine it before the program starts."""
-    libc = ctypes.CDLL(None)
-    parent = os.getpid()
+@dataclass(frozen=True)
+class Place:
+    """Where a program runs, and its memory limit. ``group`` is the cgroup it enters, ``data_bytes`` its RLIMIT_DATA."""
 
-    def prepare() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-        if cpus:
-            os.sched_setaffinity(0, cpus)
-        if confine:
-            confine()
+    cpus: tuple[int, ...] = ()
+    memory_nodes: tuple[int, ...] = ()
+    group: Path | None = None
+    data_bytes: int | None = None
 
-    return prepare
+    def plain(self) -> tuple[tuple[int, ...], int, str, int]:
+        """Return what the warden takes."""
+        group = str(self.group / "cgroup.procs") if self.group else ""
+        return tuple(self.cpus), sum(1 << node for node in self.memory_nodes), group, self.data_bytes or 0
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+class _Warden:
+    """The process that starts a program and ends with it all that came of it (see ``warden.py``)."""
 
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        _signal_group(process, number)
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None,
+        cwd: Path | None,
+        streams: _Streams,
+        limit_s: float,
+        place: Place,
+    ) -> None:
+        self.argv, self.place, self.limit_s = argv, place, limit_s
+        self._line, its = socket.socketpair()
         try:
-            process.wait(GRACE_S)
-            break
-        except subprocess.TimeoutExpired:
-            continue
-    _signal_group(process, signal.SIGKILL)
-    process.wait()
+            with interrupts.held():
+                self.process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(_WARDEN), str(its.fileno())],
+                    cwd=cwd, stdin=streams[0], stdout=streams[1], stderr=streams[2],
+                    start_new_session=True, pass_fds=[its.fileno()],
+                )  # fmt: skip
+        except OSError as error:
+            self._line.close()
+            raise EnvmatrixError(f"cannot start {argv[0]}: {error.strerror or error}") from error
+        finally:
+            its.close()
+        variables = os.environ if env is None else env
+        order = marshal.dumps(
+            (
+                [os.fsencode(word) for word in argv],
+                {os.fsencode(name): os.fsencode(value) for name, value in variables.items()},
+                place.plain(),
+                limit_s,
+            )
+        )
+        with contextlib.suppress(BrokenPipeError):  # the answer that is not there says it
+            self._line.sendall(len(order).to_bytes(8, "big") + order)
+
+    def __enter__(self) -> _Warden:  # noqa: PYI034 - typing.Self is Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what still runs."""
+        with interrupts.held(), self._line:
+            with contextlib.suppress(OSError):
+                self._line.shutdown(socket.SHUT_WR)
+            try:
+                self.process.wait(_ENDED_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()  # its program dies with it
+                self.process.wait()
+
+    def answer(self) -> Exit:
+        """Wait until the program has ended and nothing of it is left; return how it ended."""
+        said = b""
+        interrupts.wait(self._line, self.limit_s + _ENDED_S)
+        self._line.settimeout(_ENDED_S)
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            while piece := self._line.recv(4096):
+                said += piece
+        if not said:
+            return Exit(-signal.SIGKILL, 0.0)
+        how, number, *rest = marshal.loads(said)  # noqa: S302 - our own process's
+        if how == "ended":
+            return Exit(number, *rest)
+        program = self.argv[0]
+        if how == "refused":
+            raise EnvmatrixError(f"cannot start {program}: {os.strerror(number)}")
+        cpus = ", ".join(map(str, self.place.cpus)) or "of this process"
+        raise EnvmatrixError(
+            f"cannot start {program} on CPUs {cpus} with its limits: {os.strerror(number)}",
+            remedy="check that these CPUs and memory nodes exist and may be used here",
+        )
 
 
 def run_logged(
@@ -107,40 +167,16 @@ def run_logged(
     cwd: Path,
     log: IO[bytes] | None,
     limit_s: float,
-    cpus: Sequence[int] = (),
-    confine: Callable[[], None] | None = None,
+    place: Place = Place(),
 ) -> Exit:
     """Run ``argv`` with exactly ``env``, its output into ``log``, for at most ``limit_s`` seconds.
 
-    Without a ``log`` it has our own stdin, stdout and stderr. ``cpus`` is the CPU set the program starts with (empty:
-    as this process); ``confine`` is called in the child just before the program starts (for memory limits and nodes).
-    The process leads a group of its own; the whole group is ended at the time limit, and when this call is interrupted.
+    Without a ``log`` it has our own stdin, stdout and stderr. Whatever it starts ends with it: at its own end, at the
+    time limit, when this call is interrupted, and when this process is killed.
     """
-    started = time.monotonic()
-    stdin, out = (subprocess.DEVNULL, log) if log else (None, None)
-    try:
-        process = subprocess.Popen(
-            list(argv), env=dict(env), cwd=cwd, stdin=stdin, stdout=out, stderr=out,
-            start_new_session=True, preexec_fn=_die_with_parent(cpus, confine),  # noqa: PLW1509 - only system calls in it
-        )  # fmt: skip
-    except OSError as error:
-        raise EnvmatrixError(f"cannot start {argv[0]}: {error.strerror or error}") from error
-    except subprocess.SubprocessError as error:
-        raise EnvmatrixError(
-            f"cannot start {argv[0]} on CPUs {', '.join(map(str, cpus)) or 'of this process'} with its limits",
-            remedy="check that these CPUs and memory nodes exist and may be used here",
-        ) from error
-    try:
-        code = process.wait(limit_s)
-        timed_out = False
-    except subprocess.TimeoutExpired:
-        _end(process)
-        code, timed_out = process.returncode, True
-    except BaseException:
-        _end(process)
-        raise
-    _signal_group(process, signal.SIGKILL)
-    return Exit(code, time.monotonic() - started, timed_out)
+    streams = (subprocess.DEVNULL, log, log) if log else (None, None, None)
+    with _Warden(argv, env, cwd, streams, limit_s, place) as warden:
+        return warden.answer()
 
 
 def run(
@@ -155,24 +191,10 @@ def run(
 
     Raises EnvmatrixError when the program cannot be started; a non-zero status is the caller's to judge.
     """
-    started = time.monotonic()
-    try:
-        process = subprocess.Popen(
-            list(argv), env=None if env is None else dict(env), cwd=cwd, start_new_session=True,
-            stdin=subprocess.DEVNULL if input_text is None else subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_die_with_parent(()),  # noqa: PLW1509
-        )  # fmt: skip
-    except OSError as error:
-        raise EnvmatrixError(f"cannot start {argv[0]}: {error.strerror or error}") from error
-    try:
-        out, err = process.communicate(None if input_text is None else input_text.encode(), timeout=limit_s)
-        timed_out = False
-    except subprocess.TimeoutExpired:
-        _end(process)
-        out, err = process.communicate()
-        timed_out = True
-    except BaseException:
-        _end(process)
-        raise
-    ended = Exit(process.returncode, time.monotonic() - started, timed_out)
+    given = subprocess.DEVNULL if input_text is None else subprocess.PIPE
+    streams = (given, subprocess.PIPE, subprocess.PIPE)
+    with _Warden(argv, env, cwd, streams, limit_s, Place()) as warden:
+        text = None if input_text is None else input_text.encode()
+        out, err = warden.process.communicate(text, timeout=limit_s + _ENDED_S)
+        ended = warden.answer()
     return Finished(tuple(argv), ended, out.decode(errors="replace"), err.decode(errors="replace"))

@@ -260,11 +260,11 @@ class ApptainerEngine(Engine):
 
     def _run(self, job: Job, argv: list[str]) -> Exit:
         limits = job.limits
-        limited = confined(group_name(job), limits.memory_bytes, limits.memory_nodes)
+        limited = confined(group_name(job), limits)
         with log_of(job) as log, limited as confinement:
             ended = run_logged(
-                argv, env=host_variables(), cwd=job.mounts.work, log=log, limit_s=limits.seconds, cpus=limits.cpus,
-                confine=confinement.enter,
+                argv, env=host_variables(), cwd=job.mounts.work, log=log, limit_s=limits.seconds,
+                place=confinement.place,
             )  # fmt: skip
             return replace(_signal_as_code(ended), out_of_memory=not ended.ok and confinement.ran_out())
 

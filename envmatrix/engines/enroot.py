@@ -116,11 +116,11 @@ class EnrootEngine(Engine):
         argv = start_argv(job, container_name(job.prepared.reference))
         limits = job.limits
         variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        limited = confined(group_name(job), limits.memory_bytes, limits.memory_nodes)
+        limited = confined(group_name(job), limits)
         with log_of(job) as log, limited as confinement:
             ended = run_logged(
-                argv, env=variables, cwd=job.mounts.work, log=log, limit_s=limits.seconds, cpus=limits.cpus,
-                confine=confinement.enter,
+                argv, env=variables, cwd=job.mounts.work, log=log, limit_s=limits.seconds,
+                place=confinement.place,
             )  # fmt: skip
             code = -(ended.code - 128) if ended.code > 128 else ended.code
             return replace(ended, code=code, out_of_memory=not ended.ok and confinement.ran_out())

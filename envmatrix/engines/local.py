@@ -93,11 +93,11 @@ class LocalEngine(Engine):
         """Run ``job`` with exactly its variables; LD_PRELOAD is set only in the child."""
         variables = {**job.env, **preload_variable(job.preload)}
         limits = job.limits
-        limited = confined(group_name(job), limits.memory_bytes, limits.memory_nodes)
+        limited = confined(group_name(job), limits)
         with log_of(job) as log, limited as confinement:
             ended = run_logged(
-                job.argv, env=variables, cwd=job.mounts.work, log=log, limit_s=limits.seconds, cpus=limits.cpus,
-                confine=confinement.enter,
+                job.argv, env=variables, cwd=job.mounts.work, log=log, limit_s=limits.seconds,
+                place=confinement.place,
             )  # fmt: skip
             return replace(ended, out_of_memory=not ended.ok and confinement.ran_out())
 

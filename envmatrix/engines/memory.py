@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import platform
-import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-_MPOL_BIND = 2
-_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+from envmatrix.engines.base import Limits
+from envmatrix.process import Place
+
 _ROOT = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class Confinement:
-    """``kind`` says what holds the limit; ``enter`` is called in the child; ``ran_out`` after it has ended."""
+    """``kind`` says what holds the limit, ``place`` is where the process starts; ``ran_out`` is asked at its end."""
 
     kind: str
-    enter: Callable[[], None] | None = None
+    place: Place
     ran_out: Callable[[], bool] = lambda: False
 
 
@@ -56,29 +54,23 @@ def _killed(group: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _limited_group(name: str, limit: int) -> Iterator[Confinement]:
-    place = _group()
-    if place is None:
-        yield Confinement("RLIMIT_DATA", lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
+def _limited_group(name: str, limit: int, place: Place) -> Iterator[Confinement]:
+    without = Confinement("RLIMIT_DATA", replace(place, data_bytes=limit))
+    parts = _group()
+    if parts is None:
+        yield without
         return
-    parent, file, kind = place
+    parent, file, kind = parts
     group = parent / name
     try:
         group.mkdir(exist_ok=True)
         (group / file).write_text(str(limit), encoding="ascii")
         _forbid_swap(group)
     except OSError:
-        yield Confinement("RLIMIT_DATA", lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)))
+        yield without
         return
-    members = str(group / "cgroup.procs")
-
-    def enter() -> None:
-        handle = os.open(members, os.O_WRONLY)
-        os.write(handle, b"0")
-        os.close(handle)
-
     try:
-        yield Confinement(kind, enter, lambda: _killed(group))
+        yield Confinement(kind, replace(place, group=group), lambda: _killed(group))
     finally:
         remove_group(group)
 
@@ -110,27 +102,12 @@ def leftover_groups(prefix: str) -> list[Path]:
     return sorted(place[0].glob(f"{prefix}*")) if place else []
 
 
-def bind_memory(nodes: Sequence[int]) -> None:
-    """Take memory from these NUMA nodes only; the policy stays over exec (set_mempolicy(2))."""
-    mask = ctypes.c_ulong(sum(1 << node for node in nodes))
-    number = _SET_MEMPOLICY.get(platform.machine())
-    if number is None:
-        raise OSError(f"memory nodes cannot be set on {platform.machine()}")
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(number, _MPOL_BIND, ctypes.byref(mask), 8 * ctypes.sizeof(mask) + 1) != 0:
-        raise OSError(ctypes.get_errno(), "set_mempolicy")
-
-
 @contextlib.contextmanager
-def confined(name: str, limit: int | None, nodes: Sequence[int]) -> Iterator[Confinement]:
-    """Prepare a process's memory limit (bytes) and memory nodes; ``name`` is the cgroup's, where there is one."""
-    with contextlib.ExitStack() as stack:
-        limited = stack.enter_context(_limited_group(name, limit)) if limit else Confinement("none")
-
-        def enter() -> None:
-            if limited.enter:
-                limited.enter()
-            if nodes:
-                bind_memory(nodes)
-
-        yield Confinement(limited.kind, enter if limit or nodes else None, limited.ran_out)
+def confined(name: str, limits: Limits) -> Iterator[Confinement]:
+    """Prepare where a process runs and its memory limit; ``name`` is its cgroup's, where there is one."""
+    place = Place(limits.cpus, limits.memory_nodes)
+    if limits.memory_bytes is None:
+        yield Confinement("none", place)
+        return
+    with _limited_group(name, limits.memory_bytes, place) as confinement:
+        yield confinement

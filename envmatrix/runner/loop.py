@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Protocol
 
-from envmatrix import project
+from envmatrix import interrupts, project
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
 from envmatrix.runner.estimate import RunningEstimate
@@ -60,12 +57,13 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
         loop.count(trial)
     loop.decide_race()
     try:
-        with _terminate_as_interrupt(), _alone_on_machine(say) if launcher.measures_here else nullcontext():
+        with interrupts.remembered(), _alone_on_machine(say) if launcher.measures_here else nullcontext():
             _sweep(experiment, say)
             for trial in launcher.trials(loop.blocks(), loop):
-                folder.append(trial)
-                loop.count(trial)
-                loop.tell(trial)
+                with interrupts.held():  # what has ended is on disk, whole
+                    folder.append(trial)
+                    loop.count(trial)
+                    loop.tell(trial)
     except KeyboardInterrupt:
         launcher.interrupted()
         loop.ended.interrupted = True
@@ -176,26 +174,6 @@ class _Loop:
     def is_done(self, trial: str) -> bool:
         """Say whether a trial is on disk."""
         return trial in self.done
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM (a batch system, a closed terminal) end a run as cleanly as Ctrl-C."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():  # as in a notebook's worker: no signal comes here
-        yield
-        return
-    # What is ignored stays ignored: that is what `nohup` means.
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    old = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -136,7 +136,7 @@ def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
     (tmp_path / "g").mkdir()
     if swap:
         (tmp_path / "g" / "memory.swap.max").write_text("max")
-    with memory.confined("g", 2**30, ()) as confinement:
+    with memory.confined("g", Limits(9.0, memory_bytes=2**30)) as confinement:
         assert confinement.kind == "cgroup v2"
     found = {file.name: file.read_text() for file in (tmp_path / "g").iterdir()}
     assert found == {"memory.max": str(2**30), **({"memory.swap.max": "0"} if swap else {})}

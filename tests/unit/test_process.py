@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from envmatrix.errors import EnvmatrixError
-from envmatrix.process import run, run_logged
+from envmatrix.process import Place, run, run_logged
 
 
 def logged(tmp_path, code, *arguments, limit_s=20.0, env=None, cpus=()):
     log = tmp_path / "log"
     with log.open("wb") as file:
         argv = [sys.executable, "-c", code, *arguments]
-        ended = run_logged(argv, env=env or {}, cwd=tmp_path, log=file, limit_s=limit_s, cpus=cpus)
+        ended = run_logged(argv, env=env or {}, cwd=tmp_path, log=file, limit_s=limit_s, place=Place(cpus))
     return ended, log.read_text()
 
 

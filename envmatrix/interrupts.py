@@ -1,0 +1,98 @@
+"""Ctrl-C, SIGTERM and SIGHUP while trials run: none of them gets lost.
+
+Python raises KeyboardInterrupt wherever its main thread is, and what is raised inside a finaliser or a callback is
+swallowed there. So a signal is remembered first: where it was swallowed, or held back, the next ``check`` raises it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass
+class _State:
+    """Signals belong to a process, so there is one of this: ``wake`` gets a byte with every signal."""
+
+    came: bool = False
+    held: int = 0
+    wake: socket.socket | None = None
+
+
+_state = _State()
+
+
+def _here() -> bool:
+    """Whether this thread is the one that signals come to."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def _arrived(_number: int, _frame: FrameType | None) -> None:
+    _state.came = True
+    if not _state.held:
+        raise KeyboardInterrupt
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt when a signal has come."""
+    if _state.came and _here():
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def remembered() -> Iterator[None]:
+    """Remember signals and raise them as KeyboardInterrupt, SIGTERM (a batch system) and SIGHUP as well."""
+    if not _here() or _state.wake:  # as in a notebook's worker: no signal comes here
+        yield
+        return
+    # What is ignored stays ignored: that is what `nohup` means.
+    numbers = [number for number in _NUMBERS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    _state.wake, written = socket.socketpair()
+    _state.wake.setblocking(False)
+    written.setblocking(False)
+    wakened = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+    old = {number: signal.signal(number, _arrived) for number in numbers}
+    try:
+        yield
+        check()
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakened)
+        _state.wake.close()
+        written.close()
+        _state.wake, _state.came = None, False
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Hold signals back: one that comes meanwhile is raised at the end, so that what is done here is done whole."""
+    if not _here():
+        yield
+        return
+    _state.held += 1
+    try:
+        yield
+    finally:
+        _state.held -= 1
+    check()
+
+
+def wait(ready: socket.socket, seconds: float) -> bool:
+    """Wait until ``ready`` can be read, and say whether it can; a signal ends the wait at once."""
+    woken = _state.wake if _here() else None
+    while True:
+        found = select.select([ready, *([woken] if woken else [])], [], [], seconds)[0]
+        if woken in found and woken:
+            woken.recv(64)
+            check()
+        if ready in found or not found:
+            return bool(found)

@@ -1,0 +1,224 @@
+"""Started in place of a program: confines it, starts it, and ends all that came of it when it ends.
+
+``process.py`` runs this file alone (``python -I -S warden.py FD``), sends an order through the socket FD and reads how
+the program ended. When the socket closes, envmatrix was killed or wants the program to end. Everything the program
+starts stays below this process, daemons too (PR_SET_CHILD_SUBREAPER), so nothing is left once it has no child.
+
+It starts before every trial, hence few imports: it takes some 20 ms of CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_MPOL_BIND = 2
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+#: Seconds between interrupt, terminate and kill; what a program is given to end its own children is shorter.
+GRACE_S = 2.0
+#: How long (seconds) the system may take to end processes that were killed.
+_REAPED_S = 10.0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def bind_memory(mask: int) -> None:
+    """Take memory from the NUMA nodes of this mask only; the policy stays over exec (set_mempolicy(2))."""
+    number = _SET_MEMPOLICY.get(os.uname().machine)
+    if number is None:
+        raise OSError(38, f"memory nodes cannot be set on {os.uname().machine}")
+    nodes = ctypes.c_ulong(mask)
+    if _libc.syscall(number, _MPOL_BIND, ctypes.byref(nodes), 8 * ctypes.sizeof(nodes) + 1) != 0:
+        raise OSError(ctypes.get_errno(), "set_mempolicy")
+
+
+def _confine(cpus: tuple[int, ...], nodes: int, group: str, data_bytes: int) -> None:
+    """Enter a CPU set, memory nodes (a mask), a cgroup (its cgroup.procs) and a limit of RLIMIT_DATA; 0, '': none."""
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    if group:
+        with open(group, "wb", buffering=0) as members:  # noqa: PTH123 - pathlib takes as long to load as all else here
+            members.write(b"0")
+    if data_bytes:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    if nodes:
+        bind_memory(nodes)
+
+
+class _CannotPlaceError(OSError):
+    """The program cannot be started where, or with the limits, that the order says."""
+
+
+def _become(argv: list[bytes], env: dict[bytes, bytes], place: tuple[tuple[int, ...], int, str, int]) -> None:
+    """Turn this new process into the program, which leads a session of its own."""
+    try:
+        os.setsid()
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, programs expect them
+            signal.signal(number, signal.SIG_DFL)
+        _confine(*place)
+    except OSError as error:
+        raise _CannotPlaceError(error.errno, error.strerror) from error
+    os.execvpe(argv[0], argv, env)  # noqa: S606 - no shell: an argument list
+
+
+def _start(
+    argv: list[bytes], env: dict[bytes, bytes], place: tuple[tuple[int, ...], int, str, int]
+) -> tuple[int, bytes]:
+    """Start the program; return its process and, where it could not be started, the answer that says why."""
+    heard, told = os.pipe()
+    warden = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() == warden:
+                _become(argv, env, place)
+        except OSError as error:
+            what = "misplaced" if isinstance(error, _CannotPlaceError) else "refused"
+            os.write(told, marshal.dumps((what, error.errno, error.strerror)))
+        finally:
+            os._exit(127)
+    os.close(told)
+    with os.fdopen(heard, "rb") as said:
+        return child, said.read()
+
+
+class _Watch:
+    """Waits for the program: ``line`` leads to envmatrix, ``wake`` gets a byte with every signal."""
+
+    def __init__(self, line: int) -> None:
+        self.wake, written = os.pipe()
+        os.set_blocking(written, False)
+        os.set_blocking(self.wake, False)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        self.line = line
+        self.asked = False
+        self.started = time.monotonic()
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+    def ended(self, child: int, seconds: float, *, heed: bool) -> int | None:
+        """Wait and return the program's exit code, None after ``seconds`` or (to ``heed``) when it shall end."""
+        deadline = time.monotonic() + seconds
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == child:
+                return os.waitstatus_to_exitcode(status)
+            left = deadline - time.monotonic()
+            if left <= 0 or (heed and self.asked):
+                return None
+            if not pid:
+                self.sleep(left, heed=heed)
+
+    def sleep(self, seconds: float, *, heed: bool) -> None:
+        """Sleep until a signal comes, a child ends, or the line closes."""
+        ready = select.select([self.wake, *([self.line] if heed else [])], [], [], seconds)[0]
+        if self.wake in ready:
+            os.read(self.wake, 512)
+        self.asked = self.asked or self.line in ready
+
+
+def _send(kill: Callable[[int, int], None], target: int, number: int) -> None:
+    try:  # noqa: SIM105 - contextlib takes milliseconds to load
+        kill(target, number)
+    except OSError:
+        pass  # it has ended
+
+
+def _end(watch: _Watch, child: int) -> int:
+    """End the program: interrupt, terminate, kill."""
+    code = None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        _send(os.killpg, child, number)
+        code = watch.ended(child, GRACE_S, heed=False)
+        if code is not None:
+            return code
+    return -signal.SIGKILL
+
+
+def _children() -> list[int]:
+    """Return this process's children, which no other process can take the place of before they are waited for."""
+    found = []
+    own = str(os.getpid()).encode()
+    for name in os.listdir("/proc"):  # noqa: PTH208 - as above
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                parent = file.read().rpartition(b")")[2].split()[1]
+        except (OSError, IndexError):
+            continue
+        if parent == own:
+            found.append(int(name))
+    return found
+
+
+def _end_rest(watch: _Watch) -> None:
+    """Kill whatever the program left running."""
+    deadline = time.monotonic() + _REAPED_S
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for pid in _children():
+            _send(os.kill, pid, signal.SIGKILL)
+        watch.sleep(0.05, heed=False)
+
+
+def _read_order(line: int) -> bytes:
+    """Return what envmatrix sends: eight bytes that say how many follow."""
+    said, size = b"", 8
+    while len(said) < size:
+        piece = os.read(line, 1 << 20)
+        if not piece:
+            sys.exit(1)  # envmatrix was killed
+        said += piece
+        if len(said) >= 8:
+            size = 8 + int.from_bytes(said[:8], "big")
+    return said[8:]
+
+
+def _carry_out(line: int) -> bytes:
+    """Take an order and return the answer: how the program ended, or why it could not be started."""
+    argv, env, place, limit_s = marshal.loads(_read_order(line))  # noqa: S302 - it comes from envmatrix itself
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    watch = _Watch(line)
+    child, refused = _start(argv, env, place)
+    if refused:
+        return refused
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):  # the program's end, not ours, is the end of its output
+        os.dup2(nothing, number)
+    code = watch.ended(child, limit_s, heed=True)
+    timed_out = code is None and not watch.asked
+    if code is None:
+        code = _end(watch, child)
+    seconds = time.monotonic() - watch.started
+    _end_rest(watch)
+    return marshal.dumps(("ended", code, seconds, timed_out))
+
+
+if __name__ == "__main__":
+    _line = int(sys.argv[1])
+    os.set_inheritable(_line, False)
+    _answer = _carry_out(_line)
+    try:  # noqa: SIM105
+        os.write(_line, _answer)
+    except OSError:
+        pass  # envmatrix was killed

@@ -1,0 +1,121 @@
+"""No Ctrl-C and no SIGTERM gets lost, whatever the tool is doing when it comes."""
+
+import os
+import random
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from envmatrix import interrupts
+from envmatrix.launchers.here import Here
+from envmatrix.process import run_logged
+from envmatrix.runner import loop as runner
+from envmatrix.store import RunFolder
+from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
+
+
+def signalled(seconds, number):
+    """Send a signal to this process from another thread, as a terminal or a batch system does."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), number))
+    timer.start()
+    return timer
+
+
+slow_fork: list[bool] = []
+#: What the fork of a tool that has grown takes, with hooks of the libraries it uses: nothing here may wait for it.
+os.register_at_fork(before=lambda: sum(range(400_000)) if slow_fork else None)
+
+
+class Sender:
+    """Sends the signal some time after the first line has reached the disk."""
+
+    def __init__(self, seconds, number):
+        self.seconds, self.number, self.timer = seconds, number, None
+
+    def trial_begins(self, slot, left_s):
+        pass
+
+    def trial_ended(self, trial):
+        self.timer = self.timer or signalled(self.seconds, self.number)
+
+    def block_ended(self, block, estimate):
+        pass
+
+
+def interrupted_run(path, monkeypatch, seconds, number):
+    """Return how a run of short real processes ended that got the signal, and its trials that were on disk."""
+    plan = make_plan((), max_blocks=9)
+    made = {trial.trial: trial for trial in make_trials(plan, Machine({}), plan.max_blocks)}
+
+    def run_trial(experiment, slot):
+        with (path / "log").open("ab") as log:
+            assert run_logged(["/bin/sleep", "0.005"], env={}, cwd=path, log=log, limit_s=20).ok
+        return made[slot.trial]
+
+    monkeypatch.setattr(runner, "run_trial", run_trial)
+    folder = RunFolder(path / "run")
+    folder.create(make_run(plan), MATRIX_TEXT)
+    engines = {"local": SimpleNamespace(sweep=lambda run: 0)}
+    experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines=engines)
+    sender = Sender(seconds, number)
+    ended = runner.run(experiment, Here(), sender, lambda text: None)
+    sender.timer.join()
+    folder.unlock()
+    return ended, [trial.trial for trial in folder.trials()], [slot.trial for block in plan.blocks() for slot in block]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_soon_after_a_line_reached_the_disk_ends_the_run(tmp_path, monkeypatch, number):
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(f"{__name__}.slow_fork", [True])
+    chance = random.Random(7)
+    for attempt in range(20):
+        path = tmp_path / str(attempt)
+        path.mkdir()
+        ended, names, planned = interrupted_run(path, monkeypatch, chance.uniform(0, 0.05), number)
+        assert ended.interrupted, f"the signal of attempt {attempt} was lost"
+        assert names == planned[: len(names)]
+        assert 0 < len(names) < len(planned)
+
+
+def test_what_is_held_is_done_whole_and_the_signal_is_raised_after_it():
+    done = []
+
+    def work():
+        with interrupts.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("whole")
+        done.append("never")
+
+    with pytest.raises(KeyboardInterrupt), interrupts.remembered():
+        work()
+    assert done == ["whole"]
+
+
+class Swallows:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        sum(range(10))  # the handler runs here, and Python drops what it raises
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_a_finaliser_swallowed_is_raised_by_the_next_check():
+    reached = []
+
+    def work():
+        Swallows()
+        reached.append("swallowed")
+        interrupts.check()
+
+    with pytest.raises(KeyboardInterrupt), interrupts.remembered():
+        work()
+    assert reached == ["swallowed"]
+
+
+def test_outside_a_run_signals_mean_what_they_meant():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with interrupts.remembered():
+        assert signal.getsignal(signal.SIGTERM) != before[1]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
