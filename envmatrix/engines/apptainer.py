@@ -18,13 +18,15 @@ from envmatrix.engines.apptainer_command import (
     exec_argv,
     find_program,
     host_variables,
+    identity,
     lacks_privilege,
-    needs_namespace,
+    other_user,
+    rights,
 )  # fmt: skip
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared, log_of
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
-from envmatrix.engines.docker import DockerEngine
+from envmatrix.engines.docker import DockerEngine, let_write
 from envmatrix.engines.docker_client import why_not
 from envmatrix.engines.docker_images import named_labels
 from envmatrix.engines.local import group_name, plain_name, sweep_groups
@@ -72,6 +74,11 @@ class ApptainerEngine(Engine):
     name: str = "apptainer"
     preference = 2
     starts_packed = True
+
+    @property
+    def isolation(self) -> str:
+        """A trial is kept from the machine, by more or less depending on who starts it."""
+        return f"trials have no network, no capabilities and {rights()}; seccomp is off"
 
     def unavailable(self) -> str | None:
         """Say why Apptainer cannot be used here, or None when it can."""
@@ -213,13 +220,7 @@ class ApptainerEngine(Engine):
         return NamedImage(str(target), f"apptainer run {target}")
 
     def _inside(self, sif: Path, python: str, code: str) -> str:
-        options = [
-            "--containall",
-            "--cleanenv",
-            "--no-home",
-            "--no-privs",
-            *(["--userns"] if needs_namespace() else []),
-        ]
+        options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity()]
         argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), python, "-I", "-c", code]
         done = run(argv, limit_s=600.0)
         if not done.exit.ok:
@@ -237,7 +238,9 @@ class ApptainerEngine(Engine):
         marker = self._markers / marker_name(job)
         with disk_errors(marker):
             marker.mkdir(parents=True, exist_ok=True)
-        argv = exec_argv(job, find_program() or "apptainer", userns=needs_namespace(), marker=marker)
+        if user := other_user():
+            let_write(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
+        argv = exec_argv(job, find_program() or "apptainer", identity(), marker)
         try:
             return self._run(job, argv)
         finally:
@@ -271,10 +274,12 @@ class ApptainerEngine(Engine):
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; its variables are set inside the container, so its own ``env`` is empty."""
         limits = job.limits
-        prefix = [] if not limits.cpus else ["taskset", "--cpu-list", format_cpus(limits.cpus)]
+        owner = other_user()
+        prefix = [] if owner is None else ["sh", "-c", f'chown -R {owner} . 2>/dev/null; exec "$@"', "sh"]
+        prefix += [] if not limits.cpus else ["taskset", "--cpu-list", format_cpus(limits.cpus)]
         prefix += [] if not limits.memory_nodes else ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"]
         prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]
-        argv = exec_argv(job, "apptainer", userns=needs_namespace())
+        argv = exec_argv(job, "apptainer", identity())
         needs = (Path(job.prepared.reference),)
         return CommandLine(tuple(argv), {}, job.mounts.work, keep=OF_THE_HOST, prefix=tuple(prefix), needs=needs)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from envmatrix.engines.base import Job
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError
-from envmatrix.images.definitions import ROOM
+from envmatrix.images.definitions import ROOM, USER
 
 WORK = "/work"
+#: Where uid 0 may change the kernel or the machine, whatever capabilities it lacks.
+_OF_THE_KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/sys")
 #: Numbers of capabilities: capability.h of Linux.
 _SYS_ADMIN, _SYS_RESOURCE = 21, 24
 #: Variables of the host that Apptainer itself needs; none of them gets inside.
@@ -23,6 +26,34 @@ _NV_LIBRARIES = "/.singularity.d/libs"
 def lacks_privilege() -> bool:
     """Say whether this is a root that cannot give what Apptainer gives root by default (containers, some clusters)."""
     return os.geteuid() == 0 and not _has_capability(_SYS_RESOURCE)
+
+
+def other_user() -> str | None:
+    """Return uid:gid that a container has instead of its caller's, as in Docker; None: it has the caller's."""
+    return f"{USER}:{USER}" if os.geteuid() == 0 and not needs_namespace() else None
+
+
+def identity() -> tuple[str, ...]:
+    """Return the options that keep root from being root inside; an ordinary user needs none.
+
+    A root that needs a namespace has no other uid in it: what of the kernel uid 0 could change all the same is mounted
+    read-only.
+    """
+    if other_user():
+        return "--security", f"uid:{USER}", "--security", f"gid:{USER}"
+    if os.geteuid() != 0:
+        return ()
+    kernel = [path for path in _OF_THE_KERNEL if Path(path).exists()]
+    return "--userns", *(word for path in kernel for word in ("--bind", f"{path}:{path}:ro"))
+
+
+def rights() -> str:
+    """Say in words as whom containers run."""
+    if other_user():
+        return f"no root (uid {USER})"
+    if os.geteuid() == 0:
+        return "the kernel's settings read-only, but root's uid: this root has no loop device or may not mount"
+    return "your own uid"
 
 
 def needs_namespace() -> bool:
@@ -45,8 +76,8 @@ def _has_capability(number: int) -> bool:
     return bool(effective >> number & 1)
 
 
-def exec_argv(job: Job, program: str, *, userns: bool, marker: Path | None = None) -> list[str]:
-    """Return the command of a job: a pure function, compared whole in a test.
+def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None = None) -> list[str]:
+    """Return the command of a job: a pure function, compared whole in a test. ``whose`` is ``identity()``.
 
     The variables go through ``env -i`` inside: Apptainer before 1.5 mangles quotes and dollars in its own
     options, and this way nothing of its own reaches the process either. ``marker`` is an empty folder mounted so
@@ -59,7 +90,7 @@ def exec_argv(job: Job, program: str, *, userns: bool, marker: Path | None = Non
         raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad}")
     variables = {**job.env, **gpu_variables(job), **preload_variable(job.preload)}
     return [
-        program, "--silent", "exec", *(["--userns"] if userns else []), "--containall", "--cleanenv", "--no-home",
+        program, "--silent", "exec", *whose, "--containall", "--cleanenv", "--no-home",
         *(["--nv"] if job.limits.gpus else []),
         "--no-privs", *(() if job.limits.network else ("--net", "--network", "none")), "--pwd", WORK,
         *(word for mount in mounts for word in ("--bind", mount)),

@@ -153,6 +153,11 @@ class Engine(Protocol):
         """Whether a process sees this machine's files by their own paths, so that a venv or library here is its own."""
         return False
 
+    @property
+    def isolation(self) -> str:
+        """What a trial is kept from and what not, in one line; '' where that is not known."""
+        return ""
+
     def unavailable(self) -> str | None:
         """Say why this engine cannot be used here and what to do about it, or None when it can."""
 

@@ -54,6 +54,11 @@ class DockerEngine(Engine):
     preference = 3
     sizes_shm = True
 
+    @property
+    def isolation(self) -> str:
+        """A trial is kept from the machine."""
+        return "trials have no network, no capabilities and no root (rootless: yours); seccomp is off"
+
     def unavailable(self) -> str | None:
         """Say why no Docker-API engine can be used here, or None when one answers."""
         return why_not()

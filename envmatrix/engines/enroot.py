@@ -84,6 +84,12 @@ class EnrootEngine(Engine):
     name: str = "enroot"
     starts_packed = False
 
+    @property
+    def isolation(self) -> str:
+        """A trial is kept from other files, and from little else."""
+        root = "root is root inside: start it as another user" if os.geteuid() == 0 else "your own uid"
+        return f"trials have the machine's network and processes and {root}"
+
     def unavailable(self) -> str | None:
         """Say why Enroot cannot be used here, or None when it can."""
         if shutil.which("enroot") is None:

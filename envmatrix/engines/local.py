@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -40,6 +41,11 @@ class LocalEngine(Engine):
     name: str = "local"
     preference = 1
     shares_files = True
+
+    @property
+    def isolation(self) -> str:
+        """A trial is kept from nothing."""
+        return f"trials are processes of {'root' if os.geteuid() == 0 else 'yours'} and can do all that you can"
 
     def unavailable(self) -> str | None:
         """Say why this engine cannot be used here, or None when it can."""

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -143,7 +143,9 @@ def engines(root: Path) -> Iterator[Finding]:
     """Ask each engine whether it can be used."""
     del root
     for entry, engine in ENGINES.make_all(project_places()):
-        yield _usable("engine", entry.name, engine)
+        found = _usable("engine", entry.name, engine)
+        said = "" if isinstance(engine, ExtensionError) or found.state != "good" else engine.isolation
+        yield replace(found, found=f"{found.found}: {said}") if said else found
 
 
 def launchers(root: Path) -> Iterator[Finding]:

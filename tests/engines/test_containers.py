@@ -44,6 +44,43 @@ json.dump({
     "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
 }, open("out.json", "w"))
 """
+#: Each call would change the machine, its other processes or what is measured later; what is there is written back.
+TRIES = """
+import ctypes, json, os, sys
+libc, host, managed = ctypes.CDLL(None), int(sys.argv[1]), []
+def rewrite(path):
+    with open(path) as file:
+        body = file.read()
+    with open(path, "w") as file:
+        file.write(body[body.index("[") + 1 : body.index("]")] if "[" in body else body)
+def only_open(path):
+    os.close(os.open(path, os.O_WRONLY))
+def call(name, *arguments):
+    if getattr(libc, name)(*arguments) == -1:
+        raise OSError(name)
+def try_out(said, do, *arguments):
+    try:
+        do(*arguments)
+    except (OSError, ValueError):
+        return
+    managed.append(said)
+for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/randomize_va_space",
+             "/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/mm/transparent_hugepage/defrag"):
+    try_out("wrote " + path, rewrite, path)
+for path in ("/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/sys/kernel/uevent_helper", "/dev/mem",
+             "/dev/kmsg", f"/proc/{host}/mem"):
+    try_out("opened " + path, only_open, path)
+try_out("mounted", call, "mount", b"none", b"/tmp", b"tmpfs", 0, None)
+try_out("mounted the kernel's settings anew", call, "mount", b"proc", b"/tmp", b"proc", 0, None)
+try_out("remounted", call, "mount", None, b"/proc/sys", None, 32 | 4096, None)
+try_out("made a device", os.mknod, "/tmp/device", 0o060666, os.makedev(7, 0))
+try_out("traced", call, "ptrace", 16, host, 0, 0)
+try_out("signalled", os.kill, host, 0)
+try_out("took another uid", os.setuid, 1 if os.getuid() != 1 else 2)
+try_out("gained priority", os.nice, -1)
+json.dump(managed, open("managed.json", "w"))
+print("uid", os.getuid())
+"""
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -112,6 +149,25 @@ def test_a_container_is_closed(engine: Engine, job: Job) -> None:
     if engine.name == "docker":
         assert found["uid"] != 0
         assert found["shm"] == 2**28
+
+
+def test_nothing_of_the_machine_can_be_changed(engine: Engine, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert managed(engine, job) == []
+    assert "uid 0" not in job.log.read_text()
+    if engine.name == "apptainer" and os.geteuid() == 0:  # a root without a loop device has no other uid inside
+        monkeypatch.setattr("envmatrix.engines.apptainer_command.needs_namespace", lambda: True)
+        job = replace(job, mounts=replace(job.mounts, work=job.mounts.work.with_name("second")))
+        job.mounts.work.mkdir()
+        assert managed(engine, job) == []
+        assert "uid 0" in job.log.read_text()
+
+
+def managed(engine: Engine, job: Job) -> list[str]:
+    """Return what a process in a container managed to do to this machine."""
+    ended = engine.run(replace(job, argv=(job.prepared.python, "-c", TRIES, str(os.getpid()))))
+    assert ended.ok, job.log.read_text()
+    found: list[str] = json.loads((job.mounts.work / "managed.json").read_text())
+    return found
 
 
 def test_shared_memory_is_the_same_in_every_engine_unless_asked_for(engine: Engine, job: Job) -> None:

@@ -70,17 +70,17 @@ def test_gpus_are_asked_for_as_docker_run_does(gpus: tuple[str, ...], request_bo
 
 def test_apptainer_gives_gpus_and_lets_the_process_find_the_driver() -> None:
     asked = replace(JOB, limits=replace(JOB.limits, gpus=("2",)), env={"A": "b", "LD_LIBRARY_PATH": "/mine"})
-    argv = exec_argv(asked, "apptainer", userns=False)
-    plain = exec_argv(replace(JOB, env={"A": "b"}), "apptainer", userns=False)
+    argv = exec_argv(asked, "apptainer", ())
+    plain = exec_argv(replace(JOB, env={"A": "b"}), "apptainer", ())
     added = ["--nv", "LD_LIBRARY_PATH=/.singularity.d/libs:/mine", "CUDA_VISIBLE_DEVICES=2"]
     assert [word for word in argv if word not in plain] == added
     assert [word for word in argv if word not in added] == plain
     every = replace(asked, limits=replace(asked.limits, gpus=("all",)))
-    assert not [word for word in exec_argv(every, "apptainer", userns=False) if word.startswith("CUDA_VISIBLE")]
+    assert not [word for word in exec_argv(every, "apptainer", ()) if word.startswith("CUDA_VISIBLE")]
 
 
 def test_apptainer_passes_variables_and_arguments_as_single_words() -> None:
-    assert exec_argv(JOB, "apptainer", userns=True) == [
+    assert exec_argv(JOB, "apptainer", ["--userns"]) == [
         "apptainer", "--silent", "exec", "--userns", "--containall", "--cleanenv", "--no-home", "--no-privs",
         "--net", "--network", "none", "--pwd", "/work", "--bind", "/w:/work:rw", "--bind", "/b:/envmatrix/bench:ro",
         "image:1", "/usr/bin/env", "-i", "A=x y,$HOME`id`\"q\"'", "LD_PRELOAD=/l/a.so:/l/b.so", "/py", "-c", "a b",
@@ -93,7 +93,7 @@ def test_a_folder_that_would_change_the_mount_is_refused(folder: str) -> None:
     with pytest.raises(EngineError, match="cannot mount"):
         container_config(job, "1:1")
     with pytest.raises(EngineError, match="cannot mount"):
-        exec_argv(job, "apptainer", userns=False)
+        exec_argv(job, "apptainer", ())
 
 
 def test_the_ways_a_container_ends_are_told_apart() -> None:
