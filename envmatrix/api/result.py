@@ -101,7 +101,8 @@ class Result:
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial in the order in which they ran, each with its record. Raises StoreError."""
-        return RunFolder(self.folder).trials()
+        folder = RunFolder(self.folder)
+        return folder.trials(folder.load().plan)
 
     def __str__(self) -> str:
         return "\n".join(

@@ -67,16 +67,28 @@ class Plan:
 
     def block(self, index: int) -> list[Slot]:
         """Return block ``index`` (from 0): every arm once, in an order that only (seed, index) decides."""
-        chance = random.Random(f"{self.seed}:{index}")  # noqa: S311 - an experiment's order, not a secret
+        chance = self._chance(index)
         order = chance.sample(self.arms, len(self.arms))
         return [
-            Slot(f"b{index:04d}-p{position:03d}", index, position, arm, chance.randrange(0, 4096))
+            Slot(trial_name(index, position), index, position, arm, chance.randrange(0, 4096))
             for position, arm in enumerate(order)
         ]
+
+    def order(self, index: int) -> list[Arm]:
+        """Return the arms of block ``index`` as they stand in it."""
+        return self._chance(index).sample(self.arms, len(self.arms))
+
+    def _chance(self, index: int) -> random.Random:
+        return random.Random(f"{self.seed}:{index}")  # noqa: S311 - an experiment's order, not a secret
 
     def blocks(self, first: int = 0) -> Iterator[list[Slot]]:
         """Yield the blocks from ``first`` to the last one allowed."""
         return (self.block(index) for index in range(first, self.max_blocks))
+
+
+def trial_name(block: int, position: int) -> str:
+    """Return the stable name of a trial."""
+    return f"b{block:04d}-p{position:03d}"
 
 
 def plan_of(design: Design, arms: tuple[Arm, ...]) -> Plan:

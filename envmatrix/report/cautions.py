@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 from envmatrix.printable import one_line
@@ -10,9 +11,13 @@ from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count, interval, ratio
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Flag
+from envmatrix.stats.gaps import after_leaving, missing
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.store import Run
+
+#: As many missing trials are counted one by one.
+_MOST_MISSING = 100
 
 
 def _nothing(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
@@ -118,11 +123,25 @@ def _mixed_hosts(_run: Run, measured: Measurements, _analysis: Analysis) -> Iter
         )  # fmt: skip
 
 
-def _strangers(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
-    if measured.strangers:
+def _missing(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    found = [slot.trial for slot in itertools.islice(missing(run.plan, measured), _MOST_MISSING + 1)]
+    if found:
+        number = f"more than {_MOST_MISSING} trials" if len(found) > _MOST_MISSING else count(len(found), "trial")
         yield Caution(
-            Kind.STRANGERS, "trials.jsonl", f"{count(measured.strangers, 'line')} of no arm of this plan",
-            "they are left out; check whether files of two runs were mixed",
+            Kind.MISSING, "trials.jsonl",
+            f"{number} of the plan, {found[0]} first, without a line though later ones have theirs",
+            "their pairs do not count; restore the file if lines were taken out of it, or "
+            f"`envmatrix resume {run.name}` runs them",
+        )  # fmt: skip
+
+
+def _after_leaving(_run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+    late = after_leaving(analysis.race, measured) if analysis.race else {}
+    for arm, blocks in late.items():
+        yield Caution(
+            Kind.AFTER_LEAVING, arm,
+            f"{count(len(blocks), 'trial')} (block {blocks[0]} first) from after it had left the race",
+            "by the rules of this version it left earlier: its interval is that of an early verdict",
         )  # fmt: skip
 
 
@@ -143,7 +162,8 @@ CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] =
     _reasons(Kind.FAILED, ("failed", "timed_out"), "read the trial's file in logs/"),
     _skipped,
     _mixed_hosts,
-    _strangers,
+    _missing,
+    _after_leaving,
 )
 
 

@@ -14,10 +14,12 @@ from typing import Protocol
 from envmatrix import interrupts, project
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
+from envmatrix.report.formatting import count
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.say import Say
 from envmatrix.stats.racing import Race
-from envmatrix.store import Trial
+from envmatrix.store import RunFolder, Trial
+from envmatrix.store.planned import Misfit
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.trial import run_trial
 
@@ -53,9 +55,7 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
         say("the last trial's line was only half written; it is set aside and that trial runs again")
     check_race(race=experiment.plan.race, width=launcher.width)
     loop = _Loop(experiment, observer, launcher.width)
-    for trial in folder.trials():
-        loop.count(trial)
-    loop.decide_race()
+    _take_up(loop, folder, say)
     try:
         with interrupts.remembered(), _alone_on_machine(say) if launcher.measures_here else nullcontext():
             _sweep(experiment, say)
@@ -72,6 +72,21 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
         engine.sweep(experiment.run.name)
     loop.ended.incomplete = 0 if loop.ended.interrupted else max(0, loop.given - loop.complete)
     return loop.ended
+
+
+def _take_up(loop: _Loop, folder: RunFolder, say: Say) -> None:
+    """Count the trials on disk; lines that are none of this run's are set aside."""
+    misfits: list[Misfit] = []
+    for trial in folder.trials(loop.experiment.plan, misfits.append):
+        loop.count(trial)
+    if misfits:
+        folder.set_aside(misfits)
+        for misfit in misfits:
+            say(f"{folder.trials_file}:{misfit.number}: set aside, no trial of this run: {misfit.reason}")
+    loop.decide_race()
+    lacking = loop.look_back()
+    if lacking:
+        say(f"{count(lacking, 'trial')} of blocks that were run {'has' if lacking == 1 else 'have'} no line: run again")
 
 
 def _sweep(experiment: Experiment, say: Say) -> None:
@@ -95,6 +110,7 @@ class _Loop:
         self.spent_s = 0.0
         self.finished: Counter[int] = Counter()
         self.given = 0
+        self.begun = 0
         self.ended = Ended()
 
     def count(self, trial: Trial) -> None:
@@ -117,12 +133,25 @@ class _Loop:
         return sum(map(self._is_complete, self.finished))
 
     def _is_complete(self, block: int) -> bool:
-        return self.finished[block] == len(self._runs_in(block))
+        return self.finished[block] >= len(self._runs_in(block))
 
     def _runs_in(self, block: int) -> set[str]:
         """Return the arms that run in ``block``: all, but for those that left the race before it."""
         gone = {stopped.arm for stopped in self.race.stopped if stopped.block <= block}
         return {arm.name for arm in self.experiment.plan.arms} - gone
+
+    def look_back(self) -> int:
+        """Remember which block was the last one begun; return how many trials lack in those before it.
+
+        Where blocks run side by side that is nothing unusual: they are given out again like any other.
+        """
+        self.begun = max(self.finished, default=0) if self.width == 1 else 0
+        return sum(len(self._left(self.experiment.plan.block(block))) for block in range(self.begun))
+
+    def _left(self, block: list[Slot]) -> list[Slot]:
+        """Return what is still to run of a block."""
+        wanted = self._runs_in(block[0].block)
+        return [slot for slot in block if slot.arm.name in wanted and slot.trial not in self.done]
 
     def decide_race(self) -> None:
         """Ask, where the plan races, which arms are still in: a function of the complete blocks on disk alone."""
@@ -133,9 +162,8 @@ class _Loop:
         """Yield what is left of each block until precision is reached or the budget is spent."""
         for block in self.experiment.plan.blocks():
             self.decide_race()
-            wanted = self._runs_in(block[0].block)
-            left = [slot for slot in block if slot.arm.name in wanted and slot.trial not in self.done]
-            if left and (why := self._stop(self.given)):
+            left = self._left(block)
+            if left and block[0].block >= self.begun and (why := self._stop(self.given)):
                 self.ended.why = why
                 return
             self.given += 1

@@ -18,6 +18,7 @@ from envmatrix.record.model import Profile, Record, Result
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, number
 from envmatrix.store import Reading, RunFolder, Trial, reading_from_line
 from envmatrix.store.files import read_whole_lines
+from envmatrix.store.planned import planned_lines, refused
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -86,7 +87,6 @@ class Measurements:
     facts: Mapping[str, ArmFacts]
     trials: TrialOrder
     nodes: tuple[str, ...]
-    strangers: int
     attempted: NDArray[np.bool_]
     block_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
@@ -143,18 +143,13 @@ class MeasurementBuilder:
         self._numbers = array("d")
         self._nodes: dict[str, None] = {}
         self._block_nodes: dict[int, tuple[str, ...]] = {}
-        self._strangers = 0
 
     def add(self, trial: Reading | Trial) -> None:
-        """Add one trial. Only numbers of trials that are ok count; the others are counted by outcome."""
-        who = self._index.get(trial.arm)
-        if who is None or trial.outcome not in OUTCOMES or not _is_block(trial.block):
-            self._strangers += 1
-            return
+        """Add one trial of the plan. Only numbers of trials that are ok count; the others are counted by outcome."""
         facts = self._facts[trial.arm]
         facts.outcomes[trial.outcome] += 1
         facts.longest_s = max(facts.longest_s, number(trial.wall_s))
-        self._who.append(who)
+        self._who.append(self._index[trial.arm])
         self._block.append(trial.block)
         self._outcome.append(OUTCOMES.index(trial.outcome))
         if trial.node:
@@ -169,13 +164,13 @@ class MeasurementBuilder:
             self._numbers.extend([math.nan] * (len(_COLUMNS) - 1) + [number(trial.started)])
 
     def measured(self) -> Measurements:
-        """Return the table so far. Of two ok trials of one arm and block, the first one counts."""
+        """Return the table so far."""
         who = np.array(self._who, dtype=np.int64)
         outcome = np.array(self._outcome, dtype=np.int64)
         rows = np.array(self._numbers, dtype=np.float64).reshape(-1, len(_COLUMNS))
         blocks, at = np.unique(np.array(self._block, dtype=np.int64), return_inverse=True)
         table = np.full((len(_COLUMNS), len(self._arms), len(blocks)), np.nan)
-        ok = np.flatnonzero(outcome == OUTCOMES.index("ok"))[::-1]
+        ok = np.flatnonzero(outcome == OUTCOMES.index("ok"))
         table[:, who[ok], at[ok]] = rows[ok].T
         attempted = np.zeros((len(self._arms), len(blocks)), dtype=np.bool_)
         attempted[who, at] = True
@@ -183,7 +178,7 @@ class MeasurementBuilder:
         trials = TrialOrder(who, blocks[at], outcome, rows[:, -1], primary)
         columns = {name: table[index] for index, name in enumerate(_COLUMNS)}
         return Measurements(
-            self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), self._strangers, attempted,
+            self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), attempted,
             dict(self._block_nodes),
         )  # fmt: skip
 
@@ -191,10 +186,6 @@ class MeasurementBuilder:
         known = self._block_nodes.get(trial.block, ())
         if trial.outcome == "ok" and trial.node not in known:
             self._block_nodes[trial.block] = (*known, trial.node)
-
-
-def _is_block(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
 
 
 def _row(trial: Reading | Trial, record: Record) -> list[float]:
@@ -244,11 +235,15 @@ def _without_raw(line: bytes) -> bytes:
     return line
 
 
-def read_trials(folder: RunFolder) -> Iterator[Reading | Trial]:
+def read_trials(folder: RunFolder, plan: Plan) -> Iterator[Reading | Trial]:
     """Yield the trials without their raw step times; a half-written last line is passed over.
 
-    Raises StoreError for a damaged line, naming it.
+    Raises StoreError for a line that is damaged or no trial of the plan, naming it.
     """
+    return planned_lines(plan, _lines(folder), refused(folder.trials_file))
+
+
+def _lines(folder: RunFolder) -> Iterator[Reading | Trial]:
     for count, line in read_whole_lines(folder.trials_file):
         yield reading_from_line(_without_raw(line).decode(errors="replace"), folder.trials_file, count)
 
@@ -263,4 +258,4 @@ def fold(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
 
 def read_measurements(folder: RunFolder, plan: Plan) -> Measurements:
     """Fold the trials of a results folder."""
-    return fold(plan, read_trials(folder))
+    return fold(plan, read_trials(folder, plan))

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -118,6 +118,18 @@ def _end_of_last_line(file: IO[bytes]) -> int:
             return start + found + 1
         end = start
     return 0
+
+
+def take_lines(path: Path, numbers: Collection[int], aside: Path) -> None:
+    """Move the lines of these numbers, from 1, to ``aside``; they are on disk there before the file is without them."""
+    try:
+        with path.open("rb") as file, whole_file(path) as kept, aside.open("ab") as taken:
+            for number, line in enumerate(file, 1):
+                (taken if number in numbers else kept).write(line)
+            taken.flush()
+            os.fsync(taken.fileno())
+    except OSError as error:
+        raise os_error(error, path) from error
 
 
 def read_text(file: Path) -> str:

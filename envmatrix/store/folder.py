@@ -5,14 +5,25 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from envmatrix.errors import StoreError, Where
+from envmatrix.plan import Plan
 from envmatrix.store.checked import check_schema, first_mistake, place_of
-from envmatrix.store.files import append_line, json_of, mend_lines, os_error, read_text, read_whole_lines, write_whole
+from envmatrix.store.files import (
+    append_line,
+    json_of,
+    mend_lines,
+    os_error,
+    read_text,
+    read_whole_lines,
+    take_lines,
+    write_whole,
+)
+from envmatrix.store.planned import Misfit, Refuse, planned_lines, refused
 from envmatrix.store.run import SCHEMA, Change, Run
 from envmatrix.store.trial import Trial, trial_from_line
 from envmatrix.store.upgrade import matrix_text, upgraded
@@ -93,8 +104,18 @@ class RunFolder:
         """Cut off a last line that a crash left half-written; say whether there was one."""
         return mend_lines(self.trials_file, self.path / "trials.half-written")
 
-    def trials(self) -> Iterator[Trial]:
-        """Yield the trials in the order they ran; a half-written last line is passed over."""
+    def set_aside(self, misfits: Sequence[Misfit]) -> None:
+        """Move lines of trials.jsonl that are no trials of the plan to trials.set-aside."""
+        take_lines(self.trials_file, {misfit.number for misfit in misfits}, self.path / "trials.set-aside")
+
+    def trials(self, plan: Plan, refuse: Refuse | None = None) -> Iterator[Trial]:
+        """Yield the trials in the order they ran; a half-written last line is passed over.
+
+        A line that is no trial of ``plan`` is a StoreError, unless there is somebody else to ``refuse`` it.
+        """
+        return planned_lines(plan, self._lines(), refuse or refused(self.trials_file))
+
+    def _lines(self) -> Iterator[Trial]:
         for number, line in read_whole_lines(self.trials_file):
             yield trial_from_line(line.decode(errors="replace"), self.trials_file, number)
 

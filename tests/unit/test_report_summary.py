@@ -19,7 +19,7 @@ from envmatrix.report.summary import summarise, summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.report.write import write_reports
 from envmatrix.stats.measurements import fold
-from envmatrix.store import RunFolder, Trial
+from envmatrix.store import RunFolder, trial_of
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
 EVERYONE = ("baseline", "control", "fast", "slow")
@@ -183,7 +183,8 @@ def hostile_run(path):
         trial.document["evidence"]["malloc"]["library"] = HOSTILE
         trial.document["data"]["name"] = HOSTILE
         folder.append(trial)
-    folder.append(Trial("t", 7, 0, "control", HOSTILE, "local", "failed", HOSTILE, node=HOSTILE))
+    control = next(slot for slot in plan.block(7) if slot.arm.is_control)
+    folder.append(trial_of(control, "failed", HOSTILE, node=HOSTILE))
     return folder
 
 

@@ -56,7 +56,7 @@ def carry_out(tmp_path, monkeypatch, plan, *, stop_after=None):
     experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
     watcher = Watcher()
     ended = runner.run(experiment, Here(), watcher, watcher.say)
-    names = [trial.trial for trial in folder.trials()]
+    names = [trial.trial for trial in folder.trials(plan)]
     folder.unlock()
     return ended, names, watcher
 

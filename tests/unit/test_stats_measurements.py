@@ -48,9 +48,9 @@ def test_a_folder_and_its_trials_fold_into_the_same_numbers(tmp_path):
 
 def test_raw_steps_are_cut_out_but_a_string_that_looks_like_them_is_not(tmp_path):
     folder = write_run(tmp_path / "run", PLAN, Machine({}), 2)
-    trial = next(make_trials(PLAN, Machine({}), 1))
+    *_, trial = make_trials(PLAN, Machine({}), 3)
     hostile = {**trial.document, "data": {"name": '"steps_ns":[1,2', "stand_in": True}}
-    folder.append(replace(trial, block=5, document=hostile))
+    folder.append(replace(trial, document=hostile))
     facts = read_measurements(folder, PLAN).facts[trial.arm]
     assert facts.data['"steps_ns":[1,2'] == 1
 
@@ -92,22 +92,6 @@ def test_one_odd_value_takes_nothing_else_of_its_record_away(tmp_path):
 
 def test_the_evidence_that_reports_show_has_one_value_at_each_path():
     assert all(kind_of(path) is not Kind.PART for path in EVIDENCE)
-
-
-@pytest.mark.parametrize("block", [-1, True, "0", 2**80, None, 1.5])
-def test_trials_that_belong_to_no_arm_or_block_are_counted_as_strangers(block):
-    strangers = [
-        Trial("t", block, 0, "fast", "cnn", "local", "ok"),
-        Trial("t", 0, 0, "x", "cnn", "local", "ok"),
-    ]
-    measured = fold(PLAN, strangers)
-    assert (measured.strangers, measured.trials.arm.size) == (2, 0)
-
-
-def test_of_two_trials_of_one_arm_and_block_the_first_counts():
-    first, second = ({"metrics": {"samples_per_s": value}} for value in (5.0, 9.0))
-    trials = [Trial("t", 3, 0, "fast", "cnn", "local", "ok", document=record) for record in (first, second)]
-    assert fold(PLAN, trials).of("fast:cnn@local", "samples_per_s").tolist() == [5.0]
 
 
 def test_differences_in_the_last_digits_are_equal_work():

@@ -92,7 +92,7 @@ def test_reproduce_compares_the_tables_effects(whole):
 
 def test_the_estimate_while_a_run_is_going_is_the_tables(folder, whole):
     live = RunningEstimate(whole.plan, whole.run.workloads)
-    for trial in read_trials(folder):
+    for trial in read_trials(folder, whole.plan):
         live.add(trial)
     for effect in live.analysis.primary_effects():
         assert said(effect) == said(whole.analysis.find(effect.arm))

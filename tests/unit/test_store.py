@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
-from envmatrix.store import Change, RunFolder, Trial, trial_of, write_named, write_whole
+from envmatrix.store import Change, RunFolder, trial_of, write_named, write_whole
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 PLAN = make_plan(("a",))
@@ -40,7 +40,7 @@ def test_a_run_comes_back_as_it_was_written(folder):
 def test_trials_come_back_in_order(folder):
     for trial in trials(3):
         folder.append(trial)
-    assert list(folder.trials()) == trials(3)
+    assert list(folder.trials(PLAN)) == trials(3)
 
 
 def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folder):
@@ -49,10 +49,10 @@ def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folde
     whole = folder.trials_file.read_bytes()
     for cut in range(1, len(whole) - whole[:-1].rfind(b"\n") - 1):
         folder.trials_file.write_bytes(whole[:-cut])
-        assert list(folder.trials()) == trials(2)
+        assert list(folder.trials(PLAN)) == trials(2)
         assert folder.mend()
         assert not folder.mend()
-        assert list(folder.trials()) == trials(2)
+        assert list(folder.trials(PLAN)) == trials(2)
         folder.append(trials(3)[2])
         assert folder.trials_file.read_bytes() == whole
 
@@ -77,7 +77,7 @@ def test_a_bad_line_is_named_with_its_number(folder, line, words):
     with folder.trials_file.open("a") as file:
         file.write(line + "\n")
     with pytest.raises(StoreError, match=words) as caught:
-        list(folder.trials())
+        list(folder.trials(PLAN))
     assert "trials.jsonl:2" in str(caught.value)
 
 
@@ -152,13 +152,14 @@ def test_a_run_of_schema_1_is_read_with_all_that_it_says(reference, tmp_path):
 def test_a_resumed_run_of_schema_1_holds_lines_of_both_schemas_and_is_not_rewritten(tmp_path):
     folder = RunFolder(tmp_path / "run")
     shutil.copytree(REFERENCES[0], folder.path)
-    before, many = folder.run_file.read_bytes(), len(list(folder.trials()))
-    assert any(trial.padding for trial in folder.trials()), "which schema 1 calls pad"
-    slot = folder.load().plan.block(0)[0]
+    plan, before = folder.load().plan, folder.run_file.read_bytes()
+    many = len(old := list(folder.trials(plan)))
+    assert any(trial.padding for trial in old), "which schema 1 calls pad"
+    slot = plan.block(old[-1].block + 1)[0]
     folder.append(trial_of(slot, "ok"))
     folder.change(Change(at="now", envmatrix="0", budget=77.0))
-    found = list(folder.trials())
-    assert (len(found), found[-1].padding, found[0].padding) == (many + 1, slot.padding, slot.padding)
+    found = list(folder.trials(plan))
+    assert (len(found), found[-1].padding, found[0].padding) == (many + 1, slot.padding, old[0].padding)
     assert folder.load().plan.budget_s == 77.0
     assert folder.run_file.read_bytes() == before
 
@@ -268,31 +269,31 @@ def test_a_link_in_a_run_from_elsewhere_leads_no_report_out_of_it(tmp_path):
 @given(reason=st.text(), name=st.text(min_size=1))
 def test_any_text_survives_a_line(tmp_path_factory, reason, name):
     folder = RunFolder(tmp_path_factory.mktemp("run"))
-    trial = Trial("t", 0, 0, name, "w", "local", "failed", reason)
+    trial = trial_of(PLAN.block(0)[0], "failed", reason, node=name)
     folder.append(trial)
     assert folder.trials_file.read_bytes().count(b"\n") == 1
-    assert list(folder.trials()) == [trial]
+    assert list(folder.trials(PLAN)) == [trial]
 
 
 def test_what_a_program_said_need_not_be_unicode(folder):
     """A file name that is no UTF-8 arrives as a lone surrogate, which strict readers of JSON refuse."""
     trial = trial_of(PLAN.block(0)[0], "ok", "\udcff", document={"evidence": {"argv": ["\udcfe"], "n": float("inf")}})
     folder.append(trial)
-    assert list(folder.trials()) == [trial]
+    assert list(folder.trials(PLAN)) == [trial]
 
 
 def test_unknown_keys_of_the_same_schema_are_passed_over(folder):
     folder.append(trials(1)[0])
     line = json.loads(folder.trials_file.read_text())
     folder.trials_file.write_text(json.dumps({**line, "later": 1}) + "\n")
-    assert list(folder.trials()) == trials(1)
+    assert list(folder.trials(PLAN)) == trials(1)
 
 
 def test_a_line_written_again_loses_nothing_of_a_record_that_cannot_all_be_understood(tmp_path):
     odd = {"schema": "x", "metrics": {"a": [1], "b": 2}, "evidence": {"cpu": 3, "new": {"key": 1}}, "later": 1.0}
     folder = RunFolder(tmp_path)
     folder.append(trial_of(PLAN.block(0)[0], "ok", document=odd))
-    (read,) = folder.trials()
+    (read,) = folder.trials(PLAN)
     assert read.line() + "\n" == folder.trials_file.read_text()
     assert read.document == odd
     assert read.record.metrics == {"b": 2}
