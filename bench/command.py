@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 
 from bench import digest, evidence, metric, record
 from bench.errors import BenchError, RunError
-from bench.evidence import outside
+from bench.evidence import programs, tree
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _CHUNK_BYTES = 1 << 16
@@ -95,12 +95,12 @@ def run(
     before, steal = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch()
     try:
         watched, wall_ns, output = _run(argv, probed, limit_s, log or sys.stderr.buffer, log_limit_bytes, matcher)
-        seen, probe_ns = _evidence(probed, watched)
+        used = _usage(before)
+        seen, probe_ns = programs.evidence(probed, watched, used["user_s"] + used["system_s"])
     finally:
         shutil.rmtree(probed, ignore_errors=True)
     seen["system"]["load_1m"] = steal["load_1m"]
     wall_ns -= probe_ns
-    used = _usage(before)
     value = wall_ns / 1e9 if wanted.kind == "wall" else None
     if matcher:
         value = metric.number_from_text(wanted, matcher)
@@ -112,7 +112,7 @@ def run(
         workload={"digest": _digest(options), "options": options},
         skipped=None,
         data=None,
-        timing={"wall_ns": wall_ns, "probe_ns": probe_ns},
+        timing={"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": round(watched.cost_s * 1e9)},
         metrics={"wall_s": wall_ns / 1e9, **used, wanted.name: value},
         metric={"name": wanted.name, "value": value, "better": wanted.better},
         result={"output_bytes": output.total},
@@ -127,7 +127,7 @@ def _run(
     log: BinaryIO,
     log_limit_bytes: int,
     matcher: metric.LastMatch | None,
-) -> tuple[outside.Watch, int, Output]:
+) -> tuple[tree.Watch, int, Output]:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
@@ -140,10 +140,12 @@ def _run(
     except OSError as error:
         raise BenchError(f"cannot start {argv[0]}: {error.strerror}") from error
     output = Output(cast("BufferedReader", process.stdout), log, log_limit_bytes, matcher.look if matcher else None)
-    watched = outside.Watch(process.pid)
+    watched = tree.Watch(process.pid)
     try:
-        status = process.wait(limit_s)
+        _wait(process, limit_s)
         wall_ns = time.perf_counter_ns() - start
+        watched.stop()  # before it is waited for: then nothing of it is there to be read
+        status = process.wait()
     except subprocess.TimeoutExpired:
         raise RunError(f"the command ran past its limit of {limit_s:g} s and was ended") from None
     finally:
@@ -154,6 +156,20 @@ def _run(
         how = f"exit status {status}" if status > 0 else f"signal {-status} ({signal.strsignal(-status)})"
         raise RunError(f"the command ended with {how}; its output is in the log")
     return watched, wall_ns, output
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float | None) -> None:
+    """Wait for a process to end and leave it there, so that what it cost can still be read."""
+    try:
+        file = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # Linux before 5.3
+        process.wait(limit_s)
+        return
+    try:
+        if not select.select([file], [], [], limit_s)[0]:
+            raise subprocess.TimeoutExpired(process.args, limit_s or 0.0)
+    finally:
+        os.close(file)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -168,7 +184,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
     process.poll()
     for _ in range(100):
-        left = outside.children(os.getpid())
+        left = tree.children(os.getpid())
         if not left:
             return
         for pid in left:
@@ -190,18 +206,3 @@ def _usage(before: resource.struct_rusage) -> dict[str, float]:
         "user_s": after.ru_utime - before.ru_utime,
         "system_s": after.ru_stime - before.ru_stime,
     }
-
-
-def _evidence(folder: str, watched: outside.Watch) -> tuple[dict[str, Any], int]:
-    """Return (evidence, nanoseconds that probing added); the busiest process with torch speaks for all."""
-    probes = []
-    for name in os.listdir(folder):
-        if name.endswith(".json"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                probes.append((name, json.load(file)))
-    if not probes:
-        return dict(watched.evidence(), source="outside"), 0
-    _, best = max(probes, key=lambda probe: (probe[1]["evidence"]["torch"] is not None, probe[1]["cpu_s"]))
-    # The first process's own probe ran inside its wall time; behind a shell it is the busiest one's.
-    main = dict(probes).get(f"{watched.pid}.json", best)
-    return dict(best["evidence"], source="probe"), main["probe_ns"]

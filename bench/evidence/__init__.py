@@ -6,7 +6,6 @@ Nothing here runs during the timed part, and an item that cannot be read is None
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -20,13 +19,12 @@ from bench.evidence import (
     memory,
     onednn,
     openmp,
+    outside,
     pytorch,
     sandbox,
     xla,
 )
-from bench.evidence.reading import attempt
-
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE", re.IGNORECASE)
+from bench.evidence.reading import attempt, hidden
 
 
 def before_torch() -> dict[str, Any]:
@@ -34,7 +32,7 @@ def before_torch() -> dict[str, Any]:
     return {
         "affinity_before": attempt(machine.affinity),
         "load_1m": attempt(lambda: os.getloadavg()[0]),
-        "variables": {name: "(hidden)" if _SECRET.search(name) else text for name, text in os.environ.items()},
+        "variables": hidden(os.environ),
     }
 
 
@@ -73,5 +71,6 @@ def collect(
         "cuda": attempt(cuda.collect) if torch else None,
         "xla": attempt(xla.collect) if torch else None,
         "libraries": attempt(machine.libraries),
+        "preloaded": attempt(lambda: outside.preloaded(outside.wanted(), machine.libraries())),
         "variables": first["variables"],
     }

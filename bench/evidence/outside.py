@@ -1,77 +1,73 @@
-"""What can be seen of a process from outside: for programs that are not Python, or were killed.
+"""What can be said of a program from outside: for programs that are not Python, or that nobody could ask.
 
-Which libraries are mapped is seen, which one serves is not: those items stay None.
+Which libraries are mapped is seen. Which of them serves ``malloc`` follows from the loader's order; what else a library
+does inside the program is not seen, and those items stay None.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import threading
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from bench.evidence import machine, memory, sandbox
-from bench.evidence.reading import attempt, fields, text
+from bench.evidence import dynamic, elf, machine, memory, sandbox
+from bench.evidence.reading import attempt, hidden
+from bench.evidence.tree import Program
 
 
-def children(pid: int) -> list[int]:
-    """Return the direct children of a process."""
-    found = []
-    for thread in attempt(lambda: os.listdir(f"/proc/{pid}/task")) or []:
-        found += [int(child) for child in (text(f"/proc/{pid}/task/{thread}/children") or "").split()]
-    return found
+def evidence(program: Program) -> dict[str, Any]:
+    """Return the evidence in the form of the inside one."""
+    affinity = ",".join(program.affinities) or None
+    return {
+        "openmp": None,
+        "malloc": attempt(lambda: _malloc(program)),
+        "blas": None,
+        "torch": None,
+        "cpu": dict(machine.cpu(), thread_affinity=None, affinity_before=None, affinity_after=None,
+                    affinity_end=None, affinity_list=affinity),
+        "memory": dict(memory.collect(), thp_process=None, huge_pages_bytes=None, policy=None),
+        "sandbox": attempt(sandbox.collect),
+        "system": machine.system(),
+        "libraries": None if program.libraries is None else sorted(program.libraries),
+        "preloaded": preloaded(wanted(), program.libraries),
+        "variables": None if program.variables is None else hidden(program.variables),
+    }  # fmt: skip
 
 
-class Watch:
-    """Looks at a process and its descendants a few times while it runs, more rarely as it goes on."""
+def wanted() -> list[str]:
+    """Return the libraries that this process was told to preload; its programs should have them too."""
+    return os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._libraries: set[str] = set()
-        self._affinity: str | None = None
-        self._variables: dict[str, str] | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, daemon=True)
-        self._thread.start()
 
-    def stop(self) -> None:
-        """Look no more."""
-        self._over.set()
-        self._thread.join()
+def preloaded(listed: list[str], mapped: Collection[str] | None) -> dict[str, str | None] | None:
+    """Return, for each library to preload, the file of it that is mapped; None when nothing could be read."""
+    return None if mapped is None else {name: _mapped(name, mapped) for name in listed}
 
-    def _look_on(self) -> None:
-        pause = 0.1
-        while not self._over.wait(pause):
-            for pid in self._family():
-                attempt(partial(self._look, pid))
-            pause = min(10.0, pause * 2)
 
-    def _family(self) -> list[int]:
-        pids = [self.pid]
-        for pid in pids:
-            pids += children(pid)
-        return pids
+def _mapped(name: str, mapped: Collection[str]) -> str | None:
+    if "/" in name:
+        path = os.path.realpath(name)
+        return path if path in mapped else None
+    return next((path for path in sorted(mapped) if os.path.basename(path).startswith(name)), None)
 
-    def _look(self, pid: int) -> None:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            self._libraries |= set(re.findall(r"(/\S+\.so(?:\.\S+)?)$", file.read(), re.MULTILINE))
-        self._affinity = fields(f"/proc/{pid}/status").get("Cpus_allowed_list") or self._affinity
-        raw = text(f"/proc/{pid}/environ")
-        if raw:
-            self._variables = dict(item.split("=", 1) for item in raw.split("\0") if "=" in item)
 
-    def evidence(self) -> dict[str, Any]:
-        """Return the evidence in the form of the inside one."""
-        return {
-            "openmp": None,
-            "malloc": None,
-            "blas": None,
-            "torch": None,
-            "cpu": dict(machine.cpu(), affinity_before=None, affinity_after=None, affinity_list=self._affinity),
-            "memory": attempt(memory.collect),
-            "sandbox": attempt(sandbox.collect),
-            "system": machine.system(),
-            "libraries": sorted(self._libraries),
-            "variables": self._variables,
-        }
+def _malloc(program: Program) -> dict[str, Any] | None:
+    """Return who serves ``malloc`` by the loader's order: the program, what is preloaded, what it needs.
+
+    https://refspecs.linuxfoundation.org/elf/gabi4+/ch5.dynamic.html "Shared Object Dependencies"
+    """
+    if program.path is None or program.variables is None or not program.libraries:
+        return None
+    listed = program.variables.get("LD_PRELOAD", "").replace(":", " ").split()
+    first = [path for name in listed if (path := _mapped(name, program.libraries))]
+    for path in [program.path, *first]:
+        if elf.defines(path, "malloc"):
+            return _allocator(path)
+    # What it needs is searched breadth first, which the order of the mappings does not tell: one alone must have it.
+    others = [path for path in sorted(program.libraries) if attempt(partial(elf.defines, path, "malloc"))]
+    return _allocator(others[0]) if len(others) == 1 else None
+
+
+def _allocator(path: str) -> dict[str, Any]:
+    return {"library": dynamic.short_name(path), "path": os.path.realpath(path), "version": None, "options": {}}

@@ -74,9 +74,11 @@ class Claim:
         found = lookup(evidence, self.path)
         if found is None:
             return f"claims {self}, but it could not be read back"
-        if any(allowed.fits(found) for allowed in self.allowed):
-            return ""
-        return f"claims {self}, but it was {_as_text(found)}"
+        return "" if self.fits(found) else f"claims {self}, but it was {_as_text(found)}"
+
+    def fits(self, found: object) -> bool:
+        """Say whether what was read back is one of the values."""
+        return any(allowed.fits(found) for allowed in self.allowed)
 
 
 def parse(path: str, values: Sequence[str]) -> Claim:

@@ -73,7 +73,10 @@ class Blas(Part):
 
 
 class Torch(Part):
-    """What torch says of itself; ``cpu_capability`` is the instruction set of its own kernels."""
+    """What torch says of itself; ``cpu_capability`` is the instruction set of its own kernels.
+
+    ``threads_set`` are the numbers of threads that an own program asked for while it ran.
+    """
 
     version: Text = None
     path: Text = None
@@ -81,6 +84,7 @@ class Torch(Part):
     cuda: Text = None
     debug: Flag = None
     threads: Whole = None
+    threads_set: list[StrictInt] | None = None
     interop_threads: Whole = None
     cpu_capability: Text = None
     mkl: Flag = None
@@ -336,8 +340,27 @@ class Parallel(Part):
     ranks: list[Rank] | None = None
 
 
+class Program(Part):
+    """One program of a command that did its share of the work; ``evidence`` is None for the first, whose is above it.
+
+    ``threads`` is the most that one of its processes had at a time, ``share`` its part of the CPU time of all.
+    """
+
+    pid: Whole = None
+    name: Text = None
+    path: Text = None
+    cpu_s: Real = None
+    share: Real = None
+    threads: Whole = None
+    evidence: Evidence | None = None
+
+
 class Evidence(Part):
-    """All evidence of one process; ``source`` is set for a program of the user's own (probe or outside)."""
+    """All evidence of one process; ``source`` is set for a program of the user's own (probe or outside).
+
+    ``preloaded`` maps what was to be preloaded to the file of it that is mapped. ``unseen_share`` is the part of the
+    CPU time of programs that ended before anybody could look at them.
+    """
 
     openmp: OpenMP | None = None
     malloc: Malloc | None = None
@@ -354,7 +377,11 @@ class Evidence(Part):
     parallel: Parallel | None = None
     libraries: Texts = None
     variables: Settings = None
+    preloaded: dict[StrictStr, StrictStr | None] | None = None
     source: Text = None
+    programs: list[Program] | None = None
+    unseen_share: Real = None
 
 
 Rank.model_rebuild()
+Program.model_rebuild()

@@ -27,6 +27,7 @@ class Kind(str, Enum):
     OTHER_LOAD = "other-load"
     FREQUENCY = "frequency-change"
     UNVERIFIED = "claims-not-verifiable"
+    UNPROVEN = "unproven-environment"
 
 
 @dataclass(frozen=True)

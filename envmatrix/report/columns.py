@@ -86,8 +86,9 @@ def _p(row: Row, _group: Group) -> Cell:
 def _verdict(row: Row, _group: Group) -> Cell:
     if row.effect is None:
         return Cell("reference")
-    fails = ", fails more" if Flag.FAILS_MORE in row.effect.flags else ""
-    return Cell(f"{row.effect.verdict}{fails}", verdict=row.effect.verdict)
+    words = {Flag.FAILS_MORE: ", fails more", Flag.UNPROVEN: ", unproven"}
+    asides = "".join(text for flag, text in words.items() if flag in row.effect.flags)
+    return Cell(f"{row.effect.verdict}{asides}", verdict=row.effect.verdict)
 
 
 def _value(row: Row, group: Group) -> Cell:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import linregress
 
+from envmatrix.printable import one_line
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.measurements import Measurements
@@ -99,7 +100,18 @@ def unverified(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterat
             )  # fmt: skip
 
 
+def unproven(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    """Find environments of which something that they promise was not seen, though nothing contradicts it."""
+    for name, fact in measured.facts.items():
+        if fact.unproven:
+            yield Caution(
+                Kind.UNPROVEN, name, one_line("; ".join(fact.unproven), 300),
+                "its figures stand, but it is neither recommended nor in the best set: docs/workloads.md says what "
+                "can be seen of a program",
+            )  # fmt: skip
+
+
 #: A further check of the machine is one more entry here.
 CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] = (
-    drift, stolen, other_load, frequency, unverified,
+    drift, stolen, other_load, frequency, unverified, unproven,
 )  # fmt: skip

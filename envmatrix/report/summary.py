@@ -105,6 +105,12 @@ class Group:
                 f"No environment is shown to be faster than {self.baseline_name} and to fail no more often: "
                 f"{', '.join(failing)} fail{'s' * (len(failing) == 1)} more often."
             )
+        unproven = [row.arm.environment for row in self.rows if row.effect and is_faster_but_unproven(row.effect)]
+        if unproven:
+            return (
+                f"No environment is shown to be faster than {self.baseline_name} and to be what its name says: "
+                f"{', '.join(unproven)} {'is' if len(unproven) == 1 else 'are'} unproven."
+            )
         return f"No environment is shown to be faster than {self.baseline_name}."
 
     @property
@@ -191,6 +197,11 @@ def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...
 def is_faster_but_fails(effect: Effect) -> bool:
     """Whether an arm is called faster but fails more often than its reference."""
     return effect.verdict == "faster" and Flag.FAILS_MORE in effect.flags
+
+
+def is_faster_but_unproven(effect: Effect) -> bool:
+    """Whether an arm is called faster, but not all that it promises was seen."""
+    return effect.verdict == "faster" and Flag.UNPROVEN in effect.flags
 
 
 def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Measurements, analysis: Analysis) -> Group:

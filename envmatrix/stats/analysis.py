@@ -142,6 +142,7 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copie
         Flag.INVALID: outcomes["invalid"] > 0,
         Flag.FAILS_MORE: not arm.is_control and fails_more(run.measured, arm.name, copies),
         Flag.INCOMPLETE: effect.incomplete > 0,
+        Flag.UNPROVEN: bool(facts.unproven),
     }
     return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
 

@@ -29,6 +29,7 @@ class Flag:
     INVALID = "invalid-trials"
     FAILS_MORE = "fails-more"
     INCOMPLETE = "incomplete-blocks"
+    UNPROVEN = "unproven"
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,11 @@ class Effect:
 
 
 def may_lead(effect: Effect) -> bool:
-    """Whether an arm may be called the best: it did equal work, and fails no more often than its reference."""
-    return not effect.is_control and {Flag.UNEQUAL_WORK, Flag.FAILS_MORE}.isdisjoint(effect.flags)
+    """Whether an arm may be called the best.
+
+    It did equal work, fails no more often than its reference, and was seen to be what its name says.
+    """
+    return not effect.is_control and {Flag.UNEQUAL_WORK, Flag.FAILS_MORE, Flag.UNPROVEN}.isdisjoint(effect.flags)
 
 
 def verdict_of(low: float, high: float, margin: float) -> Verdict:

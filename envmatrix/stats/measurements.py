@@ -51,6 +51,7 @@ class ArmFacts:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    unproven: Counter[str] = field(default_factory=Counter)
     evidence: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     data: Counter[str] = field(default_factory=Counter)
     work: Counter[str] = field(default_factory=Counter)
@@ -158,6 +159,8 @@ class MeasurementBuilder:
         if trial.outcome == "ok":
             record = trial.record or _NO_RECORD
             _note_facts(facts, record)
+            for text in trial.unproven:
+                _count(facts.unproven, text)
             self._numbers.extend(_row(trial, record))
         else:
             _count(facts.reasons, f"{trial.outcome}: {trial.reason}")

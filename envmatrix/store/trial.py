@@ -26,7 +26,8 @@ Outcome = Literal["ok", "failed", "invalid", "timed_out", "skipped"]
 class TrialFacts:
     """What the host says of a trial, beside its record.
 
-    ``reason`` says why the outcome is not ok. ``wall_s`` is start to end as the host saw it, in seconds;
+    ``reason`` says why the outcome is not ok, ``unproven`` what its environment promises and nobody saw.
+    ``wall_s`` is start to end as the host saw it, in seconds;
     ``started`` is seconds since the epoch. Keys that are not known are passed over; ``padding`` was ``pad`` in
     schema 1. A plain dataclass, as there may be very many.
     """
@@ -39,6 +40,7 @@ class TrialFacts:
     engine: str
     outcome: Outcome
     reason: str = ""
+    unproven: tuple[str, ...] = ()
     wall_s: float | None = None
     started: float | None = None
     node: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -18,21 +18,17 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Slot
 from envmatrix.plan.environment import Environment
 from envmatrix.process import Exit
-from envmatrix.record import claims
-from envmatrix.record.claims import Claim
 from envmatrix.record.evidence import Evidence
 from envmatrix.record.model import Record, read_record
-from envmatrix.record.paths import lookup
 from envmatrix.regular import read_bytes
 from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.trials import external
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.proof import Proof, prove
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILES = "files"
 _LONGEST_REASON = 400
-#: What a record says instead of a secret (docs/record.md).
-_HIDDEN = "(hidden)"
 
 
 def base_variables(work: str, bench: str, python: str) -> dict[str, str]:
@@ -159,67 +155,36 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
 
 def judged(experiment: Experiment, slot: Slot, ended: Exit, job: Job, *, started: float, node: str = "") -> Trial:
     """Make the trial of a process that has ended, here or on ``node``, from what it left in its work folder."""
-    outcome, reason, document = judge(experiment, slot, ended, job)
-    return trial_of(slot, outcome, reason, wall_s=ended.wall_s, started=started, node=node, document=document)
+    outcome, reason, document, unproven = judge(experiment, slot, ended, job)
+    trial = trial_of(slot, outcome, reason, wall_s=ended.wall_s, started=started, node=node, document=document)
+    return replace(trial, unproven=unproven)
 
 
 def judge(
     experiment: Experiment, slot: Slot, ended: Exit, job: Job
-) -> tuple[Outcome, str, Mapping[str, object] | None]:
-    """Say what a trial's end, record and evidence amount to."""
+) -> tuple[Outcome, str, Mapping[str, object] | None, tuple[str, ...]]:
+    """Say what a trial's end, record and evidence amount to, and what of its environment nothing was seen of."""
     body, record = load_record(job.mounts.work / external.RECORD)
     if ended.timed_out:
-        return "timed_out", str(ended), body
+        return "timed_out", str(ended), body, ()
     if not ended.ok:
-        return "failed", f"the process {ended}{_last_line(job.log)}", body
+        return "failed", f"the process {ended}{_last_line(job.log)}", body, ()
     if record is None:
-        return "failed", f"the process ended well but left no readable record{_last_line(job.log)}", None
+        return "failed", f"the process ended well but left no readable record{_last_line(job.log)}", None, ()
     if record.skipped:
-        return "skipped", record.skipped, body
-    wrong = contradictions(experiment, slot, record)
-    return ("invalid", "; ".join(wrong), body) if wrong else ("ok", "", body)
+        return "skipped", record.skipped, body, ()
+    found = proof_of(experiment, slot, record)
+    if found.wrong:
+        return "invalid", "; ".join(found.wrong), body, ()
+    return "ok", "", body, found.unproven
 
 
-def contradictions(experiment: Experiment, slot: Slot, record: Record) -> list[str]:
-    """Return every way in which a record contradicts what the trial was meant to be."""
-    environment = experiment.run.environments[slot.arm.runs]
-    evidence = record.evidence or Evidence()
-    promised = environment.claims
-    if evidence.source == "outside":  # a program that cannot be asked is not contradicted by its silence
-        promised = tuple(claim for claim in promised if lookup(evidence, claim.path) is not None)
-    wrong = claims.contradictions(promised, evidence)
-    wrong += contradicting_ranks(promised, evidence)
+def proof_of(experiment: Experiment, slot: Slot, record: Record) -> Proof:
+    """Hold a record against what the trial was meant to be."""
+    found = prove(experiment.run.environments[slot.arm.runs], record.evidence or Evidence())
     if record.bench is None or record.bench.digest != experiment.run.bench_digest:
-        wrong.append("another version of bench/ ran than the one this run began with")
-    return wrong + contradicting_variables(environment.variables, evidence)
-
-
-def contradicting_variables(wanted: Mapping[str, str | None], evidence: Evidence) -> list[str]:
-    """Return which variables were not in the process as the environment sets them.
-
-    Of one whose name looks like a secret's (TOKENIZERS_PARALLELISM does) the record says only that it was there. A
-    program that ended before anybody could look at it from outside contradicts nothing.
-    """
-    if evidence.source == "outside" and evidence.variables is None:
-        return []
-    seen = evidence.variables or {}
-    return [
-        f"{name} should be {value!r}, but the process saw {seen.get(name)!r}"
-        for name, value in wanted.items()
-        if seen.get(name) != (_HIDDEN if value is not None and seen.get(name) == _HIDDEN else value)
-    ]
-
-
-def contradicting_ranks(promised: Sequence[Claim], evidence: Evidence) -> list[str]:
-    """Return what the other ranks of a parallel trial contradict, by what of their evidence is not as rank 0's."""
-    wrong = []
-    ranks = evidence.parallel.ranks if evidence.parallel else None
-    for part in ranks or ():
-        differs = part.evidence_differs or Evidence()
-        seen = [claim for claim in promised if lookup(differs, claim.path) is not None]
-        where = f" (node {part.node})" if part.node else ""
-        wrong += [f"rank {part.rank}{where} {text}" for text in claims.contradictions(seen, differs)]
-    return wrong
+        return replace(found, wrong=(*found.wrong, "another version of bench/ ran than the one this run began with"))
+    return found
 
 
 def load_record(path: Path) -> tuple[Mapping[str, object], Record] | tuple[None, None]:

@@ -12,7 +12,7 @@ from bench.errors import BenchError, RunError
 from bench.parallel import launch, nodes
 from envmatrix.record import claims
 from envmatrix.record.model import read_evidence
-from envmatrix.trials.trial import contradicting_ranks
+from envmatrix.trials.proof import contradicting_ranks
 
 
 def options(**chosen):

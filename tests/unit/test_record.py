@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import evidence as written
-from bench.evidence import machine, onednn, outside
+from bench.evidence import machine, onednn, outside, tree
 from envmatrix.record.evidence import Evidence, OneDnn
 from envmatrix.record.model import Record, RecordError, read_evidence, read_record
 from tests.unknown_keys import unknown_keys
@@ -35,9 +35,7 @@ def test_every_part_that_bench_reads_without_torch_is_in_the_model():
     parts = written.collect(first, machine.affinity())
     assert list(unknown_keys(read_evidence(parts))) == []
     assert all(parts[name] for name in ("cpu", "memory", "sandbox", "system", "libraries", "variables"))
-    watched = outside.Watch(1)
-    watched.stop()
-    seen = read_evidence(dict(watched.evidence(), source="outside"))
+    seen = read_evidence(dict(outside.evidence(tree.Program(1, "init")), source="outside"))
     assert list(unknown_keys(seen)) == []
     assert seen.cpu.model == machine.cpu()["model"]
     assert list(unknown_keys(OneDnn.model_validate(onednn.described("")))) == []

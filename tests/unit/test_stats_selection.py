@@ -44,6 +44,21 @@ def printed(summary, width=160):
     return out.getvalue()
 
 
+def test_an_environment_that_was_not_seen_to_be_what_its_name_says_is_in_no_best_set_and_named_in_every_report():
+    plan = make_plan(("fast", "sound"))
+    trials = list(make_trials(plan, Machine({"fast": 1.3, "sound": 1.1}, noise=0.01), 20))
+    unseen = [replace(t, unproven=("claims threads is 2, but",)) if t.environment == "fast" else t for t in trials]
+    summary = summary_of(plan, unseen)
+    group = summary.groups[0]
+    assert group.rows[0].effect.verdict == "faster"
+    assert (group.best.arm.environment, group.best_set) == ("sound", ("sound",))
+    for text in (printed(summary), to_markdown(summary), to_html(summary)):
+        assert "faster, unproven" in text
+    assert "unproven" in json.dumps(summary_to_json(summary)["effects"])
+    alone = [t for t in unseen if t.environment != "sound"]
+    assert "to be what its name says: fast is unproven." in summary_of(plan, alone).groups[0].headline
+
+
 @pytest.fixture
 def mostly_failing():
     plan = make_plan(("fast", "sound"))

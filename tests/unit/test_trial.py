@@ -12,7 +12,8 @@ from envmatrix.plan import Arm, Slot
 from envmatrix.process import Exit
 from envmatrix.record import claims
 from envmatrix.record.model import read_evidence
-from envmatrix.trials.trial import contradicting_ranks, contradicting_variables, judge, run_trial
+from envmatrix.trials.proof import contradicting_ranks, contradicting_variables
+from envmatrix.trials.trial import judge, run_trial
 
 
 def test_a_variable_must_be_in_the_process_as_the_environment_sets_it():
@@ -48,7 +49,7 @@ def test_a_program_that_nobody_could_look_at_contradicts_nothing(source, wrong):
 def test_a_record_of_another_shape_makes_the_trial_failed_not_the_run(tmp_path, odd):
     (tmp_path / "record.json").write_text(json.dumps({"schema": 1, **odd}))
     job = SimpleNamespace(mounts=SimpleNamespace(work=tmp_path), log=tmp_path / "log")
-    outcome, reason, record = judge(None, None, Exit(0, 1.0), job)
+    outcome, reason, record, _ = judge(None, None, Exit(0, 1.0), job)
     assert (outcome, record) == ("failed", None)
     assert "no readable record" in reason
 

@@ -1,0 +1,93 @@
+"""Whether a program or library defines a function for others, read from the file: the loader's own tables.
+
+System V ABI, "Dynamic Section"; the hash table is GNU's: https://flapenguin.me/elf-dt-gnu-hash
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from typing import NamedTuple, Union
+
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_STRTAB, _SYMTAB, _GNU_HASH = 5, 6, 0x6FFFFEF5
+_SYMBOL_BYTES = 24
+Bytes = Union[bytes, mmap.mmap]
+
+
+class _Segment(NamedTuple):
+    kind: int
+    offset: int
+    address: int
+    bytes: int
+
+
+def is_dynamic(path: str) -> bool:
+    """Whether a loader takes part in starting a program, so that it can preload anything. OSError: not readable."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(segment.kind == _PT_DYNAMIC for segment in _segments(content))
+
+
+def defines(path: str, symbol: str) -> bool:
+    """Whether a 64-bit little-endian ELF file defines ``symbol`` for others. OSError, ValueError: not to be read."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        segments = _segments(content)
+        tables = _tables(content, segments)
+        if not {_STRTAB, _SYMTAB, _GNU_HASH} <= set(tables):
+            return False
+        places = {tag: _offset(address, segments) for tag, address in tables.items()}
+        return _found(content, symbol.encode(), places[_GNU_HASH], places[_SYMTAB], places[_STRTAB])
+
+
+def _segments(content: Bytes) -> list[_Segment]:
+    if content[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("no 64-bit little-endian ELF file")
+    (start,) = struct.unpack_from("<Q", content, 32)
+    size, count = struct.unpack_from("<HH", content, 54)
+    found = []
+    for number in range(count):
+        kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", content, start + number * size)
+        found.append(_Segment(kind, offset, address, length))
+    return found
+
+
+def _tables(content: Bytes, segments: list[_Segment]) -> dict[int, int]:
+    found = {}
+    for segment in segments:
+        if segment.kind == _PT_DYNAMIC:
+            for at in range(segment.offset, segment.offset + segment.bytes, 16):
+                tag, value = struct.unpack_from("<qQ", content, at)
+                if tag in (_STRTAB, _SYMTAB, _GNU_HASH):
+                    found[tag] = value
+    return found
+
+
+def _offset(address: int, segments: list[_Segment]) -> int:
+    for segment in segments:
+        if segment.kind == _PT_LOAD and segment.address <= address < segment.address + segment.bytes:
+            return address - segment.address + segment.offset
+    raise ValueError("a table lies in no segment")
+
+
+def _found(content: Bytes, symbol: bytes, table: int, symbols: int, names: int) -> bool:
+    count, first, words, _ = struct.unpack_from("<4I", content, table)
+    buckets = table + 16 + 8 * words
+    wanted = _hash(symbol)
+    (at,) = struct.unpack_from("<I", content, buckets + 4 * (wanted % count))
+    while at >= first:
+        (found,) = struct.unpack_from("<I", content, buckets + 4 * count + 4 * (at - first))
+        name, _, _, section = struct.unpack_from("<IBBH", content, symbols + at * _SYMBOL_BYTES)
+        whole = content[names + name : names + name + len(symbol) + 1]
+        if found | 1 == wanted | 1 and section and whole == symbol + b"\0":
+            return True
+        if found & 1:
+            return False
+        at += 1
+    return False
+
+
+def _hash(symbol: bytes) -> int:
+    value = 5381
+    for character in symbol:
+        value = (value * 33 + character) & 0xFFFFFFFF
+    return value

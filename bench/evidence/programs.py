@@ -1,0 +1,83 @@
+"""The evidence of a command: of the program that worked most, and of every other one that did its share of the work."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from bench.evidence import outside
+from bench.evidence.tree import Program, Watch
+
+#: A program works when it takes this share of the CPU time of all; below it, it is a wrapper or a helper.
+WORKS = 0.1
+#: The kernel counts in ticks, and a process may lose one of each kind.
+_LOST_S = 0.02
+Probe = dict[str, Any]
+
+
+def evidence(folder: str, watched: Watch, cpu_s: float) -> tuple[dict[str, Any], int]:
+    """Return (evidence, nanoseconds that probing added) of a command that took ``cpu_s`` CPU seconds in all.
+
+    ``folder`` holds what programs that could be asked wrote at their end.
+    """
+    probes = _probes(folder)
+    found = _asked([program for program in watched.programs() if not _is_ours(program)], probes)
+    own_s = sum(sum(probe["probe_cpu_s"]) for probe in probes.values())
+    whole = max(cpu_s - own_s, sum(program.cpu_s for program, _ in found), 1e-9)
+    found.sort(key=lambda pair: -pair[0].cpu_s)
+    at_work = [pair for number, pair in enumerate(found) if not number or pair[0].cpu_s / whole >= WORKS]
+    unseen_s = whole - sum(program.cpu_s for program, _ in found) - _LOST_S * (1 + watched.processes)
+    first = _of(*at_work[0]) if at_work else _of(Program(watched.pid, ""), None)
+    shares = [_share(program, probe, whole, first=not number) for number, (program, probe) in enumerate(at_work)]
+    # The first process's own probe ran inside its wall time; behind a shell it is the one of whoever worked most.
+    main = probes.get(watched.pid) or next((probe for _, probe in found if probe), None)
+    described = dict(first, programs=shares, unseen_share=max(0.0, unseen_s / whole))
+    return described, main["probe_ns"] if main else 0
+
+
+def _is_ours(program: Program) -> bool:
+    return program.variables is not None and program.variables.get("BENCH_PROBE") == ""
+
+
+def _probes(folder: str) -> dict[int, Probe]:
+    found = {}
+    for name in os.listdir(folder):
+        if name.endswith(".json"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                found[int(name[:-5])] = json.load(file)
+    return found
+
+
+def _asked(seen: list[Program], probes: dict[int, Probe]) -> list[tuple[Program, Probe | None]]:
+    """Return every program with what it said of itself: the last one that its process became, nobody else."""
+    last = {program.pid: program for program in sorted(seen, key=lambda program: program.number)}
+    found: list[tuple[Program, Probe | None]] = []
+    for program in seen:
+        probe = probes.get(program.pid) if last[program.pid] is program else None
+        if probe:
+            program.cpu_s = max(program.cpu_s - probe["probe_cpu_s"][0], probe["cpu_s"])
+        found.append((program, probe))
+    # What began and ended between two looks.
+    found += [(Program(pid, "python", cpu_s=probe["cpu_s"]), probe) for pid, probe in probes.items() if pid not in last]
+    return found
+
+
+def _of(program: Program, probe: Probe | None) -> dict[str, Any]:
+    if probe is None:
+        return dict(outside.evidence(program), source="outside")
+    # Its own list of what it should have preloaded may be another than the one that it was given.
+    mapped = probe["evidence"]["libraries"]
+    return dict(probe["evidence"], preloaded=outside.preloaded(outside.wanted(), mapped), source="probe")
+
+
+def _share(program: Program, probe: Probe | None, whole_s: float, first: bool) -> dict[str, Any]:
+    return {
+        "pid": program.pid,
+        "name": program.name,
+        "path": program.path,
+        "cpu_s": round(program.cpu_s, 4),
+        "share": round(program.cpu_s / whole_s, 4),
+        "threads": program.threads or None,
+        "evidence": None if first else _of(program, probe),
+    }

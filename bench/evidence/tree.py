@@ -1,0 +1,187 @@
+"""Every program that a command starts, seen from outside while it runs: what it maps, what it was given, what it costs.
+
+A program is what one ``exec`` started, the children that it forked without another ``exec`` counted to it: they have
+its libraries and its variables.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+
+from bench.evidence.reading import attempt, fields, text
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+#: Looking may take this much CPU time at the start, and this share of the time from then on.
+_FIRST_S, _SHARE = 0.01, 0.002
+_SHORTEST_S, _LONGEST_S = 0.005, 0.25
+_GONE = ("0",) * 6
+_LIBRARY = re.compile(r"\.so(\.\S+)?$")
+
+
+def children(pid: int) -> list[int]:
+    """Return the direct children of a process."""
+    found = []
+    for thread in attempt(lambda: os.listdir(f"/proc/{pid}/task")) or []:
+        found += [int(child) for child in (text(f"/proc/{pid}/task/{thread}/children") or "").split()]
+    return found
+
+
+@dataclass
+class Program:
+    """What one ``exec`` started; ``threads`` is the most that one of its processes had at a time.
+
+    ``number`` counts programs in the order in which they were first seen.
+    """
+
+    pid: int
+    name: str
+    number: int = 0
+    path: str | None = None
+    cpu_s: float = 0.0
+    threads: int = 0
+    libraries: set[str] | None = None
+    variables: dict[str, str] | None = None
+    affinities: dict[str, None] = field(default_factory=dict)
+    _next_look: float = 0.0
+
+    def look(self, pid: int, since_s: float) -> None:
+        """Read what is mapped, at ages that treble: the lists are long, their lines hardly change."""
+        if since_s < self._next_look:
+            return
+        self._next_look = 3 * since_s
+        self.path = attempt(lambda: os.readlink(f"/proc/{pid}/exe")) or self.path
+        attempt(lambda: self._read_maps(pid))
+        affinity = fields(f"/proc/{pid}/status").get("Cpus_allowed_list")
+        if affinity:
+            self.affinities[affinity] = None
+        raw = text(f"/proc/{pid}/environ") if not self.variables else None
+        if raw is not None:
+            self.variables = dict(item.split("=", 1) for item in raw.split("\0") if "=" in item)
+
+    def _read_maps(self, pid: int) -> None:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            mapped = {line[line.find("/") : -1] for line in file if ".so" in line}
+        self.libraries = (self.libraries or set()) | {path for path in mapped if _LIBRARY.search(path)}
+
+
+@dataclass(frozen=True)
+class _Stat:
+    """The parts of /proc/PID/stat that are needed. ``image`` is another after every ``exec`` and the same in a fork.
+
+    ``of_children`` are the ticks of those that it has waited for.
+    """
+
+    name: str
+    parent: int
+    threads: int
+    ticks: int
+    of_children: int
+    started: int
+    image: tuple[str, ...]
+
+
+@dataclass
+class _Process:
+    program: Program
+    stat: _Stat
+
+
+def _stat(pid: int) -> _Stat:
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        head, _, tail = file.read().rpartition(")")
+    words = tail.split()  # the state, which proc(5) calls field 3, stands first
+    # Addresses of code, stack, arguments and variables: the kernel lays them out anew for every program.
+    image = (words[23], words[25], *words[45:49])
+    user, system, of_user, of_system = map(int, words[11:15])
+    return _Stat(
+        head.partition("(")[2], int(words[1]), int(words[17]), user + system, of_user + of_system, int(words[19]), image
+    )
+
+
+class Watch:
+    """Looks at a process and all its descendants while they run, for a five-hundredth of the time."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.cost_s = 0.0
+        self.processes = 0
+        self._began = time.monotonic()
+        self._programs: dict[tuple[str, ...], Program] = {}
+        self._living: dict[tuple[int, int], _Process] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more, but once at what the first process cost in the end, which is there until it is waited for."""
+        self._over.set()
+        self._thread.join()
+        self._look([self.pid], last=True)
+
+    def programs(self) -> list[Program]:
+        """Return all programs that were seen, the one that took most CPU time first."""
+        return sorted(self._programs.values(), key=lambda program: -program.cpu_s)
+
+    def _look_on(self) -> None:
+        pause = _SHORTEST_S
+        while not self._over.wait(pause):
+            started = time.thread_time()
+            self._look(self._family())
+            taken = time.thread_time() - started
+            self.cost_s += taken
+            owed = (self.cost_s + taken - _FIRST_S) / _SHARE - (time.monotonic() - self._began)
+            pause = max(owed, min(_LONGEST_S, 1.3 * pause))
+
+    def _family(self) -> list[int]:
+        pids = [self.pid]
+        for pid in pids:
+            pids += children(pid)
+        return pids
+
+    def _look(self, pids: list[int], last: bool = False) -> None:
+        living: dict[tuple[int, int], _Process] = {}
+        for pid in pids:
+            stat = attempt(partial(_stat, pid))
+            if stat:
+                living[pid, stat.started] = self._looked_at(pid, stat, last)
+        self._count_the_ended(living)
+        self._living = living
+
+    def _looked_at(self, pid: int, stat: _Stat, last: bool) -> _Process:
+        before = self._living.get((pid, stat.started))
+        if before is None:
+            self.processes += 1
+        # What ends has given its memory back already, so that all addresses are 0.
+        if before and (last or stat.image in (before.stat.image, _GONE)):
+            program = before.program
+        else:
+            program = self._programs.setdefault(stat.image, Program(pid, stat.name, len(self._programs)))
+        program.cpu_s += (stat.ticks - (before.stat.ticks if before else 0)) / _TICKS_PER_S
+        program.threads = max(program.threads, stat.threads)
+        if not last:
+            program.look(pid, time.monotonic() - self._began)
+        return _Process(program, stat)
+
+    def _count_the_ended(self, living: dict[tuple[int, int], _Process]) -> None:
+        """Add what processes took after they were last seen: their parent is told it when it waits for them.
+
+        What is more than had been seen of them is nobody's: they may have become another program.
+        """
+        for key, parent in living.items():
+            before = self._living.get(key)
+            ended = [
+                process
+                for other, process in self._living.items()
+                if other not in living and process.stat.parent == key[0]
+            ]
+            if before and ended:
+                seen = sum(process.stat.ticks + process.stat.of_children for process in ended)
+                rest = parent.stat.of_children - before.stat.of_children - seen
+                longest = max(ended, key=lambda process: process.stat.ticks)
+                if 0 < rest <= seen:
+                    longest.program.cpu_s += rest / _TICKS_PER_S

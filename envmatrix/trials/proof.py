@@ -1,0 +1,139 @@
+"""Whether a trial was what its environment promises: held against every program that did its work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from envmatrix.plan.environment import Environment
+from envmatrix.record import claims
+from envmatrix.record.claims import Claim
+from envmatrix.record.evidence import Evidence, Program
+from envmatrix.record.paths import SHORT, lookup
+
+#: What a record says instead of a secret (docs/record.md).
+_HIDDEN = "(hidden)"
+#: More of an own program's CPU time must not have gone where nobody could look (bench/evidence/programs.py).
+_UNSEEN = 0.1
+#: Parts of the evidence that a program without PyTorch and without threads has nothing for.
+_OF_TORCH = ("openmp", "torch", "blas", "onednn", "collectives", "cuda", "xla")
+_THREADING = ("libgomp", "libiomp5", "libomp", "libtorch")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """``wrong``: how the evidence contradicts the environment; ``unproven``: what nothing was seen of."""
+
+    wrong: tuple[str, ...] = ()
+    unproven: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Program:
+    """One program that worked. The ``leading`` one worked most, and must bear every claim out itself."""
+
+    name: str
+    evidence: Evidence
+    leading: bool
+    threads: int | None = None
+
+    def is_concerned(self, claim: Claim) -> bool:
+        """Whether a claim's subject is anything that this program has; what it has cannot always be told."""
+        part = SHORT.get(claim.path, claim.path).partition(".")[0]
+        mapped = self.evidence.libraries
+        if self.leading or part not in _OF_TORCH or not mapped:
+            return True
+        alone = self.evidence.source == "probe" or self.threads == 1
+        return not alone or any(PurePosixPath(path).name.startswith(_THREADING) for path in mapped)
+
+
+def prove(environment: Environment, evidence: Evidence) -> Proof:
+    """Hold the evidence of one trial against what its environment sets and claims."""
+    wrong: list[str] = []
+    unproven: list[str] = []
+    for program in _programs(evidence):
+        for found, text in _findings(environment, program):
+            (unproven if found else wrong).append(f"{program.name}{text}")
+    wrong += contradicting_ranks(environment.claims, evidence)
+    promises = environment.claims or environment.preload or environment.variables
+    unseen = evidence.unseen_share or 0.0
+    if promises and unseen > _UNSEEN:
+        unproven.append(f"{unseen:.0%} of its CPU time was of programs that ended before they could be looked at")
+    return Proof(tuple(wrong), tuple(dict.fromkeys(unproven)))
+
+
+def _programs(evidence: Evidence) -> Iterator[_Program]:
+    listed = evidence.programs or [Program()]
+    for number, program in enumerate(listed):
+        share = "" if program.share is None else f", {program.share:.0%} of the CPU time"
+        name = f"{program.name} (process {program.pid}{share}) " if len(listed) > 1 else ""
+        yield _Program(name, program.evidence or evidence, not number, program.threads)
+
+
+def _findings(environment: Environment, program: _Program) -> Iterator[tuple[bool, str]]:
+    """Yield (whether it is only unproven, sentence) of all that does not stand as it should."""
+    seen = program.evidence
+    for _, file in environment.preload:
+        mapped = _is_mapped(file, seen.preloaded)
+        if not mapped:
+            yield mapped is None, f"{file} is preloaded, but " + ("its libraries could not be read" if mapped is None
+                                                                 else "it is not mapped in it")  # fmt: skip
+    for claim in environment.claims:
+        text = claim.contradiction(seen) or _changed(claim, seen) if program.is_concerned(claim) else ""
+        if text:
+            yield _could_not_be_seen(claim, seen), text
+    if seen.source and seen.variables is None and environment.variables:
+        yield True, "its environment variables could not be read"
+    else:
+        yield from ((False, text) for text in contradicting_variables(environment.variables, seen))
+
+
+def _changed(claim: Claim, seen: Evidence) -> str:
+    """Say which number of threads a program asked for on the way that its environment does not promise."""
+    if SHORT.get(claim.path, claim.path) != SHORT["threads"] or not seen.torch:
+        return ""
+    others = [number for number in seen.torch.threads_set or () if not claim.fits(number)]
+    return f"claims {claim}, but it was set to {others[0]} while it ran" if others else ""
+
+
+def _is_mapped(file: str, preloaded: Mapping[str, str | None] | None) -> bool | None:
+    if preloaded is None:
+        return None
+    return any(mapped for path, mapped in preloaded.items() if PurePosixPath(path).name == PurePosixPath(file).name)
+
+
+def _could_not_be_seen(claim: Claim, seen: Evidence) -> bool:
+    """Whether it is no fault of an own program that a claim's evidence is not there: it could not be asked for it."""
+    if not seen.source or lookup(seen, claim.path) is not None:
+        return False
+    part = SHORT.get(claim.path, claim.path).partition(".")[0]
+    return seen.source == "outside" or getattr(seen, part, None) is None
+
+
+def contradicting_variables(wanted: Mapping[str, str | None], evidence: Evidence) -> list[str]:
+    """Return which variables were not in the process as the environment sets them.
+
+    Of one whose name looks like a secret's (TOKENIZERS_PARALLELISM does) the record says only that it was there. A
+    program that ended before anybody could look at it from outside contradicts nothing.
+    """
+    if evidence.source == "outside" and evidence.variables is None:
+        return []
+    seen = evidence.variables or {}
+    return [
+        f"{name} should be {value!r}, but the process saw {seen.get(name)!r}"
+        for name, value in wanted.items()
+        if seen.get(name) != (_HIDDEN if value is not None and seen.get(name) == _HIDDEN else value)
+    ]
+
+
+def contradicting_ranks(promised: Sequence[Claim], evidence: Evidence) -> list[str]:
+    """Return what the other ranks of a parallel trial contradict, by what of their evidence is not as rank 0's."""
+    wrong = []
+    ranks = evidence.parallel.ranks if evidence.parallel else None
+    for part in ranks or ():
+        differs = part.evidence_differs or Evidence()
+        seen = [claim for claim in promised if lookup(differs, claim.path) is not None]
+        where = f" (node {part.node})" if part.node else ""
+        wrong += [f"rank {part.rank}{where} {text}" for text in claims.contradictions(seen, differs)]
+    return wrong

@@ -1,0 +1,141 @@
+"""What an environment promises is held against every program that did the work: real processes, no torch."""
+
+import ctypes.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envmatrix.plan.environment import Environment, Image
+from envmatrix.record import claims
+from envmatrix.record.model import read_evidence
+from envmatrix.trials.proof import prove
+
+ROOT = Path(__file__).parents[2]
+PYTHON = os.path.realpath(sys.executable)
+WORK = "sum(range(12_000_000))"
+TORCH = """
+from types import SimpleNamespace
+__version__ = "0"
+now = 2
+part = SimpleNamespace(is_available=lambda: None)
+backends = SimpleNamespace(mkl=part, mkldnn=part, openmp=part)
+def get_num_interop_threads(): return 1
+__config__ = SimpleNamespace(show=lambda: "")
+def get_num_threads(): return now
+def set_num_threads(number):
+    global now
+    now = number
+"""
+
+
+def other_malloc():
+    """A library that glibc brings with it, that nobody loads, and that serves malloc when it is preloaded."""
+    for folder in ("/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64"):
+        if Path(folder, "libmemusage.so").exists():
+            return f"{folder}/libmemusage.so"
+    pytest.skip("this glibc has no second malloc beside it")
+
+
+def environment(preload=(), promised=None, variables=None):
+    return Environment(
+        "mine", "", {}, Image("i"), variables or {}, tuple(("", Path(file).name) for file in preload),
+        claims.read({path: [value] for path, value in (promised or {}).items()}),
+    )  # fmt: skip
+
+
+def evidence_of(tmp_path, argv, env=None):
+    record = tmp_path / "record.json"
+    base = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "command", "--record", str(record), "--", *argv],
+        cwd=ROOT, env={**base, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return read_evidence(json.loads(record.read_text())["evidence"])
+
+
+def static_program(folder):
+    compiler = shutil.which("cc")
+    if not compiler or not ctypes.util.find_library("c"):
+        pytest.skip("no C compiler")
+    source, program = folder / "work.c", folder / "work"
+    source.write_text("int main(void) { for (volatile long i = 0; i < 400000000; i++); return 0; }")
+    made = subprocess.run([compiler, "-static", "-o", program, source], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("this compiler cannot link a static program")
+    return str(program)
+
+
+PROGRAMS = {
+    "as it is": ([PYTHON, "-c", WORK], True),
+    "isolated from its variables": ([PYTHON, "-I", "-c", WORK], True),
+    "gone by os._exit": ([PYTHON, "-c", f"{WORK}; import os; os._exit(0)"], True),
+    "forked": ([PYTHON, "-c", f"import os; os.fork(); {WORK}"], True),
+    "not Python": (["sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"], True),
+    "without variables": (["env", "-i", PYTHON, "-c", WORK], False),
+    "behind a wrapper that has it": (["sh", "-c", f"{PYTHON} -c 'import json'; env -i {PYTHON} -c '{WORK}'"], False),
+    "one of two that work": (["sh", "-c", f"{PYTHON} -c '{WORK}'; env -i {PYTHON} -c '{WORK}'"], False),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_preload_that_is_not_mapped_in_what_did_the_work_is_no_proof(tmp_path, name):
+    argv, holds = PROGRAMS[name]
+    library = other_malloc()
+    found = evidence_of(tmp_path, argv, {"LD_PRELOAD": library})
+    said = prove(environment([library], {"malloc": Path(library).name.split(".so")[0]}), found)
+    if holds:
+        assert said.wrong == said.unproven == ()
+    else:
+        assert any("is preloaded, but it is not mapped in it" in text for text in said.wrong), said
+        assert any("claims malloc is" in text for text in said.wrong)
+
+
+def test_a_static_program_has_no_preload(tmp_path):
+    library = other_malloc()
+    found = evidence_of(tmp_path, [static_program(tmp_path)], {"LD_PRELOAD": library})
+    assert "not mapped in it" in prove(environment([library]), found).wrong[0]
+    assert prove(environment(promised={"malloc": "libc"}), found).unproven
+
+
+def test_what_cannot_be_seen_of_a_program_is_unproven_and_no_contradiction(tmp_path):
+    found = evidence_of(tmp_path, [PYTHON, "-I", "-c", WORK], {"OMP_NUM_THREADS": "2"})
+    said = prove(environment(promised={"threads": "2"}, variables={"OMP_NUM_THREADS": "2"}), found)
+    assert said.wrong == ()
+    assert said.unproven == ("claims threads is 2, but it could not be read back",)
+
+
+def test_a_variable_that_one_working_program_did_not_get_is_a_contradiction(tmp_path):
+    found = evidence_of(tmp_path, ["sh", "-c", f"{PYTHON} -c '{WORK}'; A=2 {PYTHON} -c '{WORK}'"], {"A": "1"})
+    assert "A should be '1', but the process saw '2'" in " ".join(prove(environment(variables={"A": "1"}), found).wrong)
+
+
+@pytest.mark.parametrize(("between", "holds"), [("2", True), ("1", False)])
+def test_threads_that_were_others_for_a_while_are_a_contradiction(tmp_path, between, holds):
+    (tmp_path / "torch.py").write_text(TORCH)
+    program = f"import torch; torch.set_num_threads({between}); {WORK}; torch.set_num_threads(2)"
+    found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
+    assert found.torch.threads == 2
+    wrong = prove(environment(promised={"threads": "2"}), found).wrong
+    assert wrong == (() if holds else ("claims threads is 2, but it was set to 1 while it ran",))
+
+
+def test_programs_that_ended_before_anybody_looked_prove_nothing(tmp_path):
+    program = f"for n in $(seq 60); do {shutil.which('true')}; done"
+    found = evidence_of(tmp_path, ["sh", "-c", program]).model_copy(update={"unseen_share": 0.5})
+    promised = environment(promised={"sandbox.seccomp": "*"})
+    assert "50% of its CPU time" in prove(promised, found).unproven[0]
+    assert prove(environment(), found).unproven == ()
+
+
+def test_watching_a_program_costs_a_hundredth_of_a_second_and_a_five_hundredth_of_the_time(tmp_path):
+    record = tmp_path / "record.json"
+    argv = [sys.executable, "-m", "bench", "command", "--record", str(record), "--", "sleep", "2"]
+    subprocess.run(argv, cwd=ROOT, check=True, timeout=60)
+    assert json.loads(record.read_text())["timing"]["watch_ns"] < 40e6
