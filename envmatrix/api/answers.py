@@ -16,6 +16,7 @@ from envmatrix.stats.comparison import Comparison, compare_environments, compare
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements
+from envmatrix.trials.resumed import note_reading
 
 
 def effects(
@@ -89,8 +90,13 @@ def compare(
 
 
 def write_report(run: PathLike | Result | None = None, results: PathLike = "results", say: Say = silent) -> Result:
-    """Write summary.json, report.md and report.html of a run again and return its Result. Raises as ``effects``."""
+    """Write summary.json, report.md and report.html of a run again and return its Result. Raises as ``effects``.
+
+    A run that another process is still running has been read then, which counts as a look (docs/statistics.md).
+    """
     folder = find_run(named(run), results)
+    if folder.is_written():
+        note_reading(folder)
     write_reports(folder, say=say)
     return Result.of(folder)
 

@@ -53,6 +53,7 @@ class Plan:
     """What the loop and the statistics take of a design. ``arms`` keeps its order; within a block it is random.
 
     ``race``: arms that are surely not the best, or surely the same as their reference, leave before the end.
+    ``looked``: after how many blocks the run has been read before.
     """
 
     design: str
@@ -64,6 +65,7 @@ class Plan:
     margin: float
     budget_s: float
     race: bool = False
+    looked: tuple[int, ...] = ()
 
     def block(self, index: int) -> list[Slot]:
         """Return block ``index`` (from 0): every arm once, in an order that only (seed, index) decides."""
@@ -91,7 +93,7 @@ def trial_name(block: int, position: int) -> str:
     return f"b{block:04d}-p{position:03d}"
 
 
-def plan_of(design: Design, arms: tuple[Arm, ...]) -> Plan:
+def plan_of(design: Design, arms: tuple[Arm, ...], looked: tuple[int, ...] = ()) -> Plan:
     """Return the plan of a design whose arms are known; pure, and the same for the same seed."""
     return Plan(
         design=design.name,
@@ -103,6 +105,7 @@ def plan_of(design: Design, arms: tuple[Arm, ...]) -> Plan:
         margin=design.margin,
         budget_s=design.budget,
         race=design.race,
+        looked=looked,
     )
 
 

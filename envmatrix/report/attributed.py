@@ -71,7 +71,8 @@ def attributions(
         if cells and len(cells.factors) > 1:
             table = _table(arms, arms[0], analysis)
             named = next((arm.environment for arm in arms if arm.name in recommended), "")
-            found.append(attribute(cells, workload, engine, table, run.plan.min_blocks, named))
+            needed = run.plan.min_blocks
+            found.append(attribute(cells, workload, engine, table, needed, named, analysis.level))
     return tuple(item for item in found if item)
 
 
@@ -87,7 +88,8 @@ def cumulative(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[
             continue
         controls = [arm.name for arm in arms if arm.is_control and arm.reference == base.name]
         gains = gains_of(*signed_logs([named[name] for name in names], controls, measured, analysis.primary[workload]))
-        steps = cumulative_steps(names, gains, _table(arms, base, analysis), run.plan.min_blocks, 1 + len(controls))
+        table, needed = _table(arms, base, analysis), run.plan.min_blocks
+        steps = cumulative_steps(names, gains, table, needed, 1 + len(controls), analysis.level)
         if steps:
             found[f"{workload} on {engine}"] = steps
     return found

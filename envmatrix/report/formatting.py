@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 
 from envmatrix.printable import one_line
@@ -64,6 +65,12 @@ def p_value(value: float | None) -> str:
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def percent(level: float) -> str:
+    """Return a confidence with as many nines as it has, and a digit more."""
+    places = max(1, math.ceil(-math.log10(1.0 - level)) - 1)
+    return f"{100 * level:.{places}f} %"
 
 
 def count(number: int, noun: str) -> str:

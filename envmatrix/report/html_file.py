@@ -93,7 +93,7 @@ def provenance(summary: Summary) -> list[tuple[str, str]]:
     ]  # fmt: skip
     rows += [(f"host {key}", _text(value)) for key, value in asdict(run.host).items()]
     rows += [(f"version of {key}", str(value)) for key, value in run.versions.items()]
-    rows += [("changed by resume", change.text()) for change in run.history]
+    rows += [("resumed", change.text()) for change in run.history]
     return rows
 
 

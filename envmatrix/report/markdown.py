@@ -94,7 +94,7 @@ def _facts(summary: Summary) -> str:
         ("host", run.host.name or NONE),
         ("trials", outcomes), ("data", data), ("seed", str(run.plan.seed)),
         ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
-        *(("changed by resume", change.text()) for change in run.history),
+        *(("resumed", change.text()) for change in run.history),
     ]  # fmt: skip
     return "## Run\n\n" + table(("what", "value"), rows) + "\n"
 
@@ -113,6 +113,7 @@ def to_markdown(summary: Summary) -> str:
         f"(95 %, max-t over {count(comparisons(summary), 'comparison')}, paired by block). "
         f"{_RECOMMENDED}{_WORST if any(has_failed(group) for group in summary.groups) else ''}"
     )
+    method += f" {summary.looks_sentence}" if summary.looks_sentence else ""
     parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
     parts += [attribution_markdown(item) for item in attribution_tables(summary.attributions, summary.cumulative)]
     parts += [operators_markdown(found) for found in summary.operators]

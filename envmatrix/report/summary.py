@@ -11,7 +11,7 @@ from envmatrix.report.attributed import attributions, cumulative
 from envmatrix.report.caution import Caution
 from envmatrix.report.cautions import find_cautions
 from envmatrix.report.engine_table import engine_table
-from envmatrix.report.formatting import bounds, count, ratio, reference_name
+from envmatrix.report.formatting import bounds, count, percent, ratio, reference_name
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.workload_table import workload_table
@@ -157,6 +157,17 @@ class Summary:
     def race(self) -> Race | None:
         """How the run raced, None where it did not."""
         return self.analysis.race
+
+    @property
+    def looks_sentence(self) -> str:
+        """What several looks at a run cost; '' where this is the first."""
+        *before, _ = looks = self.analysis.looks
+        if not before:
+            return ""
+        return (
+            f"It was read before, after {', '.join(map(str, before))} blocks: intervals are computed at "
+            f"{percent(self.analysis.level)}, so that all {len(looks)} looks together err in 5 %."
+        )
 
     @property
     def trials(self) -> int:

@@ -161,8 +161,9 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     parts += [Text(clean(found.line())) for found in summary.nodes]
     engines = _plain("the engines, medians (ratio above 1: better than the reference)", summary.engine_table, width)
     workloads = _plain("the workloads, medians", summary.workload_table, width)
-    changes = [Text(clean(f"changed by resume: {change.text()}")) for change in summary.run.history]
-    return Stack(*parts, *engines, *workloads, *changes, *_data_line(summary), *_caution_lines(summary))
+    looks = [Text(summary.looks_sentence)] if summary.looks_sentence else []
+    changes = [Text(clean(f"resumed: {change.text()}")) for change in summary.run.history]
+    return Stack(*parts, *engines, *workloads, *looks, *changes, *_data_line(summary), *_caution_lines(summary))
 
 
 def present(summary: Summary, console: Console) -> None:

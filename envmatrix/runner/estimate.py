@@ -46,13 +46,15 @@ class RunningEstimate:
         return precise_enough(self._plan, measured, target, self._workloads, active or None)
 
     def headline(self) -> str:
-        """Say in a few words which environment leads, with its interval where there is one."""
+        """Say in a few words which environment is ahead.
+
+        No interval, no verdict: whoever sees one after every block and ends the run at a good one looks very often.
+        """
         effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         if not effects:
             return "no estimate yet"
         ahead = [effect for effect in effects if (effect.ratio or 0.0) > 1.0 and may_lead(effect)]
         if not ahead:
-            return "none faster so far"
+            return "none ahead so far"
         best = max(ahead, key=lambda effect: effect.ratio or 0.0)
-        interval = f" [{best.low:.2f}, {best.high:.2f}]" if best.low is not None and best.high is not None else ""
-        return f"best so far: {best.environment} {best.ratio:.2f}x{interval}"
+        return f"ahead so far: {best.environment} {best.ratio:.2f}x (no verdict before the end)"

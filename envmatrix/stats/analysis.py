@@ -19,18 +19,25 @@ from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.pairing import Family, Floats, families, log_ratios, paired, ratio_of
 from envmatrix.stats.primary import primary_metrics
 from envmatrix.stats.racing import Race, next_arms
+from envmatrix.stats.spending import level_at, looks_of
 
 _OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """All effects of a run, in the order of the plan, metric by metric; ``race`` where the run raced."""
+    """All effects of a run, in the order of the plan, metric by metric; ``race`` where the run raced.
+
+    ``level`` is the confidence that intervals are computed with; ``looks`` after how many blocks the run was read, the
+    last now.
+    """
 
     plan: Plan
     effects: tuple[Effect, ...]
     primary: Mapping[str, Metric] = field(default_factory=dict)
     race: Race | None = None
+    level: float = LEVEL
+    looks: tuple[int, ...] = ()
 
     def primary_effects(self) -> tuple[Effect, ...]:
         """Return the effects that verdicts rest on: one for every arm that has a reference."""
@@ -46,12 +53,13 @@ class Analysis:
 
 @dataclass(frozen=True)
 class _Run:
-    """What effects are estimated from. ``levels``: the confidence of arms that are given at more than LEVEL."""
+    """What effects are estimated from. ``levels``: the confidence of arms that are given at more than ``level``."""
 
     plan: Plan
     measured: Measurements
     environments: Mapping[str, Environment]
     levels: Mapping[str, float]
+    level: float
 
 
 def estimate(
@@ -66,13 +74,14 @@ def estimate(
 
     ``workloads`` and ``environments`` are those of the run (they name the primary metric and what changes
     numerics); ``metrics`` the secondary metrics to report (None: all), the primary one always comes first.
-    Each (family, metric) has intervals that hold simultaneously with 95 % confidence. Where the run raced, an
-    arm that left early has the interval that its early verdict allows (see ``racing``).
+    Each (family, metric) has intervals that hold simultaneously with 95 % confidence, at all looks at the run together
+    (see ``spending``). Where it raced, an arm that left early has the interval that its early verdict allows.
     """
     primary = primary_metrics(plan, measured, workloads or {})
     wanted = [METRICS[name] for name in (METRICS if metrics is None else metrics)]
     race = next_arms(plan, measured, workloads) if plan.race else None
-    run = _Run(plan, measured, environments or {}, race.levels if race else {})
+    looks = looks_of(plan, len(measured.blocks))
+    run = _Run(plan, measured, environments or {}, race.levels if race else {}, level_at(plan, looks[-1]))
     effects: list[Effect] = []
     for family in families(plan):
         work = {arm.name: unequal_work(measured, arm, plan) for arm in family.arms}
@@ -88,7 +97,7 @@ def estimate(
                 if effect.ratio is not None or metric is first
             ]
     order = {arm.name: index for index, arm in enumerate(plan.arms)}
-    return Analysis(plan, tuple(sorted(effects, key=lambda effect: order[effect.arm])), primary, race)
+    return Analysis(plan, tuple(sorted(effects, key=lambda effect: order[effect.arm])), primary, race, run.level, looks)
 
 
 def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
@@ -126,7 +135,7 @@ def _effect(arm: Arm, blocks: int, mean: float, spread: float, among: tuple[int,
     needed = max(2, run.plan.min_blocks)
     if blocks < needed:
         return replace(found, missing=needed - blocks)
-    said = claim(mean, spread, blocks, *among, run.levels.get(arm.name, LEVEL), run.plan.margin)
+    said = claim(mean, spread, blocks, *among, run.levels.get(arm.name, run.level), run.plan.margin)
     return replace(found, low=said.low, high=said.high, p=said.p, verdict=said.verdict)
 
 
@@ -182,8 +191,8 @@ def _contrast(
     plan = analysis.plan
     family = rebased(plan, old, new)
     levels = analysis.race.levels if analysis.race else {}
-    surest = max(levels.get(arm.name, LEVEL) for arm in (old, new))
-    run = _Run(plan, measured, environments, {new.name: surest})
+    surest = max(levels.get(arm.name, analysis.level) for arm in (old, new))
+    run = _Run(plan, measured, environments, {new.name: surest}, analysis.level)
     at = next(position for position, arm in enumerate(family.arms) if arm.name == new.name)
     effect = _family_effects(family, analysis.primary[old.workload], run)[at]
     arm = family.arms[at]

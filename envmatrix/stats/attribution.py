@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm
-from envmatrix.stats.contrasts import MOST_DRAWN, Estimate, estimates, family_of
-from envmatrix.stats.effects import Effect, may_lead
+from envmatrix.stats.contrasts import MOST_DRAWN, ContrastFamily, Estimate, estimates, family_of
+from envmatrix.stats.effects import LEVEL, Effect, may_lead
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import logs_of, mean_copies, paired
@@ -145,7 +145,7 @@ def _weights(cells: Cells, wanted: Mapping[int, str]) -> Floats:
     return weights
 
 
-def contrasts(cells: Cells, needed: int = 2) -> tuple[Contrast, ...]:
+def contrasts(cells: Cells, needed: int = 2, level: float = LEVEL) -> tuple[Contrast, ...]:
     """Return all main effects and two-way interactions; their intervals hold together (see ``stats/contrasts.py``).
 
     The model is log time = block + cell + error, the error as large as each cell's own. Estimates are made of the
@@ -161,7 +161,7 @@ def contrasts(cells: Cells, needed: int = 2) -> tuple[Contrast, ...]:
         for other in cells.levels[j][1:]
     ]
     weights = np.array([_weights(cells, item) for item in wanted])
-    found = estimates(cells.gains, weights, family_of(weights, 1 + len(cells.copies)), needed)
+    found = estimates(cells.gains, weights, family_of(weights, 1 + len(cells.copies), level=level), needed)
     named = [tuple((cells.factors[i], level) for i, level in item.items()) for item in wanted]
     return tuple(Contrast(levels, estimate, estimate.p) for levels, estimate in zip(named, found, strict=True))
 
@@ -189,7 +189,7 @@ def shapley_weights(cells: Cells, best: int) -> dict[int, Floats]:
     return weights
 
 
-def _shares(cells: Cells, best: int, needed: int) -> dict[int, Estimate]:
+def _shares(cells: Cells, best: int, needed: int, level: float) -> dict[int, Estimate]:
     """Return the share of each factor that ``best`` changes.
 
     ``best`` was picked by the same trials, so that intervals hold together for all factors of all cells that could
@@ -203,19 +203,25 @@ def _shares(cells: Cells, best: int, needed: int) -> dict[int, Estimate]:
     rivals = range(1, len(cells.cells)) if members <= MOST_DRAWN else ()
     rows = [row for rival in rivals for row in shapley_weights(cells, rival).values()]
     weights = np.array(list(mine.values()))
-    family = family_of(np.array(rows) if rows else weights, 1 + len(cells.copies), members)
+    family = family_of(np.array(rows) if rows else weights, 1 + len(cells.copies), members, level)
     return dict(zip(mine, estimates(cells.gains, weights, family, needed), strict=True))
 
 
-def _whole(name: str, at: int, gains: Floats, copies: int, table: Mapping[str, Effect], needed: int) -> Estimate:
+def _whole(
+    name: str, at: int, gains: Floats, family: ContrastFamily, table: Mapping[str, Effect], needed: int
+) -> Estimate:
     """Return the gain of row ``at``: that of the table of effects, whose interval holds whichever was picked."""
     if at == 0:
         return Estimate(1.0, None, None)
     effect = table.get(name)
     if effect and effect.ratio is not None:
         return Estimate(effect.ratio, effect.low, effect.high, effect.p)
-    every = np.eye(len(gains))[1:]
-    return estimates(gains, every[[at - 1]], family_of(every, copies), needed)[0]
+    return estimates(gains, np.eye(len(gains))[[at]], family, needed)[0]
+
+
+def _wholes(rows: int, copies: int, level: float) -> ContrastFamily:
+    """Return the family of all rows' gains but the first one's."""
+    return family_of(np.eye(rows)[1:], copies, level=level)
 
 
 def attribute(
@@ -225,12 +231,13 @@ def attribute(
     table: Mapping[str, Effect] | None = None,
     needed: int = _LEAST_BLOCKS,
     recommended: str = "",
+    level: float = LEVEL,
 ) -> Attribution | None:
     """Share out the gain of the ``recommended`` environment; None where a cell has no pair.
 
     Where none of the cells is recommended it is that of the fastest one that might be. ``table`` holds the effects of
     environments against the reference cell: the whole gain is the one there. Below ``needed`` pairs there are no
-    intervals.
+    intervals; ``level`` is their confidence.
     """
     table = table or {}
     gains = cells.gains
@@ -249,11 +256,12 @@ def attribute(
             estimate,
             float(weights[factor] @ summed.mean) / gain if gain > 0 else None,
         )
-        for factor, estimate in _shares(cells, best, needed).items()
+        for factor, estimate in _shares(cells, best, needed, level).items()
     ]
     shares.sort(key=lambda share: -share.gain.ratio)
-    total = _whole(cells.names[best], best, gains, 1 + len(cells.copies), table, needed)
-    found = contrasts(cells, needed)
+    wholes = _wholes(len(gains), 1 + len(cells.copies), level)
+    total = _whole(cells.names[best], best, gains, wholes, table, needed)
+    found = contrasts(cells, needed, level)
     return Attribution(workload, engine, cells.names[best], total, tuple(shares), found, int(summed.blocks.max()))
 
 
@@ -273,6 +281,7 @@ def cumulative_steps(
     table: Mapping[str, Effect] | None = None,
     needed: int = _LEAST_BLOCKS,
     copies: int = 1,
+    level: float = LEVEL,
 ) -> tuple[CumulativeStep, ...]:
     """Return what each step of a cumulative design adds.
 
@@ -282,10 +291,10 @@ def cumulative_steps(
     """
     if not paired(gains).blocks.all():
         return ()
-    wholes = np.eye(len(names))
-    steps = np.array([wholes[i] - wholes[i - 1] * (i > 1) for i in range(1, len(names))])
-    added = estimates(gains, steps, family_of(steps, copies), needed)
+    rows, wholes = np.eye(len(names)), _wholes(len(gains), copies, level)
+    steps = np.array([rows[i] - rows[i - 1] * (i > 1) for i in range(1, len(names))])
+    added = estimates(gains, steps, family_of(steps, copies, level=level), needed)
     return tuple(
-        CumulativeStep(names[i], names[i - 1], added[i - 1], _whole(names[i], i, gains, copies, table or {}, needed))
+        CumulativeStep(names[i], names[i - 1], added[i - 1], _whole(names[i], i, gains, wholes, table or {}, needed))
         for i in range(1, len(names))
     )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.stats.effects import LEVEL, promised_p
-from envmatrix.stats.maxt import student_p, student_quantile
+from envmatrix.stats.maxt import FEWEST, student_p, student_quantile
 from envmatrix.stats.pairing import paired, ratio_of
 
 Floats = NDArray[np.float64]
@@ -36,43 +36,47 @@ class Estimate:
 
 @dataclass(frozen=True)
 class ContrastFamily:
-    """Contrasts judged together. ``loads``: each as a sum of independent noises; empty: too many, Bonferroni."""
+    """Contrasts judged together at ``level``. ``loads``: each as a sum of independent noises; empty: Bonferroni."""
 
     members: int
     loads: tuple[tuple[float, ...], ...] = ()
+    level: float = LEVEL
 
     def critical(self, blocks: int) -> float:
-        """Return the half-width, in standard errors, of intervals that hold together at ``LEVEL``."""
-        if not self._drawn(blocks):
-            return student_quantile(blocks, 1.0 - (1.0 - LEVEL) / (2 * self.members))
-        return float(_maxima(self.loads, blocks)[int((1.0 - LEVEL) * (_DRAWS + 1)) - 1])
+        """Return the half-width, in standard errors, of intervals that hold together at ``level``."""
+        rank = int((1.0 - self.level) * (_DRAWS + 1)) - 1
+        bound = student_quantile(blocks, 1.0 - (1.0 - self.level) / (2 * self.members))
+        if not self._drawn(blocks) or rank < FEWEST:
+            return bound
+        return min(bound, float(_maxima(self.loads, blocks)[rank]))
 
     def p(self, t: float, blocks: int) -> float:
         """Return the adjusted p; it is below 5 % just when the interval leaves out 1."""
-        if not self._drawn(blocks):
-            return promised_p(student_p(t, blocks) * self.members)
-        beyond = int(np.searchsorted(-_maxima(self.loads, blocks), -abs(t), side="right"))
-        return promised_p((1 + beyond) / (_DRAWS + 1))
+        p = student_p(t, blocks) * self.members
+        if self._drawn(blocks):
+            beyond = int(np.searchsorted(-_maxima(self.loads, blocks), -abs(t), side="right"))
+            p = min((1 + beyond) / (_DRAWS + 1), p)
+        return promised_p(p, self.level)
 
     def _drawn(self, blocks: int) -> bool:
         return len(self.loads) > 1 and blocks <= _MOST_BLOCKS_DRAWN
 
 
-def family_of(weights: Floats, copies: int, members: int | None = None) -> ContrastFamily:
+def family_of(weights: Floats, copies: int, members: int | None = None, level: float = LEVEL) -> ContrastFamily:
     """Return the family of ``weights`` (contrasts, cells), of gains over ``copies`` of the first cell.
 
     All cells are taken to be equally noisy for the CORRELATION of contrasts alone, as in ``maxt``.
     """
     members = len(weights) if members is None else members
     if len(weights) < members or members > MOST_DRAWN:
-        return ContrastFamily(members)
+        return ContrastFamily(members, level=level)
     others = weights[:, 1:]
     shared = others.sum(axis=1) / np.sqrt(copies)
     covariance = others @ others.T + np.outer(shared, shared)
     values, vectors = np.linalg.eigh(covariance)
     kept = values > 1e-9 * values.max(initial=1e-300)
     loads = vectors[:, kept] * np.sqrt(values[kept])
-    return ContrastFamily(members, tuple(map(tuple, loads.round(12).tolist())))
+    return ContrastFamily(members, tuple(map(tuple, loads.round(12).tolist())), level)
 
 
 @lru_cache(maxsize=64)

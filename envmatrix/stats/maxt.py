@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 DRAWS = 100_000
 _SEED = 20_260_101
+#: With fewer draws beyond it a critical value is Bonferroni's, which is as sharp so far out.
+FEWEST = 10
 
 
 @lru_cache(maxsize=128)
@@ -44,7 +46,8 @@ def critical_value(blocks: int, comparisons: int, copies: int = 1, *, level: flo
     if comparisons == 1:
         return student_quantile(blocks, (1.0 + level) / 2)
     rank = int((1.0 - level) * (draws + 1)) - 1
-    return float(null_maxima(blocks, comparisons, copies, draws)[rank])
+    bound = student_quantile(blocks, 1.0 - (1.0 - level) / (2 * comparisons))
+    return bound if rank < FEWEST else min(bound, float(null_maxima(blocks, comparisons, copies, draws)[rank]))
 
 
 def adjusted_p(t: float, blocks: int, comparisons: int, copies: int = 1, *, draws: int = DRAWS) -> float:
@@ -56,7 +59,7 @@ def adjusted_p(t: float, blocks: int, comparisons: int, copies: int = 1, *, draw
         return student_p(t, blocks)
     maxima = null_maxima(blocks, comparisons, copies, draws)
     at_least = int(np.searchsorted(-maxima, -abs(t), side="right"))
-    return (1 + at_least) / (draws + 1)
+    return min((1 + at_least) / (draws + 1), comparisons * student_p(t, blocks))
 
 
 def student_quantile(blocks: int, probability: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.pairing import Family, families, logs_of, paired, ratio_of, reference_logs
 from envmatrix.stats.primary import primary_metrics
+from envmatrix.stats.spending import level_at
 
 Floats = NDArray[np.float64]
 Reason = Literal["not the best", "same as the reference"]
@@ -31,8 +32,8 @@ Reason = Literal["not the best", "same as the reference"]
 ELIMINATION_ERROR = 0.05
 #: Of the 5 % for false verdicts, this much is for arms that stop early; the rest is for the end of the run.
 EARLY_VERDICT_ERROR = 0.01
-#: Confidence of the intervals at the end of a run that raced: a fifth of the error was spent early.
-FINAL_LEVEL = LEVEL + (1.0 - LEVEL) * EARLY_VERDICT_ERROR / (1.0 - CONFIDENCE)
+#: What is left of the error for the end of a run that raced: a fifth of it was spent early.
+_LEFT = 1.0 - EARLY_VERDICT_ERROR / (1.0 - CONFIDENCE)
 _GROWTH = 1.35
 _MOST_LOOKS = 8
 
@@ -71,7 +72,7 @@ def looks(plan: Plan) -> tuple[int, ...]:
     return tuple(found)
 
 
-def least_lead(logs: Floats, rival: Floats, tests: int) -> Floats:
+def least_lead(logs: Floats, rival: Floats, tests: float) -> Floats:
     """Return by how much, at least, ``rival`` (blocks,) is better than each row of ``logs`` (m, blocks).
 
     Lower bounds of one-sided paired t intervals, in log units, at ELIMINATION_ERROR / ``tests``; -inf below
@@ -86,7 +87,7 @@ def least_lead(logs: Floats, rival: Floats, tests: int) -> Floats:
     return np.where(np.isfinite(bound), bound, -np.inf)
 
 
-def surely_not_best(logs: Floats, rivals: Floats, tests: int) -> NDArray[np.bool_]:
+def surely_not_best(logs: Floats, rivals: Floats, tests: float) -> NDArray[np.bool_]:
     """Say for each row of ``logs`` (m, blocks) whether some row of ``rivals`` (r, blocks) is surely better."""
     beaten = np.zeros(len(logs), dtype=np.bool_)
     for rival in rivals:
@@ -202,8 +203,8 @@ def next_arms(plan: Plan, measured: Measurements, workloads: Mapping[str, Worklo
     race = _replayed(plan, first_blocks(measured, max(0, len(measured.blocks) - 1)), workloads or {})
     ran = [measured.arms.index(name) for name in race.active]
     if measured.blocks.size and measured.attempted[ran, -1].all():
-        return _replayed(plan, measured, workloads or {})
-    return race
+        race = _replayed(plan, measured, workloads or {})
+    return replace(race, levels=final_levels(plan, race.stopped, level_at(plan, len(measured.blocks))))
 
 
 def _replayed(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> Race:
@@ -216,10 +217,10 @@ def _replayed(plan: Plan, measured: Measurements, workloads: Mapping[str, Worklo
     active = tuple(arm.name for arm in plan.arms if arm.name not in gone)
     finished = bool(races) and all(race.block is not None for race in races)
     leaders = tuple(race.leader for race in races if race.leader)
-    return Race(active, tuple(stopped), finished, leaders, final_levels(plan, stopped))
+    return Race(active, tuple(stopped), finished, leaders)
 
 
-def final_levels(plan: Plan, stopped: Sequence[Stopped]) -> dict[str, float]:
-    """Return the confidence level of every arm's interval in a run that raced."""
-    levels = {arm.name: FINAL_LEVEL for arm in plan.arms if not arm.is_control}
+def final_levels(plan: Plan, stopped: Sequence[Stopped], level: float = LEVEL) -> dict[str, float]:
+    """Return the confidence of every arm's interval in a run that raced; ``level``: had it not."""
+    levels = {arm.name: 1.0 - (1.0 - level) * _LEFT for arm in plan.arms if not arm.is_control}
     return {**levels, **{item.arm: item.level for item in stopped}}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.effects import Effect
+from envmatrix.stats.effects import LEVEL, Effect
 from envmatrix.stats.welch import mean_of_effect, quotient
 
 Answer = Literal["reproduced", "not reproduced", "undecided"]
@@ -38,23 +38,24 @@ def compare(first: Analysis, second: Analysis, tolerance: float = TOLERANCE) -> 
     1/(1+tolerance)..(1+tolerance). *Not reproduced*: it excludes 1 and does not lie within. Else *undecided*.
     """
     effects = [effect for effect in first.primary_effects() if not effect.is_control]
-    return tuple(_compared(effect, second.find(effect.arm), len(effects), tolerance) for effect in effects)
+    level = max(first.level, second.level)
+    return tuple(_compared(effect, second.find(effect.arm), len(effects), tolerance, level) for effect in effects)
 
 
-def _compared(one: Effect, other: Effect | None, family: int, tolerance: float) -> Replication:
-    bounds = difference(one, other, family) if other else None
+def _compared(one: Effect, other: Effect | None, family: int, tolerance: float, level: float) -> Replication:
+    bounds = difference(one, other, family, level) if other else None
     low, high = bounds or (None, None)
     return Replication(
         one.arm, one.environment, one, other, low, high, answer_of(low, high, tolerance), _direction(one, other)
     )
 
 
-def difference(one: Effect, other: Effect, family: int = 1) -> tuple[float, float] | None:
+def difference(one: Effect, other: Effect, family: int = 1, level: float = LEVEL) -> tuple[float, float] | None:
     """Return the interval of other/one as a ratio, or None where one of the two has no interval."""
     means = mean_of_effect(one), mean_of_effect(other)
     if means[0] is None or means[1] is None:
         return None
-    found = quotient(means[0], means[1], max(1, family))
+    found = quotient(means[0], means[1], max(1, family), level)
     return found.low, found.high
 
 

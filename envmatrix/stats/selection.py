@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.effects import may_lead
+from envmatrix.stats.effects import ALL_LOOKS, may_lead
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import families, log_ratios, paired, ratio_of
 from envmatrix.stats.racing import looks, surely_not_best
@@ -68,7 +68,8 @@ def choose(
         [_settings(arm, environments) for arm, _ in found],
     )
     tests = len(arms) * (len(looks(analysis.plan)) + 1) if analysis.race else len(found) - 1
-    chosen, within, gain = recommended(candidates, tests)
+    # What all looks may err is shared among them as that of the table is.
+    chosen, within, gain = recommended(candidates, max(1, tests) * (1.0 - ALL_LOOKS) / (1.0 - analysis.level))
     ranked = sorted(np.flatnonzero(within), key=lambda at: -(found[at][1].ratio or 0.0))
     return Choice(found[chosen][0].name, ratio_of(gain), tuple(found[at][0].name for at in ranked))
 
@@ -97,7 +98,7 @@ def _environment_of(arm: str | None) -> str:
     return (arm or "").partition(":")[0]
 
 
-def recommended(candidates: Candidates, tests: int) -> tuple[int, Bools, float]:
+def recommended(candidates: Candidates, tests: float) -> tuple[int, Bools, float]:
     """Return which candidate is recommended, who is in the best set, and the recommended one's log gain.
 
     The set holds whoever no other is surely better than (multiple comparisons with the best, Hsu 1984): the truly

@@ -20,17 +20,17 @@ from envmatrix.stats.attribution import Cells, attribute
 from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.noise import NOISES, in_blocks, of_size
+from envmatrix.stats.noise import NOISES
 from envmatrix.stats.pairing import families
 from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.racing import Field, final_levels, race_family, surely_near_best
 from envmatrix.stats.selection import Candidates, recommended
-from envmatrix.stats.selftest import rate_of
+from envmatrix.stats.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
+from envmatrix.stats.simulated_looks import looks
 
 Floats = NDArray[np.float64]
 #: Speed-ups of the race: hand-measured ones of allocators and OpenMP runtimes on two cores.
 SPEEDS = (1.28, 1.26, 1.26, 1.25, 1.08, 0.96, 0.92, 0.91, 0.88, 1.00, 1.01)
-_SIZE = 0.03
 #: True speed-ups among which one is recommended, and the noise of a shared machine.
 CHOICES = {
     "nine of 1.05": (1.05,) * 9,
@@ -40,55 +40,24 @@ CHOICES = {
 _SHARED = 0.08
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One simulated figure with its 95 % interval (None: a plain number)."""
-
-    question: str
-    machine: str
-    procedure: str
-    value: float
-    low: float | None
-    high: float | None
-    runs: int
-
-    def line(self) -> str:
-        """Return the figure as a line of text."""
-        value = f"{self.value:.1%}" if self.low is not None else f"{self.value:.3f}"
-        interval = f" [{self.low:.1%}, {self.high:.1%}]" if self.low is not None else ""
-        return f"{self.question:34} {self.machine:15} {self.procedure:42} {value}{interval}"
-
-
-def _rate(question: str, machine: str, procedure: str, hits: NDArray[np.bool_]) -> Figure:
-    found = rate_of(int(hits.sum()), hits.size)
-    return Figure(question, machine, procedure, found.rate or 0.0, found.low, found.high, hits.size)
-
-
 def a_then_b(machine: str, trials: int, runs: int, chance: np.random.Generator) -> list[Figure]:
     """Run all of A, then all of the identical B, and test as is usual: Welch's t and Mann-Whitney's U."""
     from scipy import stats
 
-    noise = NOISES[machine](runs, 2 * trials, _SIZE, chance)
+    noise = NOISES[machine](runs, 2 * trials, SIZE, chance)
     first, second = noise[:, :trials], noise[:, trials:]
     t = np.asarray(stats.ttest_ind(first, second, axis=1, equal_var=False).pvalue)
     u = np.asarray(stats.mannwhitneyu(first, second, axis=1).pvalue)
     name = f"A, then B, {trials} trials each"
     return [
-        _rate("false alarms, one A/A", machine, f"{name}: t test", t < 0.05),
-        _rate("false alarms, one A/A", machine, f"{name}: rank test", u < 0.05),
+        rate("false alarms, one A/A", machine, f"{name}: t test", t < 0.05),
+        rate("false alarms, one A/A", machine, f"{name}: rank test", u < 0.05),
     ]
-
-
-def trials_of(machine: str, arms: int, blocks: int, runs: int, chance: np.random.Generator) -> Floats:
-    """Return (runs, arms, blocks) log times whose noise within blocks is ``_SIZE``."""
-    return of_size(in_blocks(NOISES[machine](runs, blocks * arms, _SIZE, chance), blocks, arms, chance), _SIZE)
 
 
 def family_t(logs: Floats) -> Floats:
     """Return |t| of (runs, arms, blocks) trials against the mean of the first two arms: (runs, arms - 2)."""
-    difference = logs[:, 2:] - logs[:, :2].mean(axis=1, keepdims=True)
-    blocks = difference.shape[2]
-    return np.asarray(np.abs(difference.mean(axis=2)) / (difference.std(axis=2, ddof=1) / np.sqrt(blocks)))
+    return absolute_t(over_two_copies(logs))
 
 
 def any_alarm(machine: str, environments: int, blocks: int, runs: int, chance: np.random.Generator) -> Figure:
@@ -96,7 +65,7 @@ def any_alarm(machine: str, environments: int, blocks: int, runs: int, chance: n
     t = family_t(trials_of(machine, environments + 2, blocks, runs, chance))
     alarms = np.asarray((t > critical_value(blocks, environments, 2, level=LEVEL)).any(axis=1), dtype=np.bool_)
     question = "false alarms, one A/A" if environments == 1 else f"any false alarm, {environments} A/A"
-    return _rate(question, machine, f"randomised blocks, {blocks} blocks", alarms)
+    return rate(question, machine, f"randomised blocks, {blocks} blocks", alarms)
 
 
 def power(machine: str, gain: float, blocks: int, runs: int, chance: np.random.Generator, scale: float = 1.0) -> Figure:
@@ -104,8 +73,8 @@ def power(machine: str, gain: float, blocks: int, runs: int, chance: np.random.G
     logs = trials_of(machine, 3, blocks, runs, chance) * scale
     logs[:, 2] += np.log1p(gain)
     found = family_t(logs)[:, 0] > critical_value(blocks, 1, 2, level=LEVEL)
-    noise = "" if scale == 1.0 else f", noise of {_SIZE * scale:.1%}"
-    return _rate(f"a true {gain:.0%} found", machine, f"randomised blocks, {blocks} blocks{noise}", found)
+    noise = "" if scale == 1.0 else f", noise of {SIZE * scale:.1%}"
+    return rate(f"a true {gain:.0%} found", machine, f"randomised blocks, {blocks} blocks{noise}", found)
 
 
 def stopped_on_precision(machine: str, target: float, runs: int, chance: np.random.Generator) -> Figure:
@@ -122,13 +91,13 @@ def stopped_on_precision(machine: str, target: float, runs: int, chance: np.rand
         ends = open_runs & ((narrow >= CONFIRMATIONS) | (blocks == most))
         alarms |= ends & (np.abs(part.mean(axis=1)) > reach)
         open_runs &= ~ends
-    return _rate("false alarms, one A/A", machine, f"stopped when within {target:.0%}", alarms)
+    return rate("false alarms, one A/A", machine, f"stopped when within {target:.0%}", alarms)
 
 
 def _race_plan(speeds: Sequence[float], blocks: int) -> Plan:
     names = tuple(f"e{index}" for index in range(len(speeds)))
     arms = make_arms(names, ("w",), ("local",), "baseline")
-    return Plan("race", arms, 1, 6, blocks, _SIZE, _SIZE, 1e9)
+    return Plan("race", arms, 1, 6, blocks, SIZE, SIZE, 1e9)
 
 
 @dataclass(frozen=True)
@@ -167,8 +136,8 @@ def _one_race(logs: Floats, plan: Plan, speeds: Sequence[float]) -> _Raced:
 
 def _proved_without(machine: str, logs: Floats) -> Figure:
     """How often all arms running all blocks show, at one look, that none is better than the leader by 3 %."""
-    proved = [surely_near_best(one, len(SPEEDS), _SIZE) is not None for one in logs]
-    return _rate("a best within 3 % is proved", machine, f"no race, {logs.shape[2]} blocks", np.array(proved))
+    proved = [surely_near_best(one, len(SPEEDS), SIZE) is not None for one in logs]
+    return rate("a best within 3 % is proved", machine, f"no race, {logs.shape[2]} blocks", np.array(proved))
 
 
 def race(machine: str, runs: int, chance: np.random.Generator, blocks: int = 40) -> list[Figure]:
@@ -184,12 +153,12 @@ def race(machine: str, runs: int, chance: np.random.Generator, blocks: int = 40)
     name = f"race of {len(SPEEDS)}, at most {blocks} blocks"
     return [
         Figure("share of the trials used", machine, name, share, None, None, runs),
-        _rate("a best within 3 % is named", machine, name, np.array([one.best for one in raced])),
-        _rate("a best within 3 % is named", machine, f"no race, {blocks} blocks", near),
-        _rate("a best within 3 % is proved", machine, name, np.array([one.proved for one in raced])),
+        rate("a best within 3 % is named", machine, name, np.array([one.best for one in raced])),
+        rate("a best within 3 % is named", machine, f"no race, {blocks} blocks", near),
+        rate("a best within 3 % is proved", machine, name, np.array([one.proved for one in raced])),
         *(_proved_without(machine, logs[:, 2:, :count]) for count in (blocks // 2, blocks)),
-        _rate("the true best stopped", machine, name, np.array([one.lost for one in raced])),
-        _rate("any interval misses the truth", machine, name, np.array([one.wrong for one in raced])),
+        rate("the true best stopped", machine, name, np.array([one.lost for one in raced])),
+        rate("any interval misses the truth", machine, name, np.array([one.wrong for one in raced])),
     ]
 
 
@@ -213,10 +182,10 @@ def attributed(machine: str, noisy: float, blocks: int, runs: int, chance: np.ra
     found = [item for item in (attribute(one, "w", "local") for one in made) if item]
     shares = [_leaves_out([s.gain for s in item.shares], [1.0] * len(item.shares)) for item in found]
     effects = [_leaves_out([c.estimate for c in item.contrasts], [1.0] * len(item.contrasts)) for item in found]
-    name = f"2 x 2 x 2, {blocks} blocks" + (f", one level's noise {np.hypot(noisy, _SIZE):.0%}" if noisy else "")
+    name = f"2 x 2 x 2, {blocks} blocks" + (f", one level's noise {np.hypot(noisy, SIZE):.0%}" if noisy else "")
     return [
-        _rate("any share of the best, all null", machine, name, np.array(shares)),
-        _rate("any main effect or interaction", machine, name, np.array(effects)),
+        rate("any share of the best, all null", machine, name, np.array(shares)),
+        rate("any main effect or interaction", machine, name, np.array(effects)),
     ]
 
 
@@ -247,7 +216,7 @@ def _headlines(differences: Floats) -> list[tuple[int, bool, float, float, float
     mean = differences.mean(axis=2)
     reach = critical_value(blocks, arms, 2, level=LEVEL) * differences.std(axis=2, ddof=1) / np.sqrt(blocks)
     low = mean - reach
-    faster = (low > 0) & (mean + reach > np.log1p(_SIZE))
+    faster = (low > 0) & (mean + reach > np.log1p(SIZE))
     found = []
     for one in np.flatnonzero(faster.any(axis=1)):
         candidates = Candidates(differences[one], low[one], faster[one], [(1,)] * arms)
@@ -260,11 +229,11 @@ def _headlines(differences: Floats) -> list[tuple[int, bool, float, float, float
 def choice(machine: str, case: str, blocks: int, runs: int, chance: np.random.Generator) -> list[Figure]:
     """Tell what the headlines of many runs say on average, beside what is true of whom they name."""
     speeds = np.log(CHOICES[case])
-    logs = trials_of(machine, len(speeds) + 2, blocks, runs, chance) * (_SHARED / _SIZE)
+    logs = trials_of(machine, len(speeds) + 2, blocks, runs, chance) * (_SHARED / SIZE)
     found = _headlines(logs[:, 2:] - logs[:, :2].mean(axis=1, keepdims=True) + speeds[None, :, None])
     name = f"{case}, {blocks} blocks"
     named = np.arange(runs) < len(found)
-    figures = [_rate("an environment is named", machine, name, named)]
+    figures = [rate("an environment is named", machine, name, named)]
     if not found:
         return figures
     who, within, gain, plain, low = (np.array(column) for column in zip(*found, strict=True))
@@ -275,8 +244,8 @@ def choice(machine: str, case: str, blocks: int, runs: int, chance: np.random.Ge
         *figures,
         *(Figure(f"mean gain, {word}", machine, name, float(np.exp(v).mean()), None, None, len(found))
           for word, v in means.items()),
-        _rate("the true best is in the best set", machine, name, within.astype(np.bool_)),
-        _rate("its lower bound is above the truth", machine, name, wrong),
+        rate("the true best is in the best set", machine, name, within.astype(np.bool_)),
+        rate("its lower bound is above the truth", machine, name, wrong),
     ]  # fmt: skip
 
 
@@ -294,6 +263,7 @@ TOPICS: Mapping[str, Callable[[str, int, np.random.Generator], list[Figure]]] = 
     "comparisons": _comparisons,
     "attribution": _attributions,
     "choice": _choices,
+    "looks": looks,
 }
 
 

@@ -47,8 +47,8 @@ def mean_of_effect(effect: Effect) -> Mean | None:
     return Mean(math.log(effect.ratio), effect.spread / math.sqrt(effect.blocks), effect.blocks)
 
 
-def quotient(old: Mean, new: Mean, comparisons: int = 1) -> Quotient:
-    """Return new over old; the intervals of ``comparisons`` such hold together (Bonferroni), at ``LEVEL``.
+def quotient(old: Mean, new: Mean, comparisons: int = 1, level: float = LEVEL) -> Quotient:
+    """Return new over old; the intervals of ``comparisons`` such hold together (Bonferroni), at ``level``.
 
     Welch's, as the two were made at different times or on different machines, and their variances need not agree.
     Written out because scipy gives an interval for samples only, and of an effect there are mean and spread.
@@ -58,6 +58,6 @@ def quotient(old: Mean, new: Mean, comparisons: int = 1) -> Quotient:
         return Quotient(ratio_of(mean), ratio_of(mean), ratio_of(mean), 0.0 if mean else 1.0)
     freedom = variance**2 / sum(part.error**4 / (part.count - 1) for part in (old, new))
     error = math.sqrt(variance)
-    reach = float(stdtrit(freedom, 1.0 - (1.0 - LEVEL) / (2 * comparisons))) * error
-    p = promised_p(2.0 * comparisons * float(stdtr(freedom, -abs(mean) / error)))
+    reach = float(stdtrit(freedom, 1.0 - (1.0 - level) / (2 * comparisons))) * error
+    p = promised_p(2.0 * comparisons * float(stdtr(freedom, -abs(mean) / error)), level)
     return Quotient(ratio_of(mean), ratio_of(mean - reach), ratio_of(mean + reach), p)

@@ -76,6 +76,17 @@ class RunFolder:
             ) from error
         self._lock = handle
 
+    def is_written(self) -> bool:
+        """Say whether another writer holds the folder now."""
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
     def unlock(self) -> None:
         """Let another writer in."""
         if self._lock is not None:

@@ -34,10 +34,10 @@ def shown(value: float | Asked) -> str:
 
 
 class Change(BaseModel):
-    """One line of history.jsonl: what a `resume` changed, when, and with which version of this tool.
+    """One line of history.jsonl: what a `resume` found and changed, when, and with which version of this tool.
 
-    None: left as it was. ``launcher_options`` are all that hold from then on. ``was`` holds the values before, for
-    people.
+    ``looked``: so many blocks were there to be read, as no line before says. Of the others None: left as it was.
+    ``launcher_options`` are all that hold from then on. ``was`` holds the values before, for people.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,6 +48,7 @@ class Change(BaseModel):
     budget: float | None = Field(default=None, gt=0, description="seconds, for the whole run")
     target: float | None = Field(default=None, gt=0, lt=1)
     launcher_options: Asked | None = None
+    looked: int | None = Field(default=None, ge=1, description="blocks that could be read by then")
     was: Mapping[str, str] = Field(default_factory=dict)
     command: tuple[str, ...] = ()
 
@@ -57,6 +58,7 @@ class Change(BaseModel):
         if self.launcher_options is not None:
             asked["launcher_options"] = self.launcher_options
         said = [f"{name} {self.was.get(name, 'unknown')} to {shown(value)}" for name, value in asked.items()]
+        said = said if self.looked is None else [f"after {self.looked} blocks", *said]
         return f"{self.at}: {', '.join(said)} (envmatrix {self.envmatrix})"
 
     def _asked(self) -> dict[str, float]:
@@ -111,7 +113,7 @@ class Run(BaseModel):
     @property
     def plan(self) -> Plan:
         """The plan of the run, as it stands."""
-        return plan_of(self.design, self.arms)
+        return plan_of(self.design, self.arms, tuple(at.looked for at in self.history if at.looked is not None))
 
     def changed(self, changes: Iterable[Change]) -> Run:
         """Return the run after further changes."""

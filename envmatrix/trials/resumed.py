@@ -1,4 +1,4 @@
-"""What `resume` changes of a run: noted in its history before anything runs."""
+"""What `resume` finds and changes of a run: noted in its history before anything runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from envmatrix import __version__
 from envmatrix.matrix import Design
-from envmatrix.store import Change, Run
+from envmatrix.store import Change, Run, RunFolder
 from envmatrix.store.run import Asked, shown
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.requested import overridden
@@ -23,7 +23,8 @@ def resumed(
 ) -> Experiment:
     """Return the experiment with a new budget or target, or more asked of its launcher; None: as it stands.
 
-    What really changes is appended to the run's history, and holds from then on. The run is locked first: nobody
+    What really changes is appended to the run's history, and holds from then on; so is after how many blocks the run
+    could be read by now, as whoever resumes may do so because of what was read. The run is locked first: nobody
     changes it while another envmatrix measures. Raises InputError for what cannot be, StoreError when it is locked.
     """
     asked = {"budget": budget, "target": target}
@@ -34,14 +35,28 @@ def resumed(
     run = folder.load()
     design = overridden(run.design, given)
     options = {**run.launcher_options, **(launcher_options or {})}
-    change = _change(run, design, options, command)
+    change = _change(run, design, options, command, _unread(folder, run))
     if change is None:
         return experiment
     folder.change(change)
     return replace(experiment, run=run.changed([change]))
 
 
-def _change(run: Run, design: Design, options: Asked, command: tuple[str, ...]) -> Change | None:
+def note_reading(folder: RunFolder, command: tuple[str, ...] = ()) -> None:
+    """Note in the history that a run is read while it goes on: it may be ended because of what is read."""
+    run = folder.load()
+    change = _change(run, run.design, run.launcher_options, command, _unread(folder, run))
+    if change:
+        folder.change(change)
+
+
+def _unread(folder: RunFolder, run: Run) -> int | None:
+    """Return how many blocks are on disk; None where no history needs to say so."""
+    blocks = len({trial.block for trial in folder.trials()})
+    return None if blocks < run.plan.min_blocks or blocks in run.plan.looked else blocks
+
+
+def _change(run: Run, design: Design, options: Asked, command: tuple[str, ...], looked: int | None) -> Change | None:
     """Return what differs from the run as it stands as a line of the history; None when nothing does."""
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     values: dict[str, tuple[float | Asked, float | Asked]] = {
@@ -50,8 +65,9 @@ def _change(run: Run, design: Design, options: Asked, command: tuple[str, ...]) 
         "launcher_options": (run.launcher_options, options),
     }
     differs = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
-    if not differs:
+    if not differs and looked is None:
         return None
     was = {name: shown(before) for name, (before, _) in differs.items()}
     after = {name: value for name, (_, value) in differs.items()}
-    return Change.model_validate({"at": now, "envmatrix": __version__, "was": was, "command": command, **after})
+    about = {"at": now, "envmatrix": __version__, "was": was, "command": command, "looked": looked}
+    return Change.model_validate({**about, **after})

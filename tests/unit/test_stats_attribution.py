@@ -18,6 +18,7 @@ from envmatrix.stats.attribution import (
     gains_of,
 )
 from envmatrix.stats.contrasts import ContrastFamily, estimates, family_of
+from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.simulation import attributed
@@ -87,7 +88,8 @@ def test_a_contrast_is_one_number_a_block_with_its_own_noise(copies):
         assert (contrast.p < 0.05) == (not low <= 0 <= high)
     assert widths == pytest.approx([widths[0]] * len(found))
     blocks = cells.logs.shape[1]
-    assert stats.t.ppf(0.982, blocks - 1) < widths[0] <= stats.t.ppf(1 - 0.018 / len(found), blocks - 1) * 1.01
+    assert stats.t.ppf(1 - (1 - LEVEL) / 2, blocks - 1) < widths[0]
+    assert widths[0] <= stats.t.ppf(1 - (1 - LEVEL) / 2 / len(found), blocks - 1) * (1 + 1e-12)
 
 
 def test_a_noisy_level_widens_its_own_effects_alone():
@@ -127,7 +129,7 @@ def test_with_trials_missing_true_effects_are_inside_their_intervals_and_these_a
 
 def test_where_too_many_contrasts_are_to_be_drawn_bonferroni_is_used():
     family = ContrastFamily(400)
-    assert family.critical(10) == pytest.approx(stats.t.ppf(1 - 0.018 / 400, 9))
+    assert family.critical(10) == pytest.approx(stats.t.ppf(1 - (1 - LEVEL) / 2 / 400, 9))
     assert family.p(3.0, 10) == 1.0
 
 

@@ -267,8 +267,8 @@ def test_all_intervals_of_a_run_cover_the_truth_together_in_95_of_100_runs():
         effects = estimate(plan, fold(plan, trials_of(values)), metrics=()).effects
         missed += any(not e.low <= truth[e.environment] <= e.high for e in effects if not e.is_control)
         controls += any(not e.low <= 1.0 <= e.high for e in effects if e.is_control)
-    assert scipy_stats.binomtest(controls, runs, 0.05).pvalue > 0.001
-    assert scipy_stats.binomtest(missed, runs, 0.05).pvalue > 0.001, f"{missed} of {runs} runs missed"
+    assert scipy_stats.binomtest(controls, runs, 1 - LEVEL).pvalue > 0.001
+    assert scipy_stats.binomtest(missed, runs, 1 - LEVEL).pvalue > 0.001, f"{missed} of {runs} runs missed"
 
 
 def test_narrow_enough_waits_for_the_widest_interval_and_not_for_arms_that_never_work():

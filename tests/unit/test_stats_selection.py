@@ -192,7 +192,7 @@ def test_progress_names_nobody_the_best_who_is_slower():
     running = RunningEstimate(plan, {})
     for trial in make_trials(plan, Machine({"slow": 0.16}), 7):
         running.add(trial)
-    assert running.headline() == "none faster so far"
+    assert running.headline() == "none ahead so far"
 
 
 def test_ticks_are_written_as_they_are():

@@ -1,0 +1,156 @@
+"""A run that is read, resumed and read again errs no more often than one that is read once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from envmatrix.api.answers import write_report
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise
+from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.stats.analysis import between, estimate
+from envmatrix.stats.effects import ALL_LOOKS, FIRST_SHARE, LEVEL
+from envmatrix.stats.measurements import fold
+from envmatrix.stats.replication import compare
+from envmatrix.stats.simulated import over_two_copies, trials_of
+from envmatrix.stats.simulated_looks import decided
+from envmatrix.stats.spending import level_at, looks_of
+from envmatrix.store import RunFolder
+from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.resumed import resumed
+from tests.synthetic import Machine, make_plan, make_trials, write_run
+
+PLAN = make_plan(("a", "b", "c"))
+
+
+def read_after(*blocks, plan=PLAN):
+    return replace(plan, looked=blocks)
+
+
+@pytest.mark.parametrize("environments", [1, 3])
+def test_resuming_until_something_is_decided_errs_in_at_most_5_of_100_runs(environments):
+    logs = trials_of("drifting", environments + 2, 40, 4000, np.random.default_rng(3))
+    at = range(6, 41, 2)
+    assert decided(over_two_copies(logs), at).mean() < 0.045
+    assert decided(over_two_copies(logs), at, ALL_LOOKS).mean() > 0.12, "what it would be were nothing spent"
+
+
+def test_the_first_look_has_most_of_the_error_and_a_run_read_again_at_once_is_still_at_its_first():
+    assert pytest.approx(1 - 0.036 * 0.8) == LEVEL
+    assert level_at(PLAN, 12) == LEVEL
+    assert level_at(read_after(12), 12) == LEVEL
+    assert level_at(read_after(3, 5), 12) == LEVEL, "nothing is said below 6 blocks"
+
+
+def test_each_look_costs_and_the_sooner_it_comes_the_less_it_may_err():
+    second, third = level_at(read_after(10), 20), level_at(read_after(10, 20), 40)
+    assert LEVEL < second < third < 1
+    assert level_at(read_after(10, 15), 20) > second
+    assert level_at(read_after(20, 10, 10), 40) == third, "in whatever order they were written down"
+    assert looks_of(read_after(20, 10), 40) == (10, 20, 40)
+
+
+def test_a_hundred_looks_still_leave_an_interval():
+    level = level_at(read_after(*range(6, 100), plan=make_plan(("a",))), 100)
+    assert 0.999 < level < 1
+
+
+def test_what_two_looks_spend_is_what_their_joint_chance_says():
+    # Two looks of one comparison, simulated as trials: the second may err only where the first did not.
+    chance, draws = np.random.default_rng(8), 60_000
+    logs = chance.standard_normal((draws, 20))
+    plan = make_plan(("a",))
+    from scipy import stats
+
+    def beyond(blocks, level):
+        part = logs[:, :blocks]
+        t = np.abs(part.mean(1)) / (part.std(1, ddof=1) / math.sqrt(blocks))
+        return t > stats.t.ppf((1 + level) / 2, blocks - 1)
+
+    first = beyond(10, LEVEL)
+    second = beyond(20, level_at(read_after(10, plan=plan), 20)) & ~first
+    spent = (1 - ALL_LOOKS) * (1 - (1 - FIRST_SHARE) / 4 - FIRST_SHARE)
+    assert second.mean() == pytest.approx(spent, rel=0.12)
+
+
+def opened(path, tmp_path):
+    folder = RunFolder(path)
+    return Experiment(folder.load(), folder, {}, {}, tmp_path, tmp_path)
+
+
+@pytest.fixture
+def again(tmp_path):
+    """Return a run of 8 blocks that was resumed after them and now has 16."""
+    plan = make_plan(("a", "b"))
+    trials = list(make_trials(plan, Machine({"a": 1.1}), 16))
+    folder = write_run(tmp_path / "run", plan, Machine({"a": 1.1}), 8)
+    resumed(opened(folder.path, tmp_path), command=("resume",)).folder.unlock()
+    for trial in trials[8 * len(plan.arms) :]:
+        folder.append(trial)
+    return folder
+
+
+def test_resuming_notes_how_much_could_be_read_even_if_it_changes_nothing_else(again, tmp_path):
+    found = again.load()
+    assert ([change.looked for change in found.history], found.plan.looked) == ([8], (8,))
+    assert "after 8 blocks" in found.history[0].text()
+    resumed(opened(again.path, tmp_path)).folder.unlock()
+    resumed(opened(again.path, tmp_path)).folder.unlock()
+    assert again.load().plan.looked == (8, 16), "once for each number of blocks"
+
+
+def test_a_later_look_widens_every_interval_of_the_run_and_says_so(again):
+    summary = summarise(again)
+    once = estimate(replace(summary.plan, looked=()), summary.measured, metrics=())
+    twice = summary.analysis
+    assert (twice.looks, twice.level) == ((8, 16), level_at(summary.plan, 16))
+    for effect in twice.primary_effects():
+        other = once.find(effect.arm)
+        assert effect.high / effect.low > other.high / other.low
+    assert "after 8 blocks" in summary.looks_sentence
+    assert "all 2 looks together err in 5 %" in summary.looks_sentence
+    assert summary.looks_sentence in to_markdown(summary)
+
+
+def test_compare_and_reproduce_use_the_level_of_the_look(again):
+    summary = summarise(again)
+    arms = {arm.environment: arm for arm in summary.plan.arms}
+    once = estimate(replace(summary.plan, looked=()), summary.measured, metrics=())
+    widths = [
+        math.log(found.high / found.low)
+        for found in (between(one, summary.measured, arms["a"], arms["b"]) for one in (once, summary.analysis))
+    ]
+    assert widths[1] > widths[0] * 1.1
+    first, second = (compare(once, one)[0] for one in (once, summary.analysis))
+    assert math.log(second.high / second.low) > math.log(first.high / first.low) * 1.1
+
+
+def test_what_is_read_while_the_run_goes_on_counts(tmp_path):
+    folder = write_run(tmp_path / "run", make_plan(("a",)), Machine({}), 9)
+    write_report(folder.path)
+    assert folder.load().history == (), "it had ended"
+    folder.lock()
+    write_report(folder.path)
+    write_report(folder.path)
+    folder.unlock()
+    assert folder.load().plan.looked == (9,)
+
+
+def test_while_a_run_goes_on_no_interval_and_no_verdict_is_shown():
+    plan = make_plan(("fast",))
+    running = RunningEstimate(plan, {})
+    for trial in make_trials(plan, Machine({"fast": 1.5}, noise=0.001), 9):
+        running.add(trial)
+    assert running.headline() == "ahead so far: fast 1.50x (no verdict before the end)"
+
+
+def test_a_race_goes_on_with_what_its_early_verdicts_left():
+    plan = make_plan(("a", "b"), race=True)
+    measured = fold(plan, make_trials(plan, Machine({}, noise=0.05), 12))
+    once, twice = (estimate(one, measured, metrics=()) for one in (plan, read_after(6, plan=plan)))
+    left = [1 - found.race.levels["a:cnn@local"] for found in (once, twice)]
+    assert left == pytest.approx([(1 - found.level) * 0.8 for found in (once, twice)])
