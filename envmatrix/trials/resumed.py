@@ -52,7 +52,7 @@ def note_reading(folder: RunFolder, command: tuple[str, ...] = ()) -> None:
 
 def _unread(folder: RunFolder, run: Run) -> int | None:
     """Return how many blocks are on disk; None where no history needs to say so."""
-    blocks = len({trial.block for trial in folder.trials()})
+    blocks = len({trial.block for trial in folder.trials(run.plan)})
     return None if blocks < run.plan.min_blocks or blocks in run.plan.looked else blocks
 
 
