@@ -1,13 +1,14 @@
-"""What host and benchmark must never answer differently, so that the benchmark's own two files answer for both.
+"""What host and benchmark must never answer differently, so that the benchmark's own three files answer for both.
 
-``bench`` is not imported: what runs in a trial stays apart from what starts it. But ``bench/options.py`` and
-``bench/digest.py`` need the standard library alone, and are loaded here by their path, and nowhere else.
+``bench`` is not imported: what runs in a trial stays apart from what starts it. But ``bench/options.py``,
+``bench/digest.py`` and ``bench/variables.py`` need the standard library alone, and are loaded here by their path, and
+nowhere else.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
@@ -83,6 +84,16 @@ class _Digest(Protocol):
     def folder_digest(self, folder: str) -> str: ...
 
 
+class _Variables(Protocol):
+    """What is used of bench/variables.py."""
+
+    NAMES: str
+
+    def bears_on_performance(self, name: str) -> bool: ...
+    def shown(self, name: str, value: str, named: Collection[str] = ()) -> str: ...
+    def without_userinfo(self, text: str) -> str: ...
+
+
 @lru_cache
 def _loaded(file: Path) -> object:
     spec = importlib.util.spec_from_file_location(f"_envmatrix_bench_{file.stem}", file)
@@ -138,6 +149,26 @@ def _text(value: OptionValue) -> str:
 def folder_digest(folder: Path) -> str:
     """Return the digest of a ``bench`` folder, as the benchmark writes it into its records."""
     return cast("_Digest", _loaded(bench_folder() / "digest.py")).folder_digest(str(folder))
+
+
+def _variables() -> _Variables:
+    return cast("_Variables", _loaded(bench_folder() / "variables.py"))
+
+
+def variables_to_show(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that tells the benchmark which values an environment sets itself, nothing where it knows."""
+    names = sorted(name for name in variables if not _variables().bears_on_performance(name))
+    return {_variables().NAMES: ",".join(names)} if names else {}
+
+
+def shown_variable(name: str, value: str) -> str:
+    """Return what a record says of a variable that the environment sets."""
+    return _variables().shown(name, value, (name,))
+
+
+def without_userinfo(text: str) -> str:
+    """Return a text whose URLs hold no password and no token."""
+    return _variables().without_userinfo(text)
 
 
 def nodes_of(values: Mapping[str, OptionValue]) -> int:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from bench import variables
 from bench.evidence import (
     blas,
     collectives,
@@ -24,7 +25,7 @@ from bench.evidence import (
     sandbox,
     xla,
 )
-from bench.evidence.reading import attempt, hidden
+from bench.evidence.reading import attempt
 
 
 def before_torch() -> dict[str, Any]:
@@ -32,7 +33,7 @@ def before_torch() -> dict[str, Any]:
     return {
         "affinity_before": attempt(machine.affinity),
         "load_1m": attempt(lambda: os.getloadavg()[0]),
-        "variables": hidden(os.environ),
+        "variables": variables.all_shown(os.environ),
     }
 
 

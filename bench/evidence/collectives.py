@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.evidence import dynamic
 from bench.evidence.reading import attempt
+from bench.variables import shown
 
 #: NCCL reads both at its start, beside its variables, and says so nowhere.
 #: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
@@ -30,7 +31,7 @@ def collect() -> dict[str, Any]:
         "nccl_version": attempt(lambda: ".".join(map(str, torch.cuda.nccl.version()))),
         "nccl_loaded": attempt(_loaded_nccl),
         "hidden_settings": hidden_settings(_HIDDEN),
-        "variables": {name: text for name, text in sorted(os.environ.items()) if name.startswith(_PREFIXES)},
+        "variables": {name: shown(name, os.environ[name]) for name in sorted(os.environ) if name.startswith(_PREFIXES)},
     }
 
 
@@ -47,7 +48,7 @@ def hidden_settings(paths: Iterable[str]) -> dict[str, dict[str, str]]:
 def _settings(path: str) -> dict[str, str]:
     with open(path, encoding="utf-8", errors="replace") as file:
         pairs = (line.split("#", 1)[0].partition("=") for line in file)
-        return {name.strip(): value.strip() for name, found, value in pairs if found}
+        return {name.strip(): shown(name.strip(), value.strip()) for name, found, value in pairs if found}
 
 
 def _loaded_nccl() -> dict[str, str] | None:

@@ -11,8 +11,9 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
+from bench import variables
 from bench.evidence import dynamic, elf, machine, memory, sandbox
-from bench.evidence.reading import attempt, hidden
+from bench.evidence.reading import attempt
 from bench.evidence.tree import Program
 
 
@@ -31,7 +32,7 @@ def evidence(program: Program) -> dict[str, Any]:
         "system": machine.system(),
         "libraries": None if program.libraries is None else sorted(program.libraries),
         "preloaded": preloaded(wanted(), program.libraries),
-        "variables": None if program.variables is None else hidden(program.variables),
+        "variables": None if program.variables is None else variables.all_shown(program.variables),
     }  # fmt: skip
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 Read = TypeVar("Read")
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE", re.IGNORECASE)
 
 
 def attempt(read: Callable[[], Read]) -> Read | None:
@@ -42,8 +40,3 @@ def fields(path: str) -> dict[str, str]:
     """Return a ``Name: value`` file such as /proc/self/status as a dict, empty when it is not there."""
     lines = (text(path) or "").splitlines()
     return {name.strip(): value.strip() for name, found, value in (line.partition(":") for line in lines) if found}
-
-
-def hidden(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables with the values of secrets left out."""
-    return {name: "(hidden)" if _SECRET.search(name) else value for name, value in variables.items()}

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from envmatrix import benchmark
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment, Image
 
@@ -105,7 +106,7 @@ def environment_variables(environment: Environment, libraries: Mapping[str, str]
     said = {name: value for name, value in environment.variables.items() if value is not None}
     fixed = {name: value for name, value in said.items() if not _TEMPLATE.search(value)}
     paths = [f"{libraries[key]}/{file}" if key else file for key, file in environment.preload]
-    return {**fixed, **({"LD_PRELOAD": ":".join(paths)} if paths else {})}
+    return {**fixed, **({"LD_PRELOAD": ":".join(paths)} if paths else {}), **benchmark.variables_to_show(said)}
 
 
 def left_open(environment: Environment) -> dict[str, str]:

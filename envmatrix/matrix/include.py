@@ -18,6 +18,7 @@ from pathlib import Path
 
 import yaml
 
+from envmatrix.benchmark import without_userinfo
 from envmatrix.errors import InputError, Where, suggestion
 from envmatrix.matrix.source import Data, Key, Source, parse_yaml, read_text
 
@@ -180,6 +181,7 @@ def _mistakes(source: Source) -> Iterator[InputError]:
     for key in top:
         if key not in _TOP:
             yield InputError(f"unknown key {key!r}", where=source.where((key,), key=True), remedy=suggestion(key, _TOP))
+    yield from _passwords(source.data, (), source)
     version = top.get("version")
     if version not in VERSIONS:
         said = "there is no version" if version is None else f"version must be {' or '.join(VERSIONS)}, not {version}"
@@ -192,6 +194,16 @@ def _mistakes(source: Source) -> Iterator[InputError]:
                 said, remedy = f"{key!r} came with version 2", "write `version: 2` at the top"
                 yield InputError(said, where=source.where((key,), key=True), remedy=remedy)
         _rename_old_words(source)
+
+
+def _passwords(data: Data, path: Key, source: Source) -> Iterator[InputError]:
+    """Yield every text with a password in a URL: a run keeps its matrix, and is shown to others."""
+    if isinstance(data, str) and without_userinfo(data) != data:
+        said = "a URL with a user's name or password: a run keeps its matrix, and is shown to others"
+        remedy = "leave it out here; pip finds it in ~/.netrc or its own configuration, a program in a file of yours"
+        yield InputError(said, where=source.where(path), remedy=remedy)
+    for key, inner in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from _passwords(inner, (*path, key), source)
 
 
 def _rename_old_words(source: Source) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from envmatrix.benchmark import without_userinfo
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Plan
 from envmatrix.store.checked import check_schema, first_mistake, place_of
@@ -51,8 +52,8 @@ class RunFolder:
             self.logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise os_error(error, self.path) from error
-        write_whole(self.matrix_file, matrix)
-        write_whole(self.run_file, json.dumps(run.model_dump(by_alias=True), indent=1) + "\n")
+        write_whole(self.matrix_file, without_userinfo(matrix))
+        write_whole(self.run_file, without_userinfo(json.dumps(run.model_dump(by_alias=True), indent=1)) + "\n")
 
     def matrix(self) -> str:
         """Return the matrix as it was when the run began: one text that includes nothing."""
@@ -105,11 +106,12 @@ class RunFolder:
     def change(self, change: Change) -> None:
         """Append a change to the history; it is on disk before this returns."""
         mend_lines(self.history_file, self.path / "history.half-written")
-        append_line(self.history_file, json.dumps(change.model_dump(by_alias=True, exclude_none=True)))
+        line = json.dumps(change.model_dump(by_alias=True, exclude_none=True))
+        append_line(self.history_file, without_userinfo(line))
 
     def append(self, trial: Trial) -> None:
         """Append one trial and make sure it is on disk before returning."""
-        append_line(self.trials_file, trial.line())
+        append_line(self.trials_file, without_userinfo(trial.line()))
 
     def mend(self) -> bool:
         """Cut off a last line that a crash left half-written; say whether there was one."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from envmatrix import benchmark
 from envmatrix.plan.environment import Environment
 from envmatrix.record import claims
 from envmatrix.record.claims import Claim
@@ -114,8 +115,8 @@ def _could_not_be_seen(claim: Claim, seen: Evidence) -> bool:
 def contradicting_variables(wanted: Mapping[str, str | None], evidence: Evidence) -> list[str]:
     """Return which variables were not in the process as the environment sets them.
 
-    Of one whose name looks like a secret's (TOKENIZERS_PARALLELISM does) the record says only that it was there. A
-    program that ended before anybody could look at it from outside contradicts nothing.
+    Of one whose name looks like a secret's the record says only that it was there. A program that ended before anybody
+    could look at it from outside contradicts nothing.
     """
     if evidence.source == "outside" and evidence.variables is None:
         return []
@@ -123,7 +124,7 @@ def contradicting_variables(wanted: Mapping[str, str | None], evidence: Evidence
     return [
         f"{name} should be {value!r}, but the process saw {seen.get(name)!r}"
         for name, value in wanted.items()
-        if seen.get(name) != (_HIDDEN if value is not None and seen.get(name) == _HIDDEN else value)
+        if seen.get(name) not in ((None,) if value is None else (value, benchmark.shown_variable(name, value), _HIDDEN))
     ]
 
 

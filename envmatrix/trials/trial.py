@@ -52,7 +52,8 @@ def base_variables(work: str, bench: str, python: str) -> dict[str, str]:
 
 def environment_variables(environment: Environment) -> dict[str, str]:
     """Return what an environment sets; a variable it declares absent is simply not there."""
-    return {name: value for name, value in environment.variables.items() if value is not None}
+    found = {name: value for name, value in environment.variables.items() if value is not None}
+    return {**found, **benchmark.variables_to_show(found)}
 
 
 def preload_paths(prepared: Prepared, environment: Environment) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Evidence follows what is really active, seen in real processes under real preloads."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -123,5 +124,11 @@ def test_a_link_named_libgomp_to_intel_openmp_is_seen_through(bench, tmp_path):
 def test_secrets_among_the_variables_are_hidden(bench):
     seen = evidence(bench, MY_API_KEY="abc", OMP_NUM_THREADS="1")
     assert seen["variables"]["MY_API_KEY"] == "(hidden)"
+    private = evidence(bench, DATABASE="postgres://me:secret@db/x", https_proxy="http://me:secret@proxy:3128",
+                       GITHUB_PAT="ghp_1", PIP_INDEX_URL="https://token@index", NCCL_X="http://me:secret@h", MINE="7",
+                       THEIRS="8", BENCH_VARIABLES="MINE")  # fmt: skip
+    assert not re.search("secret|ghp_1|token@|'8'", str(private)), private["variables"]
+    assert (private["variables"]["THEIRS"], private["variables"]["MINE"]) == ("(set)", "7")
+    assert private["collectives"]["variables"]["NCCL_X"] == "http://(hidden)@h"
     assert seen["variables"]["OMP_NUM_THREADS"] == "1"
     assert seen["torch"]["threads"] == 1

@@ -22,6 +22,7 @@ HOST_SIDE = {
     "data_sets.py",
     "stand_in.py",
     "digest.py",
+    "variables.py",
     "errors.py",
 }
 

@@ -72,6 +72,7 @@ def test_every_value_stands_in_quotes_in_both_forms() -> None:
         "FROM parent:1",
         'ENV A="\\$(id) `id` \\""',
         'ENV LD_PRELOAD="/opt/envmatrix/lib/k/lib x.so"',
+        'ENV BENCH_VARIABLES="A"',
         'LABEL title="x\\" y=\\$z"',
     ]
     definition = named_definition(hostile, "/c/image.sif", {"title": "t"}).splitlines()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import arguments, digest, options
+from bench import arguments, digest, options, variables
 from bench.__main__ import _parser
 from bench.errors import BenchError
 from envmatrix import benchmark, project
@@ -47,13 +47,15 @@ def test_only_one_module_of_the_host_loads_files_of_the_benchmark():
     assert loading == ["benchmark.py"]
 
 
-@pytest.mark.parametrize("name", ["options.py", "digest.py"])
+@pytest.mark.parametrize("name", ["options.py", "digest.py", "variables.py"])
 def test_what_the_host_loads_needs_the_standard_library_alone(name):
     for module in imported(ROOT / "bench" / name):
         assert module.partition(".")[0] in sys.stdlib_module_names, module
 
 
-@pytest.mark.parametrize(("face", "module"), [(benchmark._Options, options), (benchmark._Digest, digest)])
+@pytest.mark.parametrize(
+    ("face", "module"), [(benchmark._Options, options), (benchmark._Digest, digest), (benchmark._Variables, variables)]
+)
 def test_the_hosts_typed_face_is_the_benchmarks_own(face, module):
     for name, wanted in inspect.getmembers(face, inspect.isfunction):
         if not name.startswith("_"):
@@ -119,7 +121,7 @@ def test_the_benchmark_takes_every_argument_of_the_page():
 
 
 def test_the_host_sets_the_variables_of_the_page_and_no_others():
-    assert set(base_variables("/work", "/bench", "/python")) | {"ENVMATRIX_PAD"} == {
+    assert set(base_variables("/work", "/bench", "/python")) | {"ENVMATRIX_PAD", variables.NAMES} == {
         word for word in told("**Variables** that the host sets") if word.isupper()
     }
 

@@ -1,0 +1,107 @@
+"""What a run must not tell whoever it is shown to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import variables
+from bench.evidence import outside
+from bench.evidence.tree import Program
+from envmatrix.images.definitions import environment_variables
+from envmatrix.matrix.parse import MatrixError, parse
+from envmatrix.record.evidence import Evidence
+from envmatrix.trials import trial
+from envmatrix.trials.proof import contradicting_variables
+from tests.synthetic import make_environment
+
+ROOT = Path(__file__).parents[2]
+CALLERS = {
+    "DATABASE_URL": "postgres://app:hunter2@db/x", "https_proxy": "http://me:hunter2@proxy:3128",
+    "GITHUB_PAT": "hunter2", "PGPASSWORD": "hunter2", "PIP_INDEX_URL": "https://hunter2@index/simple",
+    "LESSOPEN": "hunter2", "DSN": "hunter2",
+    "OMP_NUM_THREADS": "3", "LD_LIBRARY_PATH": "/opt/lib", "PYTHONHASHSEED": "0", "TORCH_LOGS": "x",
+}  # fmt: skip
+
+
+def test_values_of_others_variables_are_never_written():
+    said = variables.all_shown(CALLERS)
+    assert "hunter2" not in str(said)
+    assert list(said) == list(CALLERS)
+    assert {name: said[name] for name in list(CALLERS)[-4:]} == {name: CALLERS[name] for name in list(CALLERS)[-4:]}
+    assert said["DSN"] == "(set)"
+    assert said["PGPASSWORD"] == "(hidden)"
+
+
+def test_a_program_watched_from_outside_tells_no_more(tmp_path):
+    held = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={**CALLERS, "PATH": os.environ["PATH"]})
+    program = Program(held.pid, "cat")
+    program.look(held.pid, 0.0)
+    held.communicate()
+    seen = outside.evidence(program)
+    assert "hunter2" in str(program.variables)
+    assert seen["variables"]["OMP_NUM_THREADS"] == "3"
+    assert "hunter2" not in str(seen)
+
+
+def test_a_record_of_evidence_by_hand_tells_no_more(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", "import json; from bench import evidence; print(json.dumps(evidence.before_torch()))"],
+        cwd=ROOT, env={**CALLERS, "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "hunter2" not in done.stdout
+    assert json.loads(done.stdout)["variables"]["TORCH_LOGS"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("https://me:pw@h/x", "https://(hidden)@h/x"),
+        ("see git+https://token@h/x.git now", "see git+https://(hidden)@h/x.git now"),
+        ("postgres://:pw@h", "postgres://(hidden)@h"),
+        ("ssh://git@h/x", None), ("docker://h/torch@sha256:00", None), ("https://h/a@b", None), ("a:b@c", None),
+    ],
+)  # fmt: skip
+def test_urls_keep_all_but_who_asks(text, told):
+    assert variables.without_userinfo(text) == (told or text)
+
+
+def test_what_an_environment_sets_is_written_and_held_against_it():
+    mine = make_environment("mine", variables={"MINE": "1", "OMP_NUM_THREADS": "2", "MY_TOKEN": "t", "GONE": None})
+    inside = trial.environment_variables(mine)
+    assert inside["BENCH_VARIABLES"] == "MINE,MY_TOKEN"
+    said = variables.all_shown(inside)
+    assert (said["MINE"], said["MY_TOKEN"]) == ("1", "(hidden)")
+    evidence = Evidence.model_validate({"variables": said})
+    assert contradicting_variables(mine.variables, evidence) == []
+    for other in ({"MINE": "2"}, {"MINE": "(set)"}, {"GONE": "1"}):
+        wrong = Evidence.model_validate({"variables": {**said, **other}})
+        assert len(contradicting_variables(mine.variables, wrong)) == 1
+    assert environment_variables(mine, {})["BENCH_VARIABLES"] == "MINE,MY_TOKEN"
+    assert "BENCH_VARIABLES" not in environment_variables(make_environment("known"), {})
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["factors: {torch: {a: {index: 'https://me:pw@h/simple'}}}", "factors: {f: {a: {env: {DB: 'postgres://me:pw@h'}}}}",
+     "workloads: {w: {command: [python, --from, 'https://token@h/x']}}"],
+)  # fmt: skip
+def test_a_password_in_a_matrix_is_refused_with_its_place(line):
+    with pytest.raises(MatrixError, match=r"m\.yaml:2:\d+: a URL with a user's name or password") as caught:
+        parse(f"version: 2\n{line}\n", Path("m.yaml"))
+    assert "pw" not in str(caught.value).replace("password", "")
+
+
+def test_a_run_keeps_no_password_of_the_command_line(tmp_path, monkeypatch):
+    from envmatrix.store import RunFolder
+    from tests.synthetic import make_plan, make_run
+
+    folder = RunFolder(tmp_path / "r")
+    folder.create(make_run(make_plan(()), command=("bench", "--x", "https://me:pw@h")), "# https://me:pw@h\n")
+    assert "pw" not in folder.run_file.read_text() + folder.matrix_file.read_text()
+    assert folder.load().command == ("bench", "--x", "https://(hidden)@h")
