@@ -91,8 +91,9 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=env)
         return
     session.run("pytest", "tests/unit", "--numprocesses=auto", env=env)
-    # What is real shares engines, daemons and CPUs: one test at a time.
-    session.run("pytest", "tests", "--ignore=tests/unit", "--durations=25", env=env)
+    # What is real waits half of its time: two lanes, and what shares an engine or daemons (tests/conftest.py) in one.
+    lanes = ("--numprocesses=2", "--dist=loadgroup")
+    session.run("pytest", "tests", "--ignore=tests/unit", *lanes, "--durations=25", env=env)
 
 
 @nox.session

@@ -1,7 +1,9 @@
 """Every application-layer workload computes what it says, on the torch of BENCH_PYTHON (try 1.13 as well)."""
 
 import json
+import os
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,10 +13,39 @@ pytestmark = pytest.mark.local
 SHORT = {"steps": 3, "warmup_steps": 1, "eval_samples": 100}
 
 
+@pytest.fixture(scope="module")
+def warm(python, tmp_path_factory):
+    """A process that has imported torch and runs bench commands in forks of itself (``warm.py``)."""
+    home = str(tmp_path_factory.mktemp("home"))
+    # One thread: these check results, and two spinning teams on a busy machine are ten times slower.
+    env = {"PATH": os.environ["PATH"], "HOME": home, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    argv = [python, "-W", "ignore", "-m", "tests.bench.warm"]
+    process = subprocess.Popen(argv, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with process:
+        yield process
+
+
+@pytest.fixture
+def bench(warm, data_dir, tmp_path):
+    """Run ``bench run`` with options in a fork; return (record, what was said)."""
+
+    def run(**options):
+        record, log = tmp_path / "record.json", tmp_path / "log"
+        record.unlink(missing_ok=True)
+        argv = ["run", "--record", str(record), "--data-dir", str(data_dir)]
+        for name, value in options.items():
+            argv += ["--" + name.replace("_", "-"), str(value)]
+        print(json.dumps([argv, str(log)]), file=warm.stdin, flush=True)
+        status = warm.stdout.readline().strip()
+        assert status == "0", log.read_text()
+        return json.loads(record.read_text()), SimpleNamespace(stderr=log.read_text())
+
+    return run
+
+
 def ran(bench, **options):
     """Run a short trial and return its record; skip where this torch lacks what the workload states."""
-    # One thread: these check results, and two spinning teams on a busy machine are ten times slower.
-    record, _ = bench(env={"OMP_NUM_THREADS": "1"}, **{**SHORT, **options})
+    record, _ = bench(**{**SHORT, **options})
     if record["skipped"]:
         assert record["timing"] is record["metrics"] is record["result"] is None
         pytest.skip(record["skipped"])

@@ -256,8 +256,11 @@ def test_a_job_that_slurm_refuses_is_told_with_its_own_words_and_loses_nothing(p
     assert project.trials() == []
 
 
-def test_no_slurm_is_one_clear_message(project):
-    done = project.run("bench", "tiny", *SLURM, SLURM_CONF="/nonexistent/slurm.conf")
+def test_no_slurm_is_one_clear_message(project, cluster, tmp_path):
+    conf = tmp_path / "slurm.conf"  # of a cluster whose controller is gone; Slurm's programs wait a second for it
+    text = re.sub("SlurmctldPort=.*", "SlurmctldPort=9", cluster.conf.read_text())
+    conf.write_text(f"{text}MessageTimeout=1\n")
+    done = project.run("bench", "tiny", *SLURM, SLURM_CONF=str(conf))
     assert done.returncode == 4
     assert "Slurm does not answer" in done.stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,6 +98,13 @@ def demand(reason: str | None) -> None:
         pytest.fail(reason)
     if reason:
         pytest.skip(reason)
+
+
+def seconds_of(prepare: Callable[[], object], expected: object) -> float:
+    """Return the wall time of ``prepare``, which gives what is expected; the least of some is not the load."""
+    started = time.monotonic()
+    assert prepare() == expected
+    return time.monotonic() - started
 
 
 class Said(list[str]):

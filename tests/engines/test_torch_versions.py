@@ -18,11 +18,10 @@ SHORT = "steps: 2, warmup_steps: 1, eval_samples: 100"
 MATRIX = f"""
 version: 1
 factors:
-  torch: {{debian-1.13.1: {{suite: bookworm, apt: [python3-torch]}}}}
+  torch: {{debian-1.13.1: {{suite: bookworm, apt: [python3-torch], env: {{OMP_WAIT_POLICY: PASSIVE}}}}}}
 environments: {{baseline: {{}}}}
 workloads:
-  cnn: {{model: fashion-cnn, profile_steps: 1, {SHORT}}}
-  lstm: {{model: lstm, optimizer: adam, accumulation: 2, {SHORT}}}
+  lstm: {{model: lstm, optimizer: adam, accumulation: 2, profile_steps: 1, {SHORT}}}
   bf16: {{model: lenet5, autocast: bfloat16, channels_last: true, loader: dataloader, {SHORT}}}
   int8: {{task: inference, model: fashion-cnn, quantize: static, pretrain_steps: 3, {SHORT}}}
   pruned: {{task: inference, model: mlp, prune: structured, guard: inference_mode, pretrain_steps: 3, {SHORT}}}
@@ -30,7 +29,7 @@ workloads:
   fp16: {{model: mlp, autocast: float16, {SHORT}}}
   resnet: {{model: resnet18, {SHORT}}}
 designs:
-  default: {{workloads: [cnn, lstm, bf16, int8, pruned, compiled, fp16, resnet], max_blocks: 1, budget: 15m}}
+  default: {{workloads: [lstm, bf16, int8, pruned, compiled, fp16, resnet], max_blocks: 1, budget: 15m}}
 """
 SKIPPED = {"compiled": "torch 2.0", "fp16": "torch 2.3", "resnet": "torchvision"}
 
@@ -42,7 +41,7 @@ def test_every_workload_runs_or_is_skipped_with_its_reason(ground: Places, tmp_p
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     trials = [json.loads(line) for line in (tmp_path / "results/old/trials.jsonl").read_text().splitlines()]
-    assert len(trials) == 16
+    assert len(trials) == 14
     for trial in trials:
         if trial["workload"] in SKIPPED:
             assert trial["outcome"] == "skipped"

@@ -9,27 +9,38 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[2]
+#: Threads that wait sleep: nothing is measured here, and spinning ones are ten times slower on a busy machine.
 TINY = """
 version: 1
 factors:
-  torch: {"2.13.0": {requirements: [torch==2.13.0, torchvision==0.28.0, numpy], index: "https://download.pytorch.org/whl/cpu"}}
+  torch:
+    "2.13.0":
+      requirements: [torch==2.13.0, torchvision==0.28.0, numpy]
+      index: "https://download.pytorch.org/whl/cpu"
+      env: {OMP_WAIT_POLICY: PASSIVE}
   malloc:
     glibc: {claims: {malloc: libc}}
     jemalloc: {apt: libjemalloc2, preload: libjemalloc.so.2, claims: {malloc: libjemalloc}}
     liar: {claims: {malloc: libtcmalloc}}
   threads: {default: {}, one: {env: {OMP_NUM_THREADS: 1}, claims: {threads: 1}}}
+  word: {none: {}, some: {env: {WORD: some}}, other: {env: {WORD: other}}}
 environments:
   baseline: {}
   jemalloc: {malloc: jemalloc}
   liar: {malloc: liar}
   one-thread: {threads: one}
+  some: {word: some}
+  other: {word: other}
 workloads:
   tiny: {model: fashion-cnn, steps: 3, warmup_steps: 1, eval_samples: 64}
   endless: {model: fashion-cnn, steps: 1000000}
+  # What a trial does is nothing to a run that is stopped: this one only waits.
+  toy: {command: [python, -c, "import time; time.sleep(0.2)"], metric: {wall: true}}
 designs:
-  tiny: {environments: [jemalloc, one-thread], workloads: tiny, min_blocks: 2, max_blocks: 3, budget: 10m, target: 0.1%}
-  lying: {environments: [liar], workloads: tiny, min_blocks: 2, max_blocks: 2, budget: 10m}
-  endless: {environments: [], workloads: endless, min_blocks: 2, max_blocks: 2, trial_limit: 6s, budget: 10m}
+  tiny: {environments: [jemalloc, one-thread], workloads: tiny, min_blocks: 2, max_blocks: 2, budget: 10m, target: 0.1%}
+  toy: {environments: [some, other], workloads: toy, min_blocks: 3, max_blocks: 3, budget: 10m, target: 0.1%}
+  lying: {environments: [liar], workloads: tiny, max_blocks: 1, budget: 10m}
+  endless: {environments: [], workloads: endless, max_blocks: 1, trial_limit: 6s, budget: 10m}
 """
 
 

@@ -24,7 +24,7 @@ workloads:
   silent: {{command: [python, -c, "print(1)"], metric: {{regex: 'speed ([0-9.]+)'}}}}
   endless: {{command: [python, -c, "import time; print('x' * 9999999); time.sleep(600)"], metric: {{wall: true}}}}
 designs:
-  one: {{environments: [jemalloc], workloads: {workload}, max_blocks: 1, trial_limit: 8s}}
+  one: {{environments: [jemalloc], workloads: {workload}, max_blocks: 1, trial_limit: {limit}}}
 """
 PROGRAM = """
 import json, sys, torch
@@ -35,12 +35,12 @@ json.dump({"speed": 7.5, "said": sys.argv[1]}, open("out.json", "w"))
 """
 
 
-def outcomes(project, workload):
+def outcomes(project, workload, limit="100s"):
     (project.folder / "mine").mkdir(exist_ok=True)
     (project.folder / "mine" / "train.py").write_text(PROGRAM)
     (project.folder / "mine" / "beside.py").write_text("SPEED = 42.5\n")
     (project.folder / "mine" / "out.json").write_text('{"speed": 1}')  # of a start by hand
-    (project.folder / "matrix.yaml").write_text(MATRIX.format(workload=workload))
+    (project.folder / "matrix.yaml").write_text(MATRIX.format(workload=workload, limit=limit))
     done = project.run("bench", "one", "--quiet")
     assert "run" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
@@ -66,7 +66,7 @@ def test_a_program_that_never_says_how_fast_it_was_fails_with_that_reason(projec
 
 
 def test_a_program_that_prints_without_end_and_never_ends_is_bounded(project):
-    code, trials = outcomes(project, "endless")
+    code, trials = outcomes(project, "endless", limit="3s")
     assert (code, {trial["outcome"] for trial in trials}) == (4, {"timed_out"})
     sizes = [file.stat().st_size for file in (project.newest() / "logs").iterdir()]
     assert max(sizes) < 3_000_000

@@ -50,7 +50,6 @@ def alone():
 @pytest.mark.parametrize(
     ("parallel", "options"),
     [
-        ("ddp", {}),
         ("ddp", {"quantize": "dynamic"}),
         ("fsdp", {}),
         ("dp", {"guard": "no_grad", "autocast": "bfloat16"}),
@@ -74,9 +73,10 @@ def test_predictions_spread_over_processes_are_those_of_one_process(bench, alone
 
 
 @pytest.mark.timeout(400)
-def test_every_record_has_the_same_metrics_wherever_its_steps_were_taken(bench):
+def test_every_record_has_the_same_metrics_wherever_its_steps_were_taken_and_a_profile_its_exchange(bench):
     plain = ran(bench)
-    for options in ({"parallel": "ddp"}, {"parallel": "dp"}, {"collective": "all-reduce", "collective_sizes": 4096}):
+    spread = {"parallel": "ddp", "profile_steps": 2}
+    for options in (spread, {"parallel": "dp"}, {"collective": "all-reduce", "collective_sizes": 4096}):
         record = ran(bench, **{"verify_steps": 0, **options})
         for part in ("metrics", "timing", "result", "data"):
             assert set(record[part]) == set(plain[part])
@@ -84,10 +84,11 @@ def test_every_record_has_the_same_metrics_wherever_its_steps_were_taken(bench):
         expected = {name for name, value in plain["metrics"].items() if value is None}
         assert undefined - expected <= ({"model_bytes"} if "collective" in options else set())
         assert {"profile", "onnx"} <= set(record)
+        if options is spread:
+            check_profile(record)
 
 
-def test_a_profile_is_made_of_a_step_with_an_exchange(bench):
-    record = ran(bench, parallel="ddp", profile_steps=2)
+def check_profile(record):
     assert set(record["profile"]["phases_ns"]) == {"data", "forward", "loss", "backward", "optimizer"}
     names = {row["name"] for row in record["profile"]["operators"]}
     assert any("c10d::allreduce" in name for name in names)
