@@ -26,6 +26,8 @@ class Kind(str, Enum):
     STEAL = "steal-time"
     OTHER_LOAD = "other-load"
     FREQUENCY = "frequency-change"
+    SLOW_TRIALS = "slow-trials"
+    SHORT_RUN = "short-run"
     UNVERIFIED = "claims-not-verifiable"
     UNPROVEN = "unproven-environment"
 

@@ -12,8 +12,10 @@ from envmatrix.report.formatting import count, interval, ratio
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.gaps import after_leaving, missing
+from envmatrix.stats.longrun import LEAST_PHASES, PHASE_S, too_short
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.nodes import mixed_blocks
+from envmatrix.stats.slow_trials import LEAST_BLOCKS, described
 from envmatrix.store import Run
 
 #: As many missing trials are counted one by one.
@@ -108,6 +110,30 @@ def _reasons(effect_kind: Kind, outcomes: tuple[str, ...], remedy: str) -> Calla
     return find
 
 
+def _slow(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+    for name, slow in described(run.plan, measured, analysis.primary, analysis.slow).items():
+        effect, (low, high) = analysis.find(name), slow.share
+        usual = f"; speed-up without them {ratio(effect.usual)}, with them {ratio(effect.ratio)}" if effect else ""
+        waits = slow.trials < LEAST_BLOCKS
+        yield Caution(
+            Kind.SLOW_TRIALS, name,
+            f"{slow} than its others (95 % interval of their share: {low:.0%} to {high:.0%}){usual}",
+            "its interval holds with them and without them"
+            + (f"; `envmatrix resume {run.name}`: no verdict below {LEAST_BLOCKS} blocks" if waits else ""),
+        )  # fmt: skip
+
+
+def _short(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+    if too_short(measured.apart) and any(effect.low is not None for effect in analysis.primary_effects()):
+        minutes, needed = float(measured.apart.sum()) * PHASE_S / 60, PHASE_S * LEAST_PHASES / 60
+        yield Caution(
+            Kind.SHORT_RUN, run.plan.design,
+            f"its blocks span {minutes:.0f} minutes: too short to see slow phases of the machine that last a minute",
+            f"intervals hold for the machine as it was then; from {needed:.0f} minutes on they allow for an "
+            "environment that such phases slow more than its reference",
+        )  # fmt: skip
+
+
 def _skipped(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     for name, reason in run.skipped.items():
         yield Caution(Kind.SKIPPED, name, one_line(reason, 300), "the reason names what to install or change")
@@ -160,6 +186,8 @@ CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] =
         "it was not what its name says: mend the level, or its claims",
     ),
     _reasons(Kind.FAILED, ("failed", "timed_out"), "read the trial's file in logs/"),
+    _slow,
+    _short,
     _skipped,
     _mixed_hosts,
     _missing,

@@ -124,6 +124,23 @@ def _worst(row: Row, _group: Group) -> Cell:
     return Cell(ratio(row.effect.worst) if row.effect and row.effect.worst is not None else "")
 
 
+def _cv(row: Row, _group: Group) -> Cell:
+    return Cell(NONE if row.cv is None else f"{row.cv:.1%}")
+
+
+def _slow(row: Row, _group: Group) -> Cell:
+    return Cell(f"{row.slow.count} of {row.slow.trials}, {row.slow.slower:.0%} slower" if row.slow else "")
+
+
+def _slow_count(row: Row, effect: Effect) -> int:
+    return row.slow.count if row.slow and effect.primary else 0
+
+
+def has_slow(group: Group) -> bool:
+    """Whether any environment of a group has slow trials."""
+    return any(row.slow for row in group.all_rows)
+
+
 def has_failed(group: Group) -> bool:
     """Whether any trial of a group broke."""
     return any(_broken(row) for row in group.all_rows)
@@ -165,6 +182,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("p", "adjusted p", lambda _, effect: effect.p, _p, media=("html",)),
     Column("verdict", "verdict", lambda _, effect: effect.verdict, _verdict, kind="word"),
     Column("median", _metric_title, cell=_value, short=lambda group: group.metric.unit, gives_way=2),
+    Column("cv", "cv", lambda row, effect: row.cv if effect.primary else None, _cv, gives_way=4),
+    Column("slow_trials", "slow trials", _slow_count, _slow, kind="text", shown=has_slow, gives_way=6),
+    Column("usual", value=lambda _, effect: effect.usual),
     Column("memory", "peak memory", cell=_memory, short="memory", gives_way=1),
     Column("memory_ratio", "memory ratio", cell=_memory_ratio, media=("html",)),
     Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),

@@ -23,7 +23,8 @@ def _row_to_json(row: Row, group: Group) -> dict[str, object]:
     return {
         "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
         "metric": group.metric.name, "mean": _finite(row.value), "median": _finite(row.median),
-        "peak_rss_bytes": _finite(row.memory),
+        "peak_rss_bytes": _finite(row.memory), "cv": _finite(row.cv),
+        "slow_trials": {**asdict(row.slow), "share": row.slow.share} if row.slow else None,
         "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
         "high": _finite(effect.high) if effect else None,
         "outcomes": dict(row.outcomes), "levels": dict(row.levels), "skipped": row.skipped or None,

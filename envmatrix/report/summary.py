@@ -24,6 +24,7 @@ from envmatrix.stats.nodes import NodeReport, compare_nodes
 from envmatrix.stats.pairing import group_of
 from envmatrix.stats.racing import Race
 from envmatrix.stats.selection import Choice, choose
+from envmatrix.stats.slow_trials import SlowTrials, described
 from envmatrix.store import Run, RunFolder
 
 
@@ -32,6 +33,7 @@ class Row:
     """One arm in a table, of its ok trials; None without any.
 
     ``value`` is the geometric mean, of which the speed-up is made; ``median``, ``memory`` and ``accuracy`` are medians.
+    ``cv`` is the standard deviation of its values over their mean; ``slow`` is None where no trial is slow.
     """
 
     arm: Arm
@@ -46,6 +48,8 @@ class Row:
     accuracy: float | None = None
     reference_value: str = ""
     median: float | None = None
+    cv: float | None = None
+    slow: SlowTrials | None = None
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ class Summary:
         return sum(self.outcomes.values())
 
 
-def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis) -> Row:
+def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis, slow: Mapping[str, SlowTrials]) -> Row:
     metric = analysis.primary[arm.workload]
     entry = run.environments.get(arm.runs)
     return Row(
@@ -190,6 +194,8 @@ def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis) -> Row:
         description=entry.description if entry else "",
         skipped=run.skipped.get(arm.name, ""),
         accuracy=measured.median(arm.name, "accuracy"),
+        cv=measured.cv(arm.name, metric.name),
+        slow=slow.get(arm.name),
         reference_value=run.design.reference_values.get(arm.environment, ""),
     )
 
@@ -229,8 +235,9 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:
     collected: dict[tuple[str, str], list[Row]] = {}
+    slow = described(run.plan, measured, analysis.primary, analysis.slow)
     for arm in run.plan.arms:
-        collected.setdefault(group_of(arm, run.plan), []).append(_row(arm, run, measured, analysis))
+        collected.setdefault(group_of(arm, run.plan), []).append(_row(arm, run, measured, analysis, slow))
     return tuple(
         _group(workload, engine, rows, run, measured, analysis) for (workload, engine), rows in collected.items()
     )

@@ -11,14 +11,15 @@ import numpy as np
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
-from envmatrix.stats.effects import LEVEL, Effect, Flag, Verdict, claim
+from envmatrix.stats.effects import LEVEL, Effect, Flag, Verdict, claim, verdict_of
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.failures import fails_more, slowest_filled
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
-from envmatrix.stats.pairing import Family, Floats, families, log_ratios, paired, ratio_of
+from envmatrix.stats.pairing import Bools, Family, Paired, Views, families, logs_of, over_copies, ratio_of
 from envmatrix.stats.primary import primary_metrics
 from envmatrix.stats.racing import Race, next_arms
+from envmatrix.stats.slow_trials import LEAST_BLOCKS, both, slow_trials
 from envmatrix.stats.spending import level_at, looks_of
 
 _OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
@@ -29,7 +30,7 @@ class Analysis:
     """All effects of a run, in the order of the plan, metric by metric; ``race`` where the run raced.
 
     ``level`` is the confidence that intervals are computed with; ``looks`` after how many blocks the run was read, the
-    last now.
+    last now. ``slow`` (arms, blocks) marks the slow trials of the primary metrics.
     """
 
     plan: Plan
@@ -38,6 +39,7 @@ class Analysis:
     race: Race | None = None
     level: float = LEVEL
     looks: tuple[int, ...] = ()
+    slow: Bools = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
 
     def primary_effects(self) -> tuple[Effect, ...]:
         """Return the effects that verdicts rest on: one for every arm that has a reference."""
@@ -60,6 +62,8 @@ class _Run:
     environments: Mapping[str, Environment]
     levels: Mapping[str, float]
     level: float
+    primary: Mapping[str, Metric]
+    slow: Bools
 
 
 def estimate(
@@ -81,7 +85,9 @@ def estimate(
     wanted = [METRICS[name] for name in (METRICS if metrics is None else metrics)]
     race = next_arms(plan, measured, workloads) if plan.race else None
     looks = looks_of(plan, len(measured.blocks))
-    run = _Run(plan, measured, environments or {}, race.levels if race else {}, level_at(plan, looks[-1]))
+    slow = slow_trials(plan, measured, primary)
+    levels, level = race.levels if race else {}, level_at(plan, looks[-1])
+    run = _Run(plan, measured, environments or {}, levels, level, primary, slow)
     effects: list[Effect] = []
     for family in families(plan):
         work = {arm.name: unequal_work(measured, arm, plan) for arm in family.arms}
@@ -97,21 +103,25 @@ def estimate(
                 if effect.ratio is not None or metric is first
             ]
     order = {arm.name: index for index, arm in enumerate(plan.arms)}
-    return Analysis(plan, tuple(sorted(effects, key=lambda effect: order[effect.arm])), primary, race, run.level, looks)
+    ordered = tuple(sorted(effects, key=lambda effect: order[effect.arm]))
+    return Analysis(plan, ordered, primary, race, level, looks, slow)
 
 
 def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
     measured = run.measured
     index = {name: position for position, name in enumerate(measured.arms)}
-    table = measured.table[metric.name]
-    at = [index[arm.name] for arm in family.arms]
-    differences = log_ratios(table[at], table[[index[name] for name in family.copies]], metric)
-    tried = measured.attempted[at] & measured.attempted[index[family.reference]]
-    among = (max(1, int(np.isfinite(differences).any(axis=1).sum())), len(family.copies))
+    at, copies = [index[arm.name] for arm in family.arms], [index[name] for name in family.copies]
+    logs = metric.sign * logs_of(measured.table[metric.name][[*copies, *at]])
+    judged = metric == run.primary[family.arms[0].workload]
+    every = both(logs, run.slow[[*copies, *at]]) if judged else (logs,)
+    views = Views(tuple(over_copies(view, len(copies)) for view in every), measured.apart)
+    differences = views.measured
+    tried = measured.attempted[at] & measured.attempted[copies[0]]
+    among = (max(1, int(np.isfinite(differences).any(axis=1).sum())), len(copies))
     incomplete = (tried & ~np.isfinite(differences)).sum(axis=1)
-    found = worst = _effects_of(family.arms, differences, among, run)
+    found = worst = _effects_of(family.arms, views, among, run)
     if incomplete.any():
-        filled = slowest_filled(differences, tried, measured, [index[name] for name in family.copies])
+        filled = Views((slowest_filled(differences, tried, measured, copies), *views.every[1:]), views.far)
         worst = _effects_of(family.arms, filled, among, run)
     return [
         replace(effect, metric=metric.name, incomplete=int(lacking), worst=least.low if lacking else None)
@@ -119,24 +129,44 @@ def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
     ]
 
 
-def _effects_of(arms: Sequence[Arm], differences: Floats, among: tuple[int, int], run: _Run) -> list[Effect]:
-    numbers = paired(differences)
-    rows = zip(arms, numbers.blocks, numbers.mean, numbers.spread, strict=True)
-    return [_effect(arm, int(blocks), float(mean), float(spread), among, run) for arm, blocks, mean, spread in rows]
+def _effects_of(arms: Sequence[Arm], views: Views, among: tuple[int, int], run: _Run) -> list[Effect]:
+    first, *others = views.paired()
+    found = []
+    for row, arm in enumerate(arms):
+        effect = _effect(arm, row, first, among, run)
+        for view, other in zip(views.every[1:], others, strict=True):
+            if not np.array_equal(view[row], views.measured[row], equal_nan=True):
+                effect = _holding(effect, _effect(arm, row, other, among, run, least=2), run.plan.margin)
+        found.append(effect)
+    return found
 
 
-def _effect(arm: Arm, blocks: int, mean: float, spread: float, among: tuple[int, int], run: _Run) -> Effect:
-    """Return the effect of a mean; ``among``: how many comparisons share the reference, and its copies."""
+def _effect(arm: Arm, row: int, numbers: Paired, among: tuple[int, int], run: _Run, least: int | None = None) -> Effect:
+    """Return the effect of a row's mean; ``among``: how many comparisons share the reference, and its copies."""
+    blocks, mean, spread = int(numbers.blocks[row]), float(numbers.mean[row]), float(numbers.spread[row])
+    error, units = float(numbers.error[row]), int(numbers.units[row])
     found = Effect(
         workload=arm.workload, environment=arm.environment, engine=arm.engine, reference=arm.reference or "",
         metric="", ratio=ratio_of(mean) if blocks else None, low=None, high=None, p=None, verdict="undecided",
         blocks=blocks, arm=arm.name, spread=spread if math.isfinite(spread) else None,
+        error=error if math.isfinite(error) else None, units=units,
     )  # fmt: skip
-    needed = max(2, run.plan.min_blocks)
+    needed = max(2, run.plan.min_blocks) if least is None else least
     if blocks < needed:
         return replace(found, missing=needed - blocks)
-    said = claim(mean, spread, blocks, *among, run.levels.get(arm.name, run.level), run.plan.margin)
+    said = claim(mean, error, units, *among, run.levels.get(arm.name, run.level), run.plan.margin)
     return replace(found, low=said.low, high=said.high, p=said.p, verdict=said.verdict)
+
+
+def _holding(effect: Effect, usual: Effect, margin: float) -> Effect:
+    """Return the effect with what may be claimed of it and of ``usual``, the one without slow trials, alike."""
+    found = replace(effect, usual=usual.ratio)
+    if effect.low is None or effect.high is None or effect.p is None:
+        return found
+    if usual.low is None or usual.high is None or usual.p is None:
+        return replace(found, low=None, high=None, p=None, verdict="undecided")
+    low, high = min(effect.low, usual.low), max(effect.high, usual.high)
+    return replace(found, low=low, high=high, p=max(effect.p, usual.p), verdict=verdict_of(low, high, margin))
 
 
 def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copies: Sequence[str]) -> Effect:
@@ -152,7 +182,10 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copie
         Flag.FAILS_MORE: not arm.is_control and fails_more(run.measured, arm.name, copies),
         Flag.INCOMPLETE: effect.incomplete > 0,
         Flag.UNPROVEN: bool(facts.unproven),
+        Flag.SLOW_TRIALS: bool(run.slow[run.measured.arms.index(arm.name)].any()),
     }
+    if found[Flag.SLOW_TRIALS] and effect.blocks < LEAST_BLOCKS:
+        effect = replace(effect, verdict="undecided")
     return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
 
 
@@ -192,7 +225,7 @@ def _contrast(
     family = rebased(plan, old, new)
     levels = analysis.race.levels if analysis.race else {}
     surest = max(levels.get(arm.name, analysis.level) for arm in (old, new))
-    run = _Run(plan, measured, environments, {new.name: surest}, analysis.level)
+    run = _Run(plan, measured, environments, {new.name: surest}, analysis.level, analysis.primary, analysis.slow)
     at = next(position for position, arm in enumerate(family.arms) if arm.name == new.name)
     effect = _family_effects(family, analysis.primary[old.workload], run)[at]
     arm = family.arms[at]

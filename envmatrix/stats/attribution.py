@@ -15,7 +15,8 @@ from envmatrix.stats.contrasts import MOST_DRAWN, ContrastFamily, Estimate, esti
 from envmatrix.stats.effects import LEVEL, Effect, may_lead
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import logs_of, mean_copies, paired
+from envmatrix.stats.pairing import Views, logs_of, over_copies, paired
+from envmatrix.stats.slow_trials import both, find_slow
 
 Floats = NDArray[np.float64]
 Levels = Mapping[str, str]
@@ -72,8 +73,8 @@ def _no_copies() -> Floats:
 class Cells:
     """A full factorial: one row of ``logs`` (cells x blocks, better upwards) for each combination of levels.
 
-    The first cell is the reference; ``copies`` (copies x blocks) are further observations of it, the controls.
-    NaN where a trial is missing; no block lacks the reference.
+    The first cell is the reference; ``copies`` (copies x blocks) are further observations of it, the controls; ``far``
+    is ``longrun.apart`` of the blocks. NaN where a trial is missing; no block lacks the reference.
     """
 
     factors: tuple[str, ...]
@@ -82,18 +83,19 @@ class Cells:
     names: tuple[str, ...]
     logs: Floats
     copies: Floats = field(default_factory=_no_copies)
+    far: Floats | None = None
 
     @property
-    def gains(self) -> Floats:
+    def gains(self) -> Views:
         """Log ratios over the mean of the reference's copies, as in the table of effects (cells x blocks)."""
-        return gains_of(self.logs, self.copies)
+        return gains_of(self.logs, self.copies, self.far)
 
 
-def gains_of(logs: Floats, copies: Floats) -> Floats:
+def gains_of(logs: Floats, copies: Floats, far: Floats | None = None) -> Views:
     """Return the log ratios of ``logs`` (rows, blocks) over the first row and its copies; that row's own are 0."""
-    first = logs[:1]
-    reference = mean_copies(np.vstack([first, copies])) if copies.size else first[0]
-    return np.vstack([np.zeros_like(first), logs[1:] - reference])
+    rows = np.vstack([logs[:1], copies, logs[1:]]) if copies.size else logs
+    views = [over_copies(view, 1 + len(copies)) for view in both(rows, find_slow(rows))]
+    return Views(tuple(np.vstack([np.zeros_like(logs[:1]), view]) for view in views), far)
 
 
 def find_cells(
@@ -116,19 +118,19 @@ def find_cells(
     full = math.prod(len(names) for names in options)
     if not varied or len(varied) > _MOST_FACTORS or len(set(cells)) != len(cells) or full != len(cells):
         return None
-    logs, copies = signed_logs([arm.name for arm in arms], controls, measured, metric)
+    logs, copies, far = signed_logs([arm.name for arm in arms], controls, measured, metric)
     names = tuple(arm.environment for arm in arms)
-    return Cells(tuple(varied), tuple(options), tuple(cells), names, logs, copies)
+    return Cells(tuple(varied), tuple(options), tuple(cells), names, logs, copies, far)
 
 
 def signed_logs(
     arms: Sequence[str], controls: Sequence[str], measured: Measurements, metric: Metric
-) -> tuple[Floats, Floats]:
-    """Return the logs of arms and of controls, better upwards, in the blocks that have the first arm."""
+) -> tuple[Floats, Floats, Floats]:
+    """Return the logs of arms and of controls, better upwards, of blocks with the first arm, and their ``apart``."""
     index = [measured.arms.index(name) for name in (*arms, *controls)]
     logs = metric.sign * logs_of(measured.table[metric.name][index])
-    logs = logs[:, np.isfinite(logs[0])]
-    return logs[: len(arms)], logs[len(arms) :]
+    there = np.isfinite(logs[0])
+    return logs[: len(arms), there], logs[len(arms) :, there], measured.apart[there]
 
 
 def _weights(cells: Cells, wanted: Mapping[int, str]) -> Floats:
@@ -208,7 +210,7 @@ def _shares(cells: Cells, best: int, needed: int, level: float) -> dict[int, Est
 
 
 def _whole(
-    name: str, at: int, gains: Floats, family: ContrastFamily, table: Mapping[str, Effect], needed: int
+    name: str, at: int, gains: Views, family: ContrastFamily, table: Mapping[str, Effect], needed: int
 ) -> Estimate:
     """Return the gain of row ``at``: that of the table of effects, whose interval holds whichever was picked."""
     if at == 0:
@@ -216,7 +218,7 @@ def _whole(
     effect = table.get(name)
     if effect and effect.ratio is not None:
         return Estimate(effect.ratio, effect.low, effect.high, effect.p)
-    return estimates(gains, np.eye(len(gains))[[at]], family, needed)[0]
+    return estimates(gains, np.eye(len(gains.measured))[[at]], family, needed)[0]
 
 
 def _wholes(rows: int, copies: int, level: float) -> ContrastFamily:
@@ -241,7 +243,7 @@ def attribute(
     """
     table = table or {}
     gains = cells.gains
-    summed = paired(gains)
+    summed = paired(gains.measured)
     if not summed.blocks.all():
         return None
     barred = [name in table and not may_lead(table[name]) for name in cells.names]
@@ -259,7 +261,7 @@ def attribute(
         for factor, estimate in _shares(cells, best, needed, level).items()
     ]
     shares.sort(key=lambda share: -share.gain.ratio)
-    wholes = _wholes(len(gains), 1 + len(cells.copies), level)
+    wholes = _wholes(len(gains.measured), 1 + len(cells.copies), level)
     total = _whole(cells.names[best], best, gains, wholes, table, needed)
     found = contrasts(cells, needed, level)
     return Attribution(workload, engine, cells.names[best], total, tuple(shares), found, int(summed.blocks.max()))
@@ -277,7 +279,7 @@ class CumulativeStep:
 
 def cumulative_steps(
     names: Sequence[str],
-    gains: Floats,
+    gains: Views,
     table: Mapping[str, Effect] | None = None,
     needed: int = _LEAST_BLOCKS,
     copies: int = 1,
@@ -289,9 +291,9 @@ def cumulative_steps(
     ``copies`` of the baseline as in the table of effects, and a step is the difference of two, so that the steps
     multiply up to the whole. Intervals of all steps hold together.
     """
-    if not paired(gains).blocks.all():
+    if not paired(gains.measured).blocks.all():
         return ()
-    rows, wholes = np.eye(len(names)), _wholes(len(gains), copies, level)
+    rows, wholes = np.eye(len(names)), _wholes(len(gains.measured), copies, level)
     steps = np.array([rows[i] - rows[i - 1] * (i > 1) for i in range(1, len(names))])
     added = estimates(gains, steps, family_of(steps, copies, level=level), needed)
     return tuple(

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.stats.effects import LEVEL, promised_p
+from envmatrix.stats.longrun import errors
 from envmatrix.stats.maxt import FEWEST, student_p, student_quantile
-from envmatrix.stats.pairing import paired, ratio_of
+from envmatrix.stats.pairing import Views, paired, ratio_of
 
 Floats = NDArray[np.float64]
 _DRAWS = 20_000
@@ -92,27 +93,42 @@ def _maxima(loads: tuple[tuple[float, ...], ...], blocks: int) -> Floats:
     return np.asarray(np.sort(t.max(axis=1))[::-1])
 
 
-def estimates(gains: Floats, weights: Floats, family: ContrastFamily, needed: int) -> tuple[Estimate, ...]:
-    """Return what ``weights`` (contrasts, rows) make of the mean ``gains`` (rows, blocks).
+def estimates(gains: Views, weights: Floats, family: ContrastFamily, needed: int) -> tuple[Estimate, ...]:
+    """Return what ``weights`` (contrasts, rows) make of the mean ``gains`` of rows.
 
-    Where no trial is missing a contrast is one number a block, and its error the standard deviation of those over
-    the root of their number. Where some are, a row keeps the mean of the blocks that it has, and a block counts with
-    its part in those means. Below ``needed`` pairs of a row that a contrast uses it has no interval.
+    Where no trial is missing a contrast is one number a block, and its error that of their mean (``longrun``). Where
+    some are, a row keeps the mean of the blocks that it has, and a block counts with its part in those means. Below
+    ``needed`` pairs of a row that a contrast uses it has no interval. Intervals hold in every view.
     """
+    first, *others = (
+        _in_view(view, gains.far, weights, family, 2 if at else needed) for at, view in enumerate(gains.every)
+    )
+    return tuple(_holding(one, others_of) for one, *others_of in zip(first, *others, strict=True))
+
+
+def _holding(one: Estimate, others: Sequence[Estimate]) -> Estimate:
+    """Return the estimate with an interval that covers that of each other view."""
+    lows, highs, ps = zip(*((each.low, each.high, each.p) for each in (one, *others)), strict=True)
+    if None in lows:
+        return Estimate(one.ratio, None, None)
+    return Estimate(one.ratio, min(lows), max(highs), max(ps))
+
+
+def _in_view(gains: Floats, far: Floats | None, weights: Floats, family: ContrastFamily, needed: int) -> list[Estimate]:
     summed = paired(gains)
-    there = np.isfinite(gains)
-    parts = np.where(there, gains - summed.mean[:, None], 0.0) / np.maximum(summed.blocks, 1)[:, None]
-    squares = ((weights @ parts) ** 2).sum(axis=1)
-    values = weights @ summed.mean
-    pairs = np.where(weights != 0, summed.blocks, gains.shape[1]).min(axis=1)
-    rows: Sequence[tuple[float, float, int]] = list(zip(values, squares, pairs, strict=True))
-    return tuple(_estimate(float(value), float(square), int(n), family, needed) for value, square, n in rows)
+    there, used = np.isfinite(gains), weights != 0
+    mean = np.nan_to_num(summed.mean)
+    parts = np.where(there, gains - mean[:, None], 0.0) / np.maximum(summed.blocks, 1)[:, None]
+    pairs = np.where(used, summed.blocks, gains.shape[1]).min(axis=1)
+    error, units = errors(weights @ parts, used @ there, far)
+    rows: Sequence[tuple[float, float, int, int]] = list(zip(weights @ mean, error, pairs, units, strict=True))
+    return [_estimate(float(v), float(e), int(n), int(u), family, needed) for v, e, n, u in rows]
 
 
-def _estimate(value: float, squares: float, pairs: int, family: ContrastFamily, needed: int) -> Estimate:
+def _estimate(value: float, error: float, pairs: int, units: int, family: ContrastFamily, needed: int) -> Estimate:
     if pairs < max(2, needed):
         return Estimate(ratio_of(value), None, None)
-    error = float(np.sqrt(squares * pairs / (pairs - 1)))
-    reach = family.critical(pairs) * error
+    units = min(units, pairs)
+    reach = family.critical(units) * error
     t = value / error if error > 0 else (np.inf if value else 0.0)
-    return Estimate(ratio_of(value), ratio_of(value - reach), ratio_of(value + reach), family.p(t, pairs))
+    return Estimate(ratio_of(value), ratio_of(value - reach), ratio_of(value + reach), family.p(t, units))

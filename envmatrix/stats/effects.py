@@ -34,6 +34,7 @@ class Flag:
     FAILS_MORE = "fails-more"
     INCOMPLETE = "incomplete-blocks"
     UNPROVEN = "unproven"
+    SLOW_TRIALS = "slow-trials"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class Effect:
     simultaneously with all comparisons that share the reference; ``p`` is adjusted likewise. All three are
     None, and the verdict 'undecided', below the plan's ``min_blocks``; ``missing`` says how many complete
     blocks are lacking. ``ratio`` is None when no block has both trials. ``blocks`` counts the complete
-    pairs, ``incomplete`` the blocks in which one of the two is absent. ``worst`` is what ``low`` would be had every
+    pairs, ``incomplete`` the blocks in which one of the two is absent. ``error`` is the standard error of the log
+    ratio, worth that of ``units`` independent blocks. Where the arm or its reference has slow trials, ``usual`` is the
+    ratio without them; interval, p and verdict hold for both ratios. ``worst`` is what ``low`` would be had every
     trial that broke been as slow as can be (None: none broke, or no interval).
     """
 
@@ -67,6 +70,9 @@ class Effect:
     notes: tuple[str, ...] = ()
     primary: bool = False
     worst: float | None = None
+    error: float | None = None
+    units: int = 0
+    usual: float | None = None
 
     @property
     def half_width(self) -> float | None:
@@ -108,15 +114,15 @@ class Claim:
     verdict: Verdict
 
 
-def claim(mean: float, spread: float, blocks: int, comparisons: int, copies: int, level: float, margin: float) -> Claim:
-    """Judge the mean of ``blocks`` paired log ratios, one of ``comparisons`` with ``copies`` of one reference.
+def claim(mean: float, error: float, units: int, comparisons: int, copies: int, level: float, margin: float) -> Claim:
+    """Judge the mean of paired log ratios, one of ``comparisons`` with ``copies`` of one reference.
 
-    p is below 1 - CONFIDENCE just when 1 is not in the interval.
+    Its standard ``error`` is worth that of ``units`` independent blocks. p is below 1 - CONFIDENCE just when 1 is not
+    in the interval.
     """
-    error = spread / math.sqrt(blocks)
-    reach = critical_value(blocks, comparisons, copies, level=level) * error
+    reach = critical_value(units, comparisons, copies, level=level) * error
     t = mean / error if error > 0 else (math.inf if mean else 0.0)
-    p = promised_p(adjusted_p(t, blocks, comparisons, copies), level)
+    p = promised_p(adjusted_p(t, units, comparisons, copies), level)
     low, high = ratio_of(mean - reach), ratio_of(mean + reach)
     return Claim(low, high, p, verdict_of(low, high, margin))
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from envmatrix.plan import Plan
 from envmatrix.record.evidence import System
 from envmatrix.record.model import Profile, Record, Result
+from envmatrix.stats.longrun import apart
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, number
 from envmatrix.store import Reading, RunFolder, Trial, reading_from_line
 from envmatrix.store.files import read_whole_lines
@@ -91,6 +92,13 @@ class Measurements:
     attempted: NDArray[np.bool_]
     block_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def apart(self) -> Floats:
+        """By how much of a slow phase of the machine each block began before the next one (``longrun.apart``)."""
+        begins = self.table["started"]
+        first = np.where(np.isfinite(begins), begins, np.inf).min(axis=0, initial=np.inf)
+        return apart(np.where(np.isfinite(first), first, np.nan))
+
     def of(self, arm: str, column: str) -> Floats:
         """Return one arm's numbers, block by block (NaN: none)."""
         return np.asarray(self.table[column][self.arms.index(arm)])
@@ -100,6 +108,12 @@ class Measurements:
         values = self.of(arm, column)
         values = values[np.isfinite(values)]
         return float(np.median(values)) if values.size else None
+
+    def cv(self, arm: str, column: str) -> float | None:
+        """Return the standard deviation of one arm's numbers over their mean; None below two numbers above 0."""
+        values = self.of(arm, column)
+        values = values[np.isfinite(values) & (values > 0)]
+        return float(values.std(ddof=1) / values.mean()) if values.size > 1 else None
 
     def mean(self, arm: str, column: str) -> float | None:
         """Return the geometric mean of one arm's numbers above 0, of which ratios are made; None when there is none."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
+from envmatrix.stats.longrun import errors
 from envmatrix.stats.metrics import Metric
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 _FARTHEST = 700.0
 
 
@@ -31,11 +34,48 @@ class Family:
 
 @dataclass(frozen=True)
 class Paired:
-    """Paired statistics of m comparisons: arrays of length m. ``spread`` is NaN below 2 pairs."""
+    """Paired statistics of m comparisons: arrays of length m. ``spread`` and ``error`` are NaN below 2 pairs.
+
+    ``error`` is the standard error of the mean, which is worth that of ``units`` independent blocks.
+    """
 
     blocks: NDArray[np.int64]
     mean: Floats
     spread: Floats
+    error: Floats
+    units: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Views:
+    """Numbers of rows, block by block: as they are, and without slow trials where there are any.
+
+    What is claimed must hold in every view. ``far``: see ``longrun.apart`` (None: blocks are independent).
+    """
+
+    every: tuple[Floats, ...]
+    far: Floats | None = None
+
+    @property
+    def measured(self) -> Floats:
+        """The numbers as they are, no trial left out."""
+        return self.every[0]
+
+    def paired(self) -> tuple[Paired, ...]:
+        """Summarise the rows of each view."""
+        return tuple(paired(view, self.far) for view in self.every)
+
+    def rows(self, at: Sequence[int] | NDArray[np.int64]) -> Views:
+        """Return the numbers of some rows alone."""
+        return Views(tuple(view[at] for view in self.every), self.far)
+
+    def over(self, others: Views) -> Views:
+        """Return these rows with the others below them."""
+        return Views(tuple(np.vstack(pair) for pair in zip(self.every, others.every, strict=True)), self.far)
+
+    def less(self, others: Views) -> Views:
+        """Return the differences from the others, row by row, or from their one row."""
+        return Views(tuple(one - other for one, other in zip(self.every, others.every, strict=True)), self.far)
 
 
 def families(plan: Plan) -> list[Family]:
@@ -80,6 +120,11 @@ def mean_copies(logs: Floats) -> Floats:
     return np.where(there[0], mean, np.nan)
 
 
+def over_copies(logs: Floats, copies: int) -> Floats:
+    """Return the log ratios of the rows after the first ``copies`` over the mean of those."""
+    return np.asarray(logs[copies:] - mean_copies(logs[:copies]))
+
+
 def reference_logs(copies: Floats) -> Floats:
     """Return the mean log over the copies (c, blocks) of a reference; NaN where the first one is missing."""
     return mean_copies(logs_of(copies))
@@ -94,13 +139,13 @@ def log_ratios(arms: Floats, copies: Floats, metric: Metric) -> Floats:
     return np.asarray(metric.sign * (logs_of(arms) - reference_logs(np.atleast_2d(copies))))
 
 
-def paired(differences: Floats) -> Paired:
-    """Summarise (m, blocks) differences over the blocks that are there."""
+def paired(differences: Floats, far: Floats | None = None) -> Paired:
+    """Summarise (m, blocks) differences over the blocks that are there; ``far``: see ``longrun.apart``."""
     # Not numpy's nanmean and nanstd: those warn of arms without a pair, which are no mistake.
     there = np.isfinite(differences)
     count = there.sum(axis=1)
-    values = np.where(there, differences, 0.0)
-    mean = values.sum(axis=1) / np.maximum(count, 1)
-    squares = (np.where(there, differences - mean[:, None], 0.0) ** 2).sum(axis=1)
-    spread = np.sqrt(squares / np.where(count > 1, count - 1, np.nan))
-    return Paired(count, np.where(count > 0, mean, np.nan), spread)
+    mean = np.where(there, differences, 0.0).sum(axis=1) / np.maximum(count, 1)
+    parts = np.where(there, differences - mean[:, None], 0.0)
+    spread = np.sqrt((parts**2).sum(axis=1) / np.where(count > 1, count - 1, np.nan))
+    error, units = errors(parts / np.maximum(count, 1)[:, None], there, far)
+    return Paired(count, np.where(count > 0, mean, np.nan), spread, error, units)

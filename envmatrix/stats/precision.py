@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.effects import Effect
+from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements, first_blocks
+from envmatrix.stats.slow_trials import LEAST_BLOCKS
 
 
 def _hopeless(effect: Effect, most_blocks: int, min_blocks: int) -> bool:
@@ -17,7 +18,9 @@ def _hopeless(effect: Effect, most_blocks: int, min_blocks: int) -> bool:
 
 
 def is_narrow(effect: Effect, target: float) -> bool:
-    """Whether the interval's half-width is at most ``target`` (a fraction: 0.03 for 3 %)."""
+    """Whether the interval's half-width is at most ``target`` (a fraction: 0.03 for 3 %), and it may be judged."""
+    if Flag.SLOW_TRIALS in effect.flags and effect.blocks < LEAST_BLOCKS:
+        return False
     return effect.half_width is not None and effect.half_width <= target
 
 

@@ -22,8 +22,9 @@ from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.failures import fails_more
 from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks
-from envmatrix.stats.pairing import Family, families, logs_of, paired, ratio_of, reference_logs
+from envmatrix.stats.pairing import Family, Views, families, logs_of, mean_copies, ratio_of
 from envmatrix.stats.primary import primary_metrics
+from envmatrix.stats.slow_trials import LEAST_BLOCKS, both, find_slow
 from envmatrix.stats.spending import level_at
 
 Floats = NDArray[np.float64]
@@ -72,63 +73,94 @@ def looks(plan: Plan) -> tuple[int, ...]:
     return tuple(found)
 
 
-def least_lead(logs: Floats, rival: Floats, tests: float) -> Floats:
-    """Return by how much, at least, ``rival`` (blocks,) is better than each row of ``logs`` (m, blocks).
+def least_lead(logs: Views, rivals: Views, tests: float) -> Floats:
+    """Return by how much, at least, each row of ``rivals`` is better than each row of ``logs``: (rivals, rows).
 
-    Lower bounds of one-sided paired t intervals, in log units, at ELIMINATION_ERROR / ``tests``; -inf below
-    2 pairs. The truly best arm is wronged only if a bound of it against a rival errs, so ``tests`` is the
-    number of its rivals times the number of looks (Bonferroni).
+    Lower bounds of one-sided paired t intervals, in log units, at ELIMINATION_ERROR / ``tests``, the lowest of all
+    views; -inf below 2 pairs. The truly best arm is wronged only if a bound of it against a rival errs, so ``tests``
+    is the number of its rivals times the number of looks (Bonferroni).
     """
-    lead = paired(rival[None, :] - logs)
     asked = 1.0 - ELIMINATION_ERROR / tests
-    reach = np.array([student_quantile(int(n), asked) if n >= 2 else np.inf for n in lead.blocks])
+    found = [
+        [_least(Views((rival - own,), logs.far), asked) for rival in others]
+        for own, others in zip(logs.every, rivals.every, strict=True)
+    ]
+    shape = len(found), len(rivals.measured), len(logs.measured)
+    return np.asarray(np.array(found).reshape(shape).min(axis=0))
+
+
+def _least(lead: Views, asked: float) -> Floats:
+    (numbers,) = lead.paired()
+    reach = np.array([student_quantile(int(n), asked) if n >= 2 else np.inf for n in numbers.units])
     with np.errstate(invalid="ignore"):
-        bound = lead.mean - reach * lead.spread / np.sqrt(np.maximum(lead.blocks, 1))
+        bound = numbers.mean - reach * numbers.error
     return np.where(np.isfinite(bound), bound, -np.inf)
 
 
-def surely_not_best(logs: Floats, rivals: Floats, tests: float) -> NDArray[np.bool_]:
-    """Say for each row of ``logs`` (m, blocks) whether some row of ``rivals`` (r, blocks) is surely better."""
-    beaten = np.zeros(len(logs), dtype=np.bool_)
-    for rival in rivals:
-        beaten |= least_lead(logs, rival, tests) > 0.0
-    return beaten
+def surely_not_best(logs: Views, rivals: Views, tests: float) -> NDArray[np.bool_]:
+    """Say for each row of ``logs`` whether some row of ``rivals`` is surely better."""
+    return np.asarray((least_lead(logs, rivals, tests) > 0.0).any(axis=0))
 
 
-def surely_near_best(logs: Floats, tests: int, margin: float) -> int | None:
+def surely_near_best(logs: Views, tests: int, margin: float) -> int | None:
     """Return the row of ``logs`` that no other is better than by more than ``margin``, surely; None: not yet.
 
     An indifference zone: arms closer than the margin need not be told apart (Kim & Nelson 2001).
     """
-    means = paired(logs).mean
+    means = logs.paired()[0].mean
     if not np.isfinite(means).any():
         return None
     leader = int(np.nanargmax(means))
-    near = least_lead(np.delete(logs, leader, axis=0), logs[leader], tests) > -math.log1p(margin)
+    others = np.delete(np.arange(len(means)), leader)
+    near = least_lead(logs.rows(others), logs.rows([leader]), tests) > -math.log1p(margin)
     return leader if bool(near.all()) else None
 
 
-def _same(differences: Floats, family: Family, level: float, margin: float) -> NDArray[np.bool_]:
-    numbers = paired(differences)
-    found = []
-    for blocks, mean, spread in zip(numbers.blocks, numbers.mean, numbers.spread, strict=True):
-        if blocks < 2:
-            found.append(False)
-            continue
-        critical = critical_value(int(blocks), len(family.arms), len(family.copies), level=level)
-        reach = critical * spread / math.sqrt(blocks)
-        found.append(verdict_of(ratio_of(mean - reach), ratio_of(mean + reach), margin) == "same")
-    return np.array(found, dtype=np.bool_)
+def _same(differences: Views, family: Family, level: float, margin: float) -> NDArray[np.bool_]:
+    """Say for each row whether it is surely the same as the reference, in every view."""
+    same = np.ones(len(differences.measured), dtype=np.bool_)
+    for numbers in differences.paired():
+        for row, (mean, error, units) in enumerate(zip(numbers.mean, numbers.error, numbers.units, strict=True)):
+            if units < 2:
+                same[row] = False
+                continue
+            reach = critical_value(int(units), len(family.arms), len(family.copies), level=level) * error
+            same[row] &= verdict_of(ratio_of(mean - reach), ratio_of(mean + reach), margin) == "same"
+    return same
 
 
 @dataclass(frozen=True)
 class Field:
-    """The numbers of one family: logs, better upwards, (arms x blocks), those of the reference, and who counts."""
+    """The numbers of one family: logs, better upwards, of its arms and of its reference's copies, and who counts.
+
+    Both are (rows, blocks); ``far`` is ``longrun.apart`` of the blocks.
+    """
 
     family: Family
     logs: Floats
-    reference: Floats
+    copies: Floats
     eligible: NDArray[np.bool_]
+    far: Floats | None = None
+
+
+@dataclass(frozen=True)
+class _Then:
+    """What was known of a family at a look: logs of arms and of the reference, and whose verdicts must wait."""
+
+    logs: Views
+    reference: Views
+    waits: NDArray[np.bool_]
+
+
+def _then(field_: Field, then: NDArray[np.bool_]) -> _Then:
+    """Return what the blocks of ``then`` say."""
+    count, far = len(field_.copies), None if field_.far is None else field_.far[then]
+    rows = np.vstack([field_.copies, field_.logs])[:, then]
+    slow = find_slow(rows)
+    every = both(rows, slow)
+    waits = np.asarray(slow[count:].any(axis=1) & (int(then.sum()) < LEAST_BLOCKS))
+    reference = Views(tuple(mean_copies(view[:count])[None, :] for view in every), far)
+    return _Then(Views(tuple(view[count:] for view in every), far), reference, waits)
 
 
 def field_of(family: Family, plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> Field:
@@ -136,12 +168,11 @@ def field_of(family: Family, plan: Plan, measured: Measurements, workloads: Mapp
     metric = primary_metrics(plan, measured, workloads)[family.arms[0].workload]
     index = {name: position for position, name in enumerate(measured.arms)}
     table = metric.sign * logs_of(measured.table[metric.name])
-    copies = measured.table[metric.name][[index[name] for name in family.copies]]
     barred = [
         bool(unequal_work(measured, arm, plan)) or fails_more(measured, arm.name, family.copies) for arm in family.arms
     ]
-    reference = metric.sign * reference_logs(copies)
-    return Field(family, table[[index[arm.name] for arm in family.arms]], reference, ~np.array(barred, dtype=np.bool_))
+    logs, copies = table[[index[arm.name] for arm in family.arms]], table[[index[name] for name in family.copies]]
+    return Field(family, logs, copies, ~np.array(barred, dtype=np.bool_), measured.apart)
 
 
 @dataclass(frozen=True)
@@ -160,29 +191,27 @@ def race_family(field_: Field, blocks: NDArray[np.int64], plan: Plan) -> FamilyR
     active = np.ones(len(field_.family.arms), dtype=np.bool_)
     stopped: list[Stopped] = []
     for look in (look for look in at if look <= done):
-        left = _one_look(field_, active, blocks < look, look, plan)
+        known = _then(field_, blocks < look)
+        left = _one_look(field_, active, known, look, plan)
         stopped += left
         active &= ~np.isin([arm.name for arm in field_.family.arms], [item.arm for item in left])
         mine = np.flatnonzero(active & field_.eligible)
         if not mine.size:
             return FamilyRace(tuple(stopped), look, None)
         tests = len(active) * len(at)
-        leader = surely_near_best(field_.logs[mine][:, blocks < look], tests, plan.margin)
-        if leader is not None:
+        leader = surely_near_best(known.logs.rows(mine), tests, plan.margin)
+        if leader is not None and not known.waits[mine[leader]]:
             return FamilyRace(tuple(stopped), look, field_.family.arms[mine[leader]].name)
     return FamilyRace(tuple(stopped), None, None)
 
 
-def _one_look(
-    field_: Field, active: NDArray[np.bool_], then: NDArray[np.bool_], look: int, plan: Plan
-) -> list[Stopped]:
-    """Return who stops at one look, judged by the blocks of ``then``."""
+def _one_look(field_: Field, active: NDArray[np.bool_], known: _Then, look: int, plan: Plan) -> list[Stopped]:
+    """Return who stops at one look, judged by what was ``known`` then; an arm with slow trials waits."""
     at, family = looks(plan), field_.family
     level = 1.0 - EARLY_VERDICT_ERROR / len(at)
-    logs, reference = field_.logs[:, then], field_.reference[then]
-    rivals = np.vstack([reference, logs[active & field_.eligible]])
-    beaten = surely_not_best(logs, rivals, len(family.arms) * len(at))
-    same = _same(logs - reference, family, level, plan.margin)
+    rivals = known.reference.over(known.logs.rows(np.flatnonzero(active & field_.eligible)))
+    beaten = surely_not_best(known.logs, rivals, len(family.arms) * len(at)) & ~known.waits
+    same = _same(known.logs.less(known.reference), family, level, plan.margin) & ~known.waits
     reasons: list[Reason | None] = [
         "not the best" if is_beaten else "same as the reference" if is_same else None
         for is_beaten, is_same in zip(beaten, same, strict=True)

@@ -15,7 +15,7 @@ from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import ALL_LOOKS, may_lead
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import families, log_ratios, paired, ratio_of
+from envmatrix.stats.pairing import Views, families, logs_of, over_copies, paired, ratio_of
 from envmatrix.stats.racing import looks, surely_not_best
 
 Floats = NDArray[np.float64]
@@ -37,12 +37,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Arms that may be the best: paired log ratios (m, blocks), whose lower bound is ``low``, shown ``faster`` or not.
+    """Arms that may be the best: paired log ratios of m, whose lower bound is ``low``, shown ``faster`` or not.
 
     ``settings`` orders them by simplicity, the simplest lowest.
     """
 
-    differences: Floats
+    differences: Views
     low: Floats
     faster: Bools
     settings: Sequence[tuple[int, ...]]
@@ -62,7 +62,7 @@ def choose(
     if not any(effect.verdict == "faster" for _, effect in found):
         return None
     candidates = Candidates(
-        np.vstack([_differences(analysis, measured, arm) for arm, _ in found]),
+        _differences(analysis, measured, [arm for arm, _ in found]),
         np.array([math.log(effect.low or 1.0) for _, effect in found]),
         np.array([effect.verdict == "faster" for _, effect in found], dtype=np.bool_),
         [_settings(arm, environments) for arm, _ in found],
@@ -74,11 +74,19 @@ def choose(
     return Choice(found[chosen][0].name, ratio_of(gain), tuple(found[at][0].name for at in ranked))
 
 
-def _differences(analysis: Analysis, measured: Measurements, arm: Arm) -> Floats:
-    family = next(family for family in families(analysis.plan) if arm in family.arms)
-    metric = analysis.primary[family.arms[0].workload]
-    copies = np.vstack([measured.of(name, metric.name) for name in family.copies])
-    return np.asarray(log_ratios(measured.of(arm.name, metric.name)[None, :], copies, metric)[0])
+def _differences(analysis: Analysis, measured: Measurements, arms: Sequence[Arm]) -> Views:
+    """Return the log ratios of arms, each over its own reference, with and without slow trials."""
+    index = {name: row for row, name in enumerate(measured.arms)}
+    rows: list[tuple[Floats, Floats]] = []
+    for arm in arms:
+        family = next(family for family in families(analysis.plan) if arm in family.arms)
+        metric = analysis.primary[family.arms[0].workload]
+        at = [*(index[name] for name in family.copies), index[arm.name]]
+        logs = metric.sign * logs_of(measured.table[metric.name][at])
+        usual = np.where(analysis.slow[at], np.nan, logs)
+        rows.append((over_copies(logs, len(family.copies))[0], over_copies(usual, len(family.copies))[0]))
+    every, usual = (np.vstack(view) for view in zip(*rows, strict=True))
+    return Views((every, usual) if analysis.slow.any() else (every,), measured.apart)
 
 
 def _settings(arm: Arm, environments: Mapping[str, Environment]) -> tuple[int, int]:
@@ -107,7 +115,8 @@ def recommended(candidates: Candidates, tests: float) -> tuple[int, Bools, float
     """
     differences = candidates.differences
     within = ~surely_not_best(differences, differences, max(1, tests))
-    mean = paired(differences).mean
+    numbers = differences.paired()[0]
+    mean = numbers.mean
     able = np.flatnonzero(candidates.faster & within)
     if not able.size:  # some that is not shown to be faster is surely better than all that are
         able = np.flatnonzero(candidates.faster)
@@ -115,13 +124,8 @@ def recommended(candidates: Candidates, tests: float) -> tuple[int, Bools, float
     within[chosen] = True
     rivals = [at for at, settings in enumerate(candidates.settings) if settings == candidates.settings[chosen]]
     raw, low = float(mean[chosen]), float(candidates.low[chosen])
-    crossed = min(raw, cross_fitted(differences[rivals]))
-    return chosen, within, max(low, (crossed + given_shown(crossed, low, _error(differences[chosen]))) / 2)
-
-
-def _error(row: Floats) -> float:
-    numbers = paired(row[None, :])
-    return float(numbers.spread[0] / math.sqrt(numbers.blocks[0]))
+    crossed = min(raw, cross_fitted(differences.measured[rivals]))
+    return chosen, within, max(low, (crossed + given_shown(crossed, low, float(numbers.error[chosen]))) / 2)
 
 
 @lru_cache(maxsize=64)

@@ -21,7 +21,7 @@ from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.noise import NOISES
-from envmatrix.stats.pairing import families
+from envmatrix.stats.pairing import Views, families
 from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.racing import Field, final_levels, race_family, surely_near_best
 from envmatrix.stats.selection import Candidates, recommended
@@ -114,7 +114,7 @@ def _one_race(logs: Floats, plan: Plan, speeds: Sequence[float]) -> _Raced:
     family = families(plan)[-1]
     blocks = np.arange(plan.max_blocks)
     reference = logs[:2].mean(axis=0)
-    field_ = Field(family, logs[2:], reference, np.ones(len(speeds), dtype=np.bool_))
+    field_ = Field(family, logs[2:], logs[:2], np.ones(len(speeds), dtype=np.bool_))
     over = race_family(field_, blocks, plan)
     last = over.block or plan.max_blocks
     stopped = {item.arm: item for item in over.stopped}
@@ -136,7 +136,7 @@ def _one_race(logs: Floats, plan: Plan, speeds: Sequence[float]) -> _Raced:
 
 def _proved_without(machine: str, logs: Floats) -> Figure:
     """How often all arms running all blocks show, at one look, that none is better than the leader by 3 %."""
-    proved = [surely_near_best(one, len(SPEEDS), SIZE) is not None for one in logs]
+    proved = [surely_near_best(Views((one,)), len(SPEEDS), SIZE) is not None for one in logs]
     return rate("a best within 3 % is proved", machine, f"no race, {logs.shape[2]} blocks", np.array(proved))
 
 
@@ -219,7 +219,7 @@ def _headlines(differences: Floats) -> list[tuple[int, bool, float, float, float
     faster = (low > 0) & (mean + reach > np.log1p(SIZE))
     found = []
     for one in np.flatnonzero(faster.any(axis=1)):
-        candidates = Candidates(differences[one], low[one], faster[one], [(1,)] * arms)
+        candidates = Candidates(Views((differences[one],)), low[one], faster[one], [(1,)] * arms)
         chosen, within, gain = recommended(candidates, arms - 1)
         plain = float(np.where(faster[one], mean[one], -np.inf).max())
         found.append((chosen, bool(within[0]), gain, plain, float(low[one, chosen])))

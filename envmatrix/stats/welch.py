@@ -42,9 +42,9 @@ def mean_of(logs: NDArray[np.float64], least: int) -> Mean | None:
 
 def mean_of_effect(effect: Effect) -> Mean | None:
     """Return the mean log ratio behind an effect, None where there were too few blocks for an interval."""
-    if effect.low is None or not effect.ratio or effect.spread is None or effect.blocks < 2:
+    if effect.low is None or not effect.ratio or effect.error is None or effect.units < 2:
         return None
-    return Mean(math.log(effect.ratio), effect.spread / math.sqrt(effect.blocks), effect.blocks)
+    return Mean(math.log(effect.ratio), effect.error, effect.units)
 
 
 def quotient(old: Mean, new: Mean, comparisons: int = 1, level: float = LEVEL) -> Quotient:

@@ -21,6 +21,7 @@ from envmatrix.stats.contrasts import ContrastFamily, estimates, family_of
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import THROUGHPUT
+from envmatrix.stats.pairing import Views
 from envmatrix.stats.simulation import attributed
 from tests.synthetic import Machine, make_plan, make_trials
 
@@ -81,7 +82,7 @@ def test_a_contrast_is_one_number_a_block_with_its_own_noise(copies):
     found = contrasts(cells)
     widths = []
     for contrast in found:
-        each = weights_of(cells, dict(contrast.levels)) @ cells.gains
+        each = weights_of(cells, dict(contrast.levels)) @ cells.gains.measured
         low, high = np.log([contrast.estimate.low, contrast.estimate.high])
         widths.append((high - low) / 2 / stats.sem(each))
         assert (low + high) / 2 == pytest.approx(each.mean())
@@ -172,7 +173,8 @@ def test_contrasts_of_few_blocks_cover_together():
     family, missed = family_of(steps, 1), 0
     for _ in range(400):
         noise = chance.normal(0, 0.03, (4, 7))
-        missed += any(not found.low <= 1 <= found.high for found in estimates(noise - noise[0], steps, family, 2))
+        found = estimates(Views((noise - noise[0],)), steps, family, 2)
+        missed += any(not one.low <= 1 <= one.high for one in found)
     assert missed / 400 < 0.06
 
 
@@ -199,4 +201,4 @@ def test_the_steps_of_a_cumulative_design_multiply_up_to_the_whole():
     steps = cumulative_steps(("baseline", "a", "b", "c"), gains_of(logs, chance.normal(0, 0.01, (1, 9))))
     assert math.prod(step.added.ratio for step in steps) == pytest.approx(steps[-1].so_far.ratio)
     assert [step.before for step in steps] == ["baseline", "a", "b"]
-    assert cumulative_steps(("baseline", "a"), np.full((2, 3), np.nan)) == ()
+    assert cumulative_steps(("baseline", "a"), Views((np.full((2, 3), np.nan),))) == ()

@@ -9,6 +9,7 @@ import pytest
 
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold
+from envmatrix.stats.pairing import Views
 from envmatrix.stats.racing import looks, next_arms, surely_not_best
 from tests.synthetic import Machine, make_plan, make_trials
 
@@ -73,5 +74,6 @@ def test_looks_start_at_the_minimum_and_end_before_the_last_block():
 
 def test_an_equal_rival_is_hardly_ever_surely_better():
     chance = np.random.default_rng(1)
-    lost = [surely_not_best(chance.normal(0, 0.03, (1, 8)), chance.normal(0, 0.03, (5, 8)), 5)[0] for _ in range(2000)]
+    drawn = [[Views((chance.normal(0, 0.03, (rows, 8)),)) for rows in (1, 5)] for _ in range(2000)]
+    lost = [surely_not_best(one, rivals, 5)[0] for one, rivals in drawn]
     assert np.mean(lost) < 0.05

@@ -21,6 +21,7 @@ from envmatrix.report.svg import Scale
 from envmatrix.report.terminal import present
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.stats.measurements import fold
+from envmatrix.stats.pairing import Views
 from envmatrix.stats.selection import Candidates, cross_fitted, given_shown, recommended
 from envmatrix.stats.simulation import choice
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials, write_run
@@ -168,7 +169,7 @@ def test_a_clear_winner_keeps_its_gain_and_missing_pairs_are_passed_over():
     differences[0, 3] = np.nan
     assert cross_fitted(differences) == pytest.approx(np.nanmean(differences[0]), abs=0.003)
     chosen, within, gain = recommended(
-        Candidates(differences, np.array([0.28, -0.1, -0.3]), np.array([True, False, False]), [(1,)] * 3), 2
+        Candidates(Views((differences,)), np.array([0.28, -0.1, -0.3]), np.array([True, False, False]), [(1,)] * 3), 2
     )
     assert (chosen, within.tolist()) == (0, [True, False, False])
     assert gain == pytest.approx(0.3, abs=0.01)

@@ -1,0 +1,66 @@
+"""How sure a mean over blocks is where the machine has slow phases that last longer than a block.
+
+An environment that such a phase slows more than its reference has paired differences that are alike in neighbouring
+blocks: they are fewer independent numbers than there are blocks. What a mean over the whole run makes of that is seen
+in the slow parts of the series alone: its components along cosines whose period is at least twice a phase (the
+equal-weighted cosine estimator of the long-run variance; Müller 2007; Lazarus, Lewis, Stock & Watson 2018). B cosines
+behave as B + 1 independent blocks do, exactly so where blocks ARE independent. Where blocks are further apart than a
+phase lasts all cosines count, and the error is the usual one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+#: A slow phase of a minute is nearly independent of what was so long before.
+PHASE_S = 90.0
+#: Fewer phases than these tell too little of how they differ: then the error is the usual one, which holds for the
+#: machine as it was during the run, and the report says so.
+LEAST_PHASES = 8
+
+
+def apart(begins: Floats) -> Floats:
+    """Return by how much of a phase each block began before the next one, at most 1, of when blocks began (s).
+
+    The last block counts as the one before it; where a time is not known blocks count as independent.
+    """
+    if begins.size < 2:
+        return np.ones(begins.size)
+    gaps = np.clip(np.diff(begins) / PHASE_S, 0.0, 1.0)
+    gaps = np.where(np.isfinite(gaps), gaps, 1.0)
+    return np.append(gaps, gaps[-1])
+
+
+def too_short(far: Floats) -> bool:
+    """Whether a run, of blocks so far ``apart``, saw too few phases to allow for how they differ."""
+    return bool(far.size and far.min() < 1.0 and int(far.sum() + 1e-9) < min(LEAST_PHASES, far.size - 1))
+
+
+def errors(parts: Floats, there: Bools, far: Floats | None) -> tuple[Floats, Integers]:
+    """Return the standard error of each row's sum, and of how many independent blocks it is worth.
+
+    ``parts`` (rows, blocks) is what each block adds to an estimate, less the mean of that, 0 where it adds nothing;
+    ``there`` says where it does; ``far`` is ``apart`` of the blocks (None: they are independent). NaN below 2 blocks.
+    """
+    count = there.sum(axis=1)
+    error = np.sqrt((parts**2).sum(axis=1) * count / np.where(count > 1, count - 1, np.nan))
+    units = count.astype(np.int64)
+    if far is None or far.min(initial=1.0) >= 1.0:
+        return error, units
+    for mask in np.unique(there, axis=0):
+        waves = int(far[mask].sum() + 1e-9)
+        if LEAST_PHASES <= waves < mask.sum() - 1:
+            rows = (there == mask).all(axis=1)
+            along = parts[rows][:, mask] @ _cosines(int(mask.sum()), waves).T
+            error[rows] = np.sqrt((along**2).mean(axis=1) * 2.0)
+            units[rows] = waves + 1
+    return error, units
+
+
+def _cosines(blocks: int, waves: int) -> Floats:
+    at = (np.arange(blocks) + 0.5) / blocks
+    return np.asarray(np.cos(np.pi * np.arange(1, waves + 1)[:, None] * at))

@@ -1,0 +1,156 @@
+"""Slow trials: some processes of an environment that are slower than its others, as if there were two kinds.
+
+What rare slow processes cost on average cannot be known from runs in which none happened, and no rule on the data
+mends that. So what is estimated is the effect of a process that is not slow, how often one is slow is told beside it,
+and where slow ones were seen every claim must hold with them and without them (docs/statistics.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.plan import Plan
+from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.metrics import Metric
+from envmatrix.stats.pairing import logs_of, ratio_of
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+#: An arm with slow trials gets no verdict, and leaves no race, below so many blocks.
+LEAST_BLOCKS = 20
+#: How often trials of one normal population are taken for two.
+ERROR = 0.002
+_FEWEST = 6
+_OTHERS = 12
+_DRAWS, _MOST_DRAWN, _SEED = 20_000, 2_000_000, 20_260_104
+
+
+@dataclass(frozen=True)
+class SlowTrials:
+    """``count`` of an arm's ``trials`` are slow: they took ``slower`` longer than its others (0.25: 25 %)."""
+
+    count: int
+    trials: int
+    slower: float
+
+    @property
+    def share(self) -> tuple[float, float]:
+        """Return the 95 % interval of the share of processes that are slow (Clopper & Pearson 1934)."""
+        from scipy.special import betaincinv
+
+        count, rest = self.count, self.trials - self.count
+        low = float(betaincinv(count, rest + 1, 0.025)) if count else 0.0
+        return low, float(betaincinv(count + 1, rest, 0.975)) if rest else 1.0
+
+    def __str__(self) -> str:
+        """Return '4 of 10 trials are 25 % slower'."""
+        return f"{self.count} of {self.trials} trials {'is' if self.count == 1 else 'are'} {self.slower:.0%} slower"
+
+
+def find_slow(logs: Floats) -> Bools:
+    """Return which trials of (arms, blocks) logs, better upwards, are slow; NaN is none.
+
+    What a block shares is taken off first. The slow ones of an arm are the lower part of the best split of its trials
+    in two (Engelman & Hartigan 1969), if they are no more than half and that split is better than that of one normal
+    population would be in all but ``ERROR`` of cases. The clearest arm comes first, as its slow trials would pass for
+    fast ones of the others.
+    """
+    slow = np.zeros(logs.shape, dtype=np.bool_)
+    left = set(range(len(logs))) if logs.size else set()
+    while left:
+        own = _without_blocks(logs, slow)
+        found = {row: _lower_part(own[row]) for row in left}
+        row = max(found, key=lambda one: found[one][1])
+        if found[row][1] <= 1.0:
+            break
+        slow[row, found[row][0]] = True
+        left.remove(row)
+    return slow
+
+
+def slow_trials(plan: Plan, measured: Measurements, primary: Mapping[str, Metric]) -> Bools:
+    """Return which trials (arms, blocks) are slow in their primary metric, each judged among those of its reference."""
+    slow, judged = np.zeros(measured.attempted.shape, dtype=np.bool_), set[int]()
+    for reference in dict.fromkeys(arm.reference for arm in plan.arms if arm.reference in measured.arms):
+        metric = primary[next(arm.workload for arm in plan.arms if arm.reference == reference)]
+        at = [row for row, arm in enumerate(plan.arms) if reference in (arm.name, arm.reference)]
+        found = find_slow(metric.sign * logs_of(measured.table[metric.name][at]))
+        for row, mask in zip(at, found, strict=True):
+            slow[row] = slow[row] if row in judged else mask
+        judged.update(at)
+    return slow
+
+
+def both(logs: Floats, slow: Bools) -> tuple[Floats, ...]:
+    """Return the logs as they are, and those without the ``slow`` trials where there are any: see ``Views``."""
+    return (logs, np.where(slow, np.nan, logs)) if slow.any() else (logs,)
+
+
+def described(
+    plan: Plan, measured: Measurements, primary: Mapping[str, Metric], slow: Bools
+) -> Mapping[str, SlowTrials]:
+    """Return what is to be told of the arms that have ``slow`` trials."""
+    metrics = [primary[arm.workload] for arm in plan.arms]
+    logs = np.array([m.sign * logs_of(measured.table[m.name][row]) for row, m in enumerate(metrics)])
+    found = {}
+    for row in np.flatnonzero(slow.any(axis=1)):
+        own, mask = _without_blocks(logs, slow)[row], slow[row]
+        others = np.isfinite(own) & ~mask
+        by = float(own[others].mean() - own[mask].mean())
+        found[plan.arms[row].name] = SlowTrials(int(mask.sum()), int((others | mask).sum()), ratio_of(by) - 1.0)
+    return found
+
+
+def _without_blocks(logs: Floats, slow: Bools) -> Floats:
+    """Take off each arm's median, then each block's: the median of the OTHER arms, which it cannot have moved."""
+    own = logs - _median(logs, 1)[:, None]
+    if len(own) < 2:
+        return own
+    usual = np.where(slow, np.nan, own)
+    shared = [_median(np.delete(usual, row, axis=0)[:_OTHERS], 0) for row in range(len(own))]
+    return own - np.nan_to_num(np.array(shared))
+
+
+def _median(values: Floats, axis: int) -> Floats:
+    """Return the median over what is there; numpy's nanmedian warns where nothing is."""
+    ordered, count = np.sort(values, axis=axis), np.isfinite(values).sum(axis=axis, keepdims=True)
+    low, high = (np.take_along_axis(ordered, np.maximum(at, 0) // 2, axis) for at in (count - 1, count))
+    return np.asarray(np.where(count > 0, (low + high) / 2, np.nan).squeeze(axis))
+
+
+def _lower_part(values: Floats) -> tuple[NDArray[np.int64], float]:
+    """Return where the slow ones of an arm's trials are, and how far beyond chance (1) their split is."""
+    there = np.flatnonzero(np.isfinite(values))
+    if there.size < _FEWEST:
+        return there[:0], 0.0
+    ordered = there[np.argsort(values[there], kind="stable")]
+    usual, most = _null(ordered.size)
+    ratios = _splits(values[ordered][None, :])[0] / np.array(usual)
+    at = int(ratios.argmax())
+    return ordered[: at + 1], float(ratios[at]) / most
+
+
+def _splits(ordered: Floats) -> Floats:
+    """Return how well (sets, n) ordered numbers are split after the first, second, ... up to half: F of two groups."""
+    n = ordered.shape[1]
+    first = np.arange(1, n // 2 + 1)
+    sums = np.cumsum(ordered, axis=1)
+    lower, total = sums[:, : n // 2], sums[:, -1:]
+    between = ((total - lower) / (n - first) - lower / first) ** 2 * first * (n - first) / n
+    squares = (ordered**2).sum(axis=1, keepdims=True) - total**2 / n
+    return np.asarray(between * (n - 2) / np.maximum(squares - between, 1e-12 * squares + 1e-300))
+
+
+@lru_cache(maxsize=256)
+def _null(n: int) -> tuple[Sequence[float], float]:
+    """Return, for n normal numbers, how good splits are in 99 of 100 sets, and the best split's quantile over that."""
+    chance = np.random.default_rng((_SEED, n))
+    drawn = np.sort(chance.standard_normal((max(5000, min(_DRAWS, _MOST_DRAWN // n)), n)), axis=1)
+    splits = _splits(drawn)
+    usual = np.quantile(splits, 0.99, axis=0)
+    return tuple(usual.tolist()), float(np.quantile((splits / usual).max(axis=1), 1.0 - ERROR))

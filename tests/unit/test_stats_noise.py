@@ -1,0 +1,159 @@
+"""Noise that is not the same in every environment: slow processes, and slow phases of the machine."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from envmatrix.report.caution import Kind
+from envmatrix.report.json_file import summary_to_json
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise_measured
+from envmatrix.report.terminal import present
+from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effects import LEVEL
+from envmatrix.stats.longrun import apart, too_short
+from envmatrix.stats.maxt import student_quantile
+from envmatrix.stats.measurements import fold
+from envmatrix.stats.pairing import paired
+from envmatrix.stats.precision import precise_enough
+from envmatrix.stats.racing import next_arms
+from envmatrix.stats.slow_trials import SlowTrials, find_slow
+from tests.synthetic import Machine, make_plan, make_run, make_trials
+
+
+def slowed(plan, machine, blocks, slow, by=2.0, period=None):
+    """Return trials of which those for which ``slow(trial)`` holds took ``by`` times as long."""
+    found = []
+    for trial in make_trials(plan, machine, blocks):
+        document = trial.document
+        if slow(trial):
+            rate = document["metrics"]["samples_per_s"] / by
+            document = {**document, "metrics": {**document["metrics"], "samples_per_s": rate}}
+        started = trial.started if period is None else 1.7e9 + trial.block * period
+        found.append(replace(trial, document=document, started=started))
+    return found
+
+
+def fast_in(*blocks):
+    return lambda trial: trial.environment == "fast" and trial.block in blocks
+
+
+def summary_of(plan, trials):
+    return summarise_measured(make_run(plan), fold(plan, trials))
+
+
+def printed(summary, width=200):
+    out = io.StringIO()
+    present(summary, Console(file=out, width=width, force_terminal=False))
+    return out.getvalue()
+
+
+PLAN = make_plan(("fast", "other"), max_blocks=60)
+QUIET = Machine({"fast": 1.2}, noise=0.01)
+
+
+def test_slow_trials_are_told_with_their_share_and_the_spread_stands_in_every_table():
+    summary = summary_of(PLAN, slowed(PLAN, replace(QUIET, noise=0.001), 24, fast_in(3, 7, 15), by=1.25))
+    fast = summary.groups[0].rows[0]
+    assert (fast.slow.count, fast.slow.trials, round(fast.slow.slower, 2)) == (3, 24, 0.25)
+    assert fast.cv > 0.05 > 0.005 > summary.groups[0].baseline.cv > 0
+    for text in (printed(summary), to_markdown(summary)):
+        assert "3 of 24, 25% slower" in text.replace("\\", "")
+        assert " cv " in text
+    caution = next(caution for caution in summary.cautions if caution.kind is Kind.SLOW_TRIALS)
+    assert caution.text.startswith(
+        "3 of 24 trials are 25% slower than its others (95 % interval of their share: 3% to 32%)"
+    )
+    row = next(row for row in summary_to_json(summary)["arms"] if row["environment"] == "fast")
+    assert row["slow_trials"]["count"] == 3
+    assert row["cv"] == pytest.approx(fast.cv)
+
+
+def test_what_is_claimed_of_an_environment_with_slow_trials_holds_with_them_and_without_them():
+    measured = fold(PLAN, slowed(PLAN, QUIET, 24, fast_in(3, 7, 15)))
+    effect = estimate(PLAN, measured).find("fast:cnn@local")
+    assert effect.ratio < 1.12 < 1.19 < effect.usual < 1.21
+    assert effect.low < effect.ratio < effect.usual < effect.high
+    assert (effect.low < 1.0, effect.verdict) == (True, "undecided"), "three of 24 at half the speed may cost all of it"
+
+
+def test_slow_trials_of_the_reference_make_nobody_faster():
+    machine = Machine({}, noise=0.01)
+    plan = make_plan(("fast", "other"))
+    trials = slowed(plan, machine, 24, lambda trial: trial.environment == "control" and trial.block < 9, by=1.5)
+    effect = estimate(plan, fold(plan, trials)).find("fast:cnn@local")
+    assert effect.ratio > 1.05
+    assert effect.low <= 1.0 < effect.usual * 1.02
+    assert effect.verdict != "faster"
+
+
+def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_before_20_blocks():
+    plan = make_plan(("fast", "other"), race=True, max_blocks=60, target=0.5)
+    machine = Machine({"fast": 0.5}, noise=0.01)
+    for blocks, slow in ((18, (1, 2)), (18, ()), (26, (1, 2))):
+        waits = blocks < 20 and bool(slow)
+        measured = fold(plan, slowed(plan, machine, blocks, fast_in(*slow), by=1.3))
+        effect = estimate(plan, measured).find("fast:cnn@local")
+        assert effect.high < 1.0
+        assert (effect.verdict == "undecided") == waits
+        assert ("fast:cnn@local" in next_arms(plan, measured).active) == bool(slow)
+        assert precise_enough(plan, measured, 0.5, active=("fast:cnn@local",)) is not waits
+
+
+def test_one_normal_population_is_hardly_ever_taken_for_two_and_two_are_found():
+    chance = np.random.default_rng(1)
+    shared = chance.normal(0, 0.3, (300, 1, 20))
+    noise = chance.normal(0, 0.03, (300, 5, 20)) + shared
+    assert np.mean([find_slow(logs).any(axis=1) for logs in noise]) < 0.006
+    noise[:, 2, [1, 8]] -= math.log(1.25)
+    found = np.array([find_slow(logs) for logs in noise])
+    assert found[:, 2, [1, 8]].mean() > 0.9
+    assert found[:, [0, 1, 3, 4]].mean() < 0.002
+
+
+def test_the_share_of_slow_processes_has_its_exact_interval():
+    assert SlowTrials(1, 10, 0.2).share == pytest.approx((0.0025, 0.4450), abs=1e-4)
+    assert str(SlowTrials(4, 10, 0.25)) == "4 of 10 trials are 25% slower"
+
+
+def test_blocks_that_are_further_apart_than_a_slow_phase_have_students_error():
+    values = np.random.default_rng(1).normal(0, 1, (2, 30))
+    for far in (None, np.ones(30)):
+        numbers = paired(values, far)
+        assert numbers.error == pytest.approx(values.std(axis=1, ddof=1) / math.sqrt(30))
+        assert numbers.units.tolist() == [30, 30]
+
+
+@pytest.mark.parametrize("blocks", [30, 60])
+def test_neighbouring_blocks_that_are_alike_count_as_fewer_and_cover_the_truth(blocks):
+    chance = np.random.default_rng(2)
+    phases = np.repeat(chance.normal(0, 0.05, (2000, blocks // 2)), 2, axis=1)
+    numbers = paired(phases + chance.normal(0, 0.03, phases.shape), np.full(blocks, 0.45))
+    assert set(numbers.units.tolist()) == {int(blocks * 0.45) + 1}
+    for error, units, wanted in (
+        (numbers.error, numbers.units[0], (0.95, 0.98)),
+        (numbers.spread / math.sqrt(blocks), blocks, (0.80, 0.93)),
+    ):
+        inside = np.abs(numbers.mean) <= student_quantile(units, (1 + LEVEL) / 2) * error
+        assert wanted[0] < inside.mean() < wanted[1]
+
+
+def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_them():
+    machine = Machine({"fast": 1.2}, noise=0.02)
+    short, long = (summary_of(PLAN, slowed(PLAN, machine, blocks, lambda _: False, period=40.0)) for blocks in (10, 30))
+    told = next(caution for caution in short.cautions if caution.kind is Kind.SHORT_RUN)
+    assert "its blocks span 7 minutes" in told.text
+    assert Kind.SHORT_RUN not in {caution.kind for caution in long.cautions}
+    assert (short.groups[0].rows[0].effect.units, long.groups[0].rows[0].effect.units) == (10, 14)
+
+
+def test_times_that_are_not_known_count_as_independent_and_a_pause_counts_once():
+    assert apart(np.array([0.0, 45.0, np.nan, 100.0, 9000.0, 9045.0])).tolist() == [0.5, 1.0, 1.0, 1.0, 0.5, 0.5]
+    assert not too_short(apart(np.array([0.0, 100.0, 200.0])))
+    assert too_short(apart(np.arange(10) * 30.0))
