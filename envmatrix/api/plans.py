@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, load_matrix
 from envmatrix.engines.catalog import check_engine
+from envmatrix.errors import InputError
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.parse import place_in
+from envmatrix.matrix.source import Key
 from envmatrix.plan import Plan, plan_of
 from envmatrix.plan.environment import resolve
 from envmatrix.say import Say, silent
-from envmatrix.trials.experiment import arms_of, confined, design_environments
+from envmatrix.trials.experiment import arms_of, check_placement, confined, design_environments
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
 
 
@@ -33,10 +36,30 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
     """Load a matrix and resolve everything in it, as a run would. Raises MatrixError and InputError."""
     matrix, host = load_matrix(named), this_host()
     for name in matrix.environments:
-        resolve(matrix, name, host.facts())
+        environment = resolve(matrix, name, host.facts())
+        with _placed(matrix, _of_cpus(matrix, environment.levels)):
+            check_placement([environment], host)
     for design in matrix.designs.values():
         for index, engine in enumerate(design.engines):
             key = ("designs", design.name, "engines", index)
             check_engine(engine, partial(place_in, Path(matrix.path), key))
-        design_environments(matrix, design, host.facts(confined(design, host)))
+        with _placed(matrix, ("designs", design.name, "cpus")):
+            cpus = confined(design, host)
+        design_environments(matrix, design, host.facts(cpus))
     return matrix
+
+
+def _of_cpus(matrix: Matrix, levels: Mapping[str, str]) -> Key:
+    """Return where the CPUs of an environment stand: in the last of its levels that has any."""
+    having = [pair for pair in levels.items() if matrix.factors[pair[0]].levels[pair[1]].cpus is not None]
+    return ("factors", *having[-1], "cpus") if having else ()
+
+
+@contextmanager
+def _placed(matrix: Matrix, key: Key) -> Iterator[None]:
+    """Give an error that has no place the one of ``key``."""
+    try:
+        yield
+    except InputError as error:
+        error.where = error.where or place_in(Path(matrix.path), key)
+        raise

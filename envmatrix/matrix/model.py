@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from envmatrix.benchmark import OptionValue
+from envmatrix.matrix import values
 from envmatrix.units import parse_bytes, parse_duration, parse_percent
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
@@ -80,7 +81,7 @@ def plain_name(package: str) -> str:
 
 
 def _library_file(value: str) -> str:
-    if "/" in value or " " in value or ":" in value or not value:
+    if re.search(r"[/:\s\x00-\x1f\x7f]", value) or not value:
         msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2"
         raise ValueError(msg)
     return value
@@ -138,6 +139,16 @@ Text = Annotated[str, AfterValidator(_no_control), _SCALAR]
 SlurmWord = Annotated[str, AfterValidator(_slurm_word), _SCALAR]
 SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(_text), _WORDS]
 Words = Annotated[tuple[Text, ...], BeforeValidator(_text), _WORDS]
+CpuList = Annotated[Text, AfterValidator(values.cpu_list), _SCALAR]
+Cpus = Annotated[Text, AfterValidator(values.cpus_of_machine), _SCALAR]
+Suite = Annotated[Text, AfterValidator(values.suite), _SCALAR]
+Base = Annotated[Text, AfterValidator(values.base), _SCALAR]
+PythonVersion = Annotated[Text, AfterValidator(values.python), _SCALAR]
+Argument = Annotated[Text, AfterValidator(values.argument), _SCALAR]
+Requirement = Annotated[Text, AfterValidator(values.requirement), _SCALAR]
+Requirements = Annotated[tuple[Requirement, ...], BeforeValidator(_text), _WORDS]
+Package = Annotated[Text, AfterValidator(values.packages), _SCALAR]
+Packages = Annotated[tuple[Package, ...], BeforeValidator(_text), _WORDS]
 Names = Annotated[Words, AfterValidator(_once), _WORDS]
 Percent = Annotated[float, BeforeValidator(parse_percent), _QUANTITY]
 Seconds = Annotated[float, BeforeValidator(parse_duration), _QUANTITY]
@@ -169,22 +180,22 @@ class Level(_Frozen):
     """One level of a factor: what it puts into the image, and what it sets when a process starts."""
 
     description: Text = Field("", description="one line, shown in lists and reports")
-    python: Text | None = Field(None, description="Python of the image, such as '3.11'; none: the host's")
-    requirements: Words = Field((), description="pip requirements, pinned: name==version")
+    python: PythonVersion | None = Field(None, description="Python of the image, such as '3.11'; none: the host's")
+    requirements: Requirements = Field((), description="pip requirements, pinned: name==version")
     build: Mapping[Text, SourceBuild] = Field(
         default_factory=dict, description="requirement -> how it is built from source, where it has no wheel"
     )
-    index: Text | None = Field(None, description="a further package index, passed over when unreachable")
-    apt: Words = Field((), description="Debian packages; 'a | b' takes the first that the suite has")
-    suite: Text | None = Field(None, description="Debian suite of the image")
-    base: Text | None = Field(None, description="base image, name@sha256:digest")
-    interpreter: Text | None = Field(None, description="a Python with torch that is already on the machine")
+    index: Argument | None = Field(None, description="a further package index, passed over when unreachable")
+    apt: Packages = Field((), description="Debian packages; 'a | b' takes the first that the suite has")
+    suite: Suite | None = Field(None, description="Debian suite of the image")
+    base: Base | None = Field(None, description="base image, name@sha256:digest")
+    interpreter: Argument | None = Field(None, description="a Python with torch that is already on the machine")
     env: Mapping[VariableName, Text | None] = Field(
         default_factory=dict, description="variables; null: explicitly absent"
     )
     preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD, by file name")
-    cpus: Text | None = Field(None, description="CPU list the process starts on, such as 0-3")
-    memory_nodes: Text | None = Field(None, description="NUMA nodes its memory comes from, such as 0")
+    cpus: CpuList | None = Field(None, description="CPU list the process starts on, such as 0-3")
+    memory_nodes: CpuList | None = Field(None, description="NUMA nodes its memory comes from, such as 0")
     claims: Mapping[str, Words] = Field(
         default_factory=dict, description="evidence path -> the value, or values, it must show"
     )
@@ -326,7 +337,7 @@ class Design(_Frozen):
     max_blocks: int = Field(40, ge=1, le=100_000)
     seed: int = Field(1, ge=0)
     race: bool = Field(False, description="arms that are surely not the best stop early (docs/statistics.md)")
-    cpus: Text | None = Field(None, description="CPU list every trial is confined to; none: all")
+    cpus: Cpus | None = Field(None, description="CPU list every trial is confined to; none: all")
     memory: Bytes | None = Field(None, description="memory limit of a trial, such as 8GiB")
     shm: Bytes | None = Field(None, description="size of /dev/shm in Docker (default: half the memory)")
     gpus: Words = Field((), description="GPUs of a trial: all, or numbers or UUIDs; none: none in containers")

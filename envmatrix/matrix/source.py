@@ -124,7 +124,14 @@ class _Reader:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.convert(item, (*path, index)) for index, item in enumerate(node.value)]
-        return None if node.tag == _NULL else str(node.value)
+        return self.text(node) if isinstance(node, yaml.ScalarNode) and node.tag != _NULL else None
+
+    def text(self, node: yaml.ScalarNode) -> str:
+        """Return a scalar; two halves of a character, as JSON writes one beyond 16 bits, are joined."""
+        try:
+            return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError as error:
+            raise InputError("half a character (a lone surrogate)", where=self.place(node)) from error
 
     def _mapping(self, node: yaml.MappingNode, path: Key) -> dict[str, Data]:
         self._refuse_duplicates(node)
@@ -133,9 +140,10 @@ class _Reader:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise InputError("a key must be one word", where=self.place(key))
-            inner = (*path, key.value)
+            name = self.text(key)
+            inner = (*path, name)
             self.source.keys[inner] = self.place(key)
-            found[key.value] = self.convert(value, inner)
+            found[name] = self.convert(value, inner)
         return found
 
     def _refuse_duplicates(self, node: yaml.MappingNode) -> None:

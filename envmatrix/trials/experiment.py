@@ -15,7 +15,7 @@ from envmatrix.engines.base import Engine, Prepared, library_path
 from envmatrix.engines.build_record import prepared_from, recorded
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError, NothingRanError, SkipEnvironmentError, suggestion
-from envmatrix.host import Host, parse_cpus, this_host
+from envmatrix.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.images.cache import Cache
 from envmatrix.images.places import Places
 from envmatrix.matrix import Design, Matrix
@@ -162,7 +162,7 @@ def begin(
     """
     digest, bench = snapshot_bench(bench)
     host = host or this_host()
-    chosen = design_environments(matrix, design, host.facts(confined(design, host)))
+    chosen = environments_on(host, matrix, design)
     engines = open_engines(engine_names, places_of(Path(matrix.path), bench))
     libraries = environments.all_libraries(matrix)
     ready, missing = prepare_images(chosen, engines, libraries, say, given)
@@ -257,13 +257,31 @@ def confined(design: Design, host: Host) -> tuple[int, ...]:
         cpus = parse_cpus(design.cpus)
     except ValueError as error:
         raise InputError(f"design {design.name!r}: cpus: {error}") from error
+    _check_cpus(f"design {design.name!r}", cpus, host)
+    return cpus
+
+
+def environments_on(host: Host, matrix: Matrix, design: Design) -> dict[str, Environment]:
+    """Return the environments of a design on a machine; an InputError names what it does not have."""
+    chosen = design_environments(matrix, design, host.facts(confined(design, host)))
+    check_placement(chosen.values(), host)
+    return chosen
+
+
+def check_placement(chosen: Iterable[Environment], host: Host) -> None:
+    """Raise InputError for an environment that starts on CPUs that the machine does not have."""
+    for environment in chosen:
+        if environment.cpus is not None and "{" not in environment.cpus:
+            _check_cpus(f"environment {environment.name!r}", parse_cpus(environment.cpus), host)
+
+
+def _check_cpus(what: str, cpus: Iterable[int], host: Host) -> None:
     foreign = set(cpus) - set(host.cpus)
     if foreign:
         raise InputError(
-            f"design {design.name!r}: this machine has no CPU {min(foreign)} for this process",
-            remedy=f"choose among {','.join(map(str, host.cpus))}",
+            f"{what}: this machine has no CPU {min(foreign)} for this process",
+            remedy=f"choose among {format_cpus(host.cpus)}",
         )
-    return cpus
 
 
 def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:

@@ -20,7 +20,7 @@ from envmatrix.plan.environment import Environment, all_libraries, resolve
 from envmatrix.process import Exit
 from envmatrix.regular import read_bytes
 from envmatrix.say import Say
-from envmatrix.trials.experiment import open_engines, places_of, snapshot_bench
+from envmatrix.trials.experiment import check_placement, open_engines, places_of, snapshot_bench
 from envmatrix.trials.trial import base_variables, environment_variables, placed_limits, preload_paths
 
 _EVIDENCE_LIMIT_S = 300.0
@@ -98,7 +98,9 @@ def _scratch() -> Iterator[Path]:
 def open_session(matrix: Matrix, name: str, engine_name: str, say: Say) -> Session:
     """Resolve and prepare a named environment on one engine ('auto': the first that this machine has)."""
     engine_name = choose_engine(say) if engine_name == AUTO else engine_name
-    environment = resolve(matrix, name, this_host().facts())
+    host = this_host()
+    environment = resolve(matrix, name, host.facts())
+    check_placement([environment], host)
     bench = snapshot_bench()[1]
     engine = open_engines([engine_name], places_of(Path(matrix.path), bench))[engine_name]
     prepared = engine.prepare(environment.image, all_libraries(matrix), say)

@@ -1,0 +1,80 @@
+"""What a value of matrix.yaml must look like, so that no command refuses what `check` has passed."""
+
+from __future__ import annotations
+
+import re
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from envmatrix.host import parse_cpus
+from envmatrix.matrix import templates
+
+_SUITE = re.compile(r"[a-z][a-z0-9-]*\Z")
+_BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*\Z")
+_PYTHON = re.compile(r"\d+(\.\d+){0,2}\Z")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
+
+
+def cpu_list(value: str) -> str:
+    """Check a list of CPUs or NUMA nodes; a template stands for any list."""
+    unknown = templates.unknown(value)
+    if unknown:
+        msg = f"there is no template {{{unknown}}}; known: {', '.join(templates.KNOWN)}"
+        raise ValueError(msg)
+    parse_cpus(templates.fill(value, templates.SAMPLES))
+    return value
+
+
+def cpus_of_machine(value: str) -> str:
+    """Check a list of CPUs in which no template is filled."""
+    parse_cpus(value)
+    return value
+
+
+def suite(value: str) -> str:
+    """Check the name of a Debian suite."""
+    return _like(_SUITE, value, "a Debian suite, such as bookworm, trixie or sid")
+
+
+def base(value: str) -> str:
+    """Check the reference of an image."""
+    return _like(_BASE, value, "an image, such as debian:bookworm-slim@sha256:...")
+
+
+def python(value: str) -> str:
+    """Check a version of Python."""
+    return _like(_PYTHON, value, "a version of Python, such as 3.11")
+
+
+def requirement(value: str) -> str:
+    """Check what pip is asked for: a requirement, or the path of a wheel; never an option of pip's own."""
+    if not value.startswith("-") and ("/" in value or value.endswith(".whl")) and " @ " not in value:
+        return value
+    try:
+        Requirement(value)
+    except InvalidRequirement as error:
+        msg = f"{value!r} is no requirement, such as numpy==2.3.5: {str(error).splitlines()[0]}"
+        raise ValueError(msg) from None
+    return value
+
+
+def packages(value: str) -> str:
+    """Check names of Debian packages, alternatives separated by '|'."""
+    for name in value.split("|"):
+        _like(_PACKAGE, name.strip(), "a Debian package, such as libjemalloc2")
+    return value
+
+
+def argument(value: str) -> str:
+    """Check what becomes an argument of a program: not empty, and no option of it."""
+    if not value.strip() or value.startswith("-"):
+        msg = f"{value!r} is none: it must not be empty, nor begin with '-'"
+        raise ValueError(msg)
+    return value
+
+
+def _like(pattern: re.Pattern[str], value: str, what: str) -> str:
+    if not pattern.match(value):
+        msg = f"{value!r} is not {what}"
+        raise ValueError(msg)
+    return value
