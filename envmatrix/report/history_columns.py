@@ -10,6 +10,7 @@ import numpy as np
 
 from envmatrix.printable import one_line
 from envmatrix.report.formatting import NONE, bounds, ratio
+from envmatrix.stats.change_points import FEWEST
 from envmatrix.stats.history import Series
 from envmatrix.stats.metrics import METRICS, VALUE
 
@@ -41,6 +42,10 @@ def sparkline(values: list[float], width: int = _WIDTH) -> str:
     return "".join(_BARS[round(float(height))] for height in heights)
 
 
+def _name(series: Series) -> str:
+    return f"{series.environment} (the machine)" if series.is_machine else series.environment
+
+
 def _latest(series: Series) -> str:
     return METRICS.get(series.metric, VALUE).show(series.points[-1].median)
 
@@ -51,6 +56,10 @@ def _interval(series: Series) -> str:
 
 
 def _changes(series: Series, most: int | None = None) -> str:
+    if not series.followed:
+        return NONE
+    if series.followed < FEWEST:
+        return f"too few runs: {series.followed} of {FEWEST}"
     changes = series.changes[-most:] if most else series.changes
     return ", ".join(f"x{change.factor:.2f} since {one_line(change.run, 40)}" for change in changes) or "no change"
 
@@ -58,13 +67,13 @@ def _changes(series: Series, most: int | None = None) -> str:
 SERIES_COLUMNS: tuple[SeriesColumn, ...] = (
     SeriesColumn("host", lambda series: series.host or NONE, media=("terminal",)),
     SeriesColumn("workload@engine", lambda series: f"{series.workload}@{series.engine}", media=("terminal",)),
-    SeriesColumn("environment", lambda series: series.environment),
+    SeriesColumn("environment", _name),
     SeriesColumn("runs", lambda series: str(len(series.points)), "figure"),
     SeriesColumn("latest", _latest, "figure"),
     SeriesColumn("speed-up", lambda series: ratio(series.points[-1].ratio), "figure"),
     SeriesColumn("95 % interval", _interval, "figure", media=("html",)),
     SeriesColumn("latest run", lambda series: series.points[-1].run, media=("html",)),
-    SeriesColumn("medians", lambda series: sparkline([p.median for p in series.points]), media=("terminal",)),
+    SeriesColumn("course", lambda series: sparkline(series.course), media=("terminal",)),
     SeriesColumn("changes", lambda series: _changes(series, _MOST_CHANGES), "text", media=("terminal",)),
     SeriesColumn("changes", _changes, "text", media=("html",)),
 )

@@ -14,6 +14,7 @@ from envmatrix.report.formatting import count, ratio
 from envmatrix.report.history_columns import series_columns
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
+from envmatrix.stats.change_points import FEWEST
 from envmatrix.stats.history import History, Series
 from envmatrix.stats.metrics import METRICS, VALUE
 
@@ -21,8 +22,10 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 14.0, 22.0, 
 #: More points than this in a series are drawn as the means of neighbours.
 _MOST_POINTS = 400
 _METHOD = (
-    "binary segmentation (Scott & Knott 1974) on log medians, noise from differences of neighbours, "
-    "at least three runs a level."
+    "binary segmentation (Scott & Knott 1974) on the logs of each environment's ratio to the baseline of the same run, "
+    "in which the machine cancels; of the control, a second copy of the baseline, on its medians, which are the "
+    "machine's own. A split must fit better than it does in 95 % of other orders of the same runs, less for several "
+    f"environments (Bonferroni); at least three runs a level, {FEWEST} in all."
 )
 
 

@@ -1,4 +1,4 @@
-"""Change points of a series: where its level moved for good, beyond its own noise."""
+"""Change points of a series: where its level moved for good, beyond what its own values in any other order show."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 #: A segment shorter than this is a disturbance, not a new level.
 SHORTEST = 3
-#: Times log(n): above the usual 2 of BIC, so that a history of several hundred quiet runs stays unmarked.
-PENALTY = 4.0
-
-
-def noise_of(values: Floats) -> float:
-    """Return the standard deviation around a level that may move: from differences of neighbours, robustly."""
-    if len(values) < 2:
-        return 0.0
-    steps = np.abs(np.diff(values))
-    typical = float(np.median(steps)) / 0.6745 / math.sqrt(2)
-    return typical or float(steps.mean()) / math.sqrt(2)
+#: In fewer runs no change could be told from chance.
+FEWEST = 10
+ERROR = 0.05
+_MOST_AT_ONCE, _SEED = 199, 20_260_105
+#: So many other orders, over the error, are looked at.
+_ORDERS = 20
 
 
 def best_split(values: Floats, shortest: int = SHORTEST) -> tuple[int, float]:
@@ -28,29 +23,55 @@ def best_split(values: Floats, shortest: int = SHORTEST) -> tuple[int, float]:
     count = len(values)
     if count < 2 * shortest:
         return 0, 0.0
-    left = np.arange(shortest, count - shortest + 1)
-    sums = np.cumsum(values - values.mean())[left - 1]
-    gains = sums**2 * count / (left * (count - left))
+    gains = _gains(values[None, :], shortest)[0]
     at = int(np.argmax(gains))
-    return int(left[at]), float(gains[at])
+    return at + shortest, float(gains[at])
 
 
-def change_points(values: Floats, penalty: float = PENALTY, shortest: int = SHORTEST) -> tuple[int, ...]:
+def _gains(rows: Floats, shortest: int) -> Floats:
+    """Return, for each of (m, count) rows and each place of a split, by how much it lowers the sum of squares."""
+    count = rows.shape[1]
+    left = np.arange(shortest, count - shortest + 1)
+    sums = np.cumsum(rows - rows.mean(axis=1, keepdims=True), axis=1)[:, left - 1]
+    return np.asarray(sums**2 * count / (left * (count - left)))
+
+
+def is_change(values: Floats, error: float = ERROR, shortest: int = SHORTEST) -> bool:
+    """Whether the best split fits better than those of nearly all other orders of the same values.
+
+    An exact test whatever the values' distribution is, be it that of a machine with two levels, as long as runs do not
+    depend on those before (Pitman 1937). A quiet series is passed over after a few orders.
+    """
+    gain = best_split(values, shortest)[1] * (1.0 - 1e-9)
+    chance = np.random.default_rng((_SEED, len(values)))
+    orders, reached, most = 0, 0, math.ceil(_ORDERS / error) - 1
+    while orders < most and 1 + reached <= error * (1 + most):
+        more = min(most - orders, _MOST_AT_ONCE, max(1, 2_000_000 // len(values)))
+        shuffled = chance.permuted(np.broadcast_to(values, (more, len(values))), axis=1)
+        reached += int((_gains(shuffled, shortest).max(axis=1) >= gain).sum())
+        orders += more
+    return 1 + reached <= error * (1 + most)
+
+
+def change_points(
+    values: Floats, error: float = ERROR, fewest: int = FEWEST, shortest: int = SHORTEST
+) -> tuple[int, ...]:
     """Return the positions at which a new level begins, by binary segmentation (Scott & Knott 1974).
 
-    A split must lower the sum of squares, in units of the noise's variance, by ``penalty`` log n.
-    ``values`` are in log units and finite. Near linear in time: a quiet series is passed over once.
+    A series in which nothing changed has one in ``error`` of cases at most. Below ``fewest`` values there is none.
     """
-    noise = noise_of(values)
-    if noise == 0.0:
-        return ()
-    price = penalty * math.log(len(values)) * noise**2
     found: list[int] = []
-    waiting = [(0, len(values))]
+    waiting = [(0, len(values))] if len(values) >= fewest else []
     while waiting:
         start, end = waiting.pop()
-        at, gain = best_split(values[start:end], shortest)
-        if gain > price:
+        part = values[start:end]
+        if (
+            end - start >= 2 * shortest
+            and math.isfinite(float(np.ptp(part)))
+            and np.ptp(part) > 0
+            and is_change(part, error, shortest)
+        ):
+            at = best_split(part, shortest)[0]
             found.append(start + at)
             waiting += [(start, start + at), (start + at, end)]
     return tuple(sorted(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -17,7 +18,9 @@ from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import group_of, logs_of
 from envmatrix.stats.primary import primary_metrics
-from envmatrix.stats.welch import mean_of, quotient
+from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_thing
+from envmatrix.stats.spending import level_at
+from envmatrix.stats.welch import Mean, mean_of, quotient
 from envmatrix.store import Run, RunFolder
 
 Floats = NDArray[np.float64]
@@ -29,7 +32,9 @@ class Compared:
     """``new`` over ``old`` in one metric: a ratio above 1 is faster. No interval where there are too few trials.
 
     ``status`` answers whether new is slower by more than ``allowed`` (a fraction): 'slower' when the whole
-    interval says so, 'not slower' when the whole interval denies it, else 'cannot say'.
+    interval says so, 'not slower' when the whole interval denies it, else 'cannot say'. ``runs`` counts the runs of one
+    thing that ``new`` is compared with (0: both were measured in one run), and ``smallest`` is the smallest slow-down
+    that would have been called slower; where there are too few runs, had all days been alike.
     """
 
     name: str
@@ -44,19 +49,30 @@ class Compared:
     trials: tuple[int, int]
     allowed: float
     status: Status
+    runs: int = 0
+    smallest: float | None = None
 
     def line(self) -> str:
         """Return the sentence for people."""
+        slower = f"slower by more than {self.allowed:.1%}" if self.allowed else "slower"
+        if self.ratio is not None and 0 < self.runs < FEWEST_RUNS:
+            seen = f" (had all days been alike, {self.smallest:.1%} would have been seen)" if self.smallest else ""
+            return (
+                f"{self.name}: {self.new} is {_figure(self.ratio)} times as fast as {self.old}: cannot say whether it "
+                f"is {slower}: how much runs differ from day to day takes {FEWEST_RUNS} runs of the same thing in the "
+                f"folder of {self.old}, which has {self.runs}{seen}; two environments of one run need none"
+            )
         if self.ratio is None or self.low is None or self.high is None:
             return f"{self.name}: too few trials to compare {self.new} with {self.old}: cannot say"
         figures = f"{_figure(self.ratio)} (95 % interval {_figure(self.low)} to {_figure(self.high)}, {self.verdict})"
-        slower = f"slower by more than {self.allowed:.1%}" if self.allowed else "slower"
+        seen = f" ({self.smallest:.1%} would have been seen)" if self.smallest else ""
         verdict = {
             "slower": slower,
             "not slower": f"not {slower}",
-            "cannot say": f"the data cannot say whether it is {slower}",
+            "cannot say": f"the data cannot say whether it is {slower}{seen}",
         }[self.status]
-        return f"{self.name}: {self.new} is {figures} times as fast as {self.old}: {verdict}"
+        more = f" and {self.runs - 1} more runs of the same thing" if self.runs else ""
+        return f"{self.name}: {self.new} is {figures} times as fast as {self.old}{more}: {verdict}"
 
 
 @dataclass(frozen=True)
@@ -91,6 +107,11 @@ def status_of(low: float | None, high: float | None, allowed: float) -> Status:
     if high is not None and high < limit:
         return "slower"
     return "not slower" if low is not None and low >= limit else "cannot say"
+
+
+def smallest_seen(ratio: float | None, high: float | None, allowed: float) -> float | None:
+    """Return the smallest slow-down that an interval this wide would have called slower than ``allowed``."""
+    return (1.0 + allowed) * high / ratio - 1.0 if high is not None and ratio else None
 
 
 def _counts(measured: Iterable[Measurements], arms: Iterable[str], metric: Metric) -> tuple[int, int]:
@@ -148,7 +169,7 @@ def compare_environments(run: Run, measured: Measurements, old: str, new: str, a
 def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float) -> Compared:
     return Compared(
         name, *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p, effect.verdict, trials, allowed,
-        status_of(effect.low, effect.high, allowed),
+        status_of(effect.low, effect.high, allowed), smallest=smallest_seen(effect.ratio, effect.high, allowed),
     )  # fmt: skip
 
 
@@ -185,12 +206,13 @@ def compare_runs(
 ) -> Comparison:
     """Compare the arms that two runs share (or only those of ``environments``), run against run.
 
-    The runs were made at different times, so nothing pairs their trials: drift of the machine between them
-    is inside the intervals only as far as it shows within the runs, which a caution says. Raises InputError
-    when the runs are not comparable, unless ``anyway``: then the reasons are cautions.
+    The runs were made at different times, so nothing pairs their trials. How much runs of one thing differ is learnt
+    from those in the folder of ``old``, which ``new`` is compared with together (``run_to_run``); with fewer than three
+    it cannot be said whether new is slower. Raises InputError when the runs are not comparable, unless ``anyway``: then
+    the reasons are cautions.
     """
-    runs = (old.load(), new.load())
-    measured = (read_measurements(old, runs[0].plan), read_measurements(new, runs[1].plan))
+    pair = _Pair((old, new), (old.load(), new.load()))
+    runs, measured = pair.runs, pair.measured
     reasons = differences(*runs, measured)
     if reasons and not anyway:
         raise InputError(
@@ -205,26 +227,60 @@ def compare_runs(
     if not arms:
         raise InputError("the runs share no environment of one workload and engine", remedy="compare other runs")
     metrics = primary_metrics(runs[0].plan, measured[0], runs[0].workloads)
-    items = [_across(arm, metrics[arm.workload], runs, measured, len(arms), allowed) for arm in arms]
-    apart = "the runs were made at different times: what the machine did between them is not cancelled"
+    items = [_across(arm, metrics[arm.workload], pair, len(arms), allowed) for arm in arms]
+    apart = "the runs were made at different times: a change of the machine since the older ones is not cancelled"
     return Comparison(tuple(items), (apart, *reasons))
 
 
-def _across(
-    arm: Arm,
-    metric: Metric,
-    runs: tuple[Run, Run],
-    measured: tuple[Measurements, Measurements],
-    family: int,
-    allowed: float,
-) -> Compared:
-    """Compare one arm of two runs: nothing pairs its trials."""
-    least = max(run.plan.min_blocks for run in runs)
-    means = [mean_of(_logs(one, arm.name, metric), least) for one in measured]
-    found = quotient(means[0], means[1], family) if means[0] and means[1] else None
-    ratio, low, high, p = (found.ratio, found.low, found.high, found.p) if found else (None, None, None, None)
+class _Pair:
+    """Two runs, and those beside the older one that are comparable with it; each is read once."""
+
+    def __init__(self, folders: tuple[RunFolder, RunFolder], runs: tuple[Run, Run]) -> None:
+        self.folders, self.runs = folders, runs
+        self.measured = (
+            read_measurements(folders[0], runs[0].plan), read_measurements(folders[1], runs[1].plan),
+        )  # fmt: skip
+
+    @property
+    def level(self) -> float:
+        """The confidence of the run that was looked at more often."""
+        pairs = zip(self.runs, self.measured, strict=True)
+        return max(level_at(run.plan, len(measured.blocks)) for run, measured in pairs)
+
+    @cached_property
+    def beside(self) -> tuple[tuple[Run, Measurements], ...]:
+        """Further runs of what the older one measured, for any of its arms."""
+        old = self.runs[0]
+        found = []
+        for folder, run in runs_beside(*self.folders):
+            if any(same_thing(old, run, arm) for arm in old.plan.arms):
+                measured = read_measurements(folder, run.plan)
+                found += [] if differences(old, run, (self.measured[0], measured)) else [(run, measured)]
+        return tuple(found)
+
+    def means(self, arm: Arm, metric: Metric) -> list[Mean]:
+        """Return the mean of the older run and those of the further ones of the same thing."""
+        same = [measured for run, measured in self.beside if same_thing(self.runs[0], run, arm)]
+        found = (self.mean(measured, arm, metric) for measured in (self.measured[0], *same))
+        return [mean for mean in found if mean]
+
+    def mean(self, measured: Measurements, arm: Arm, metric: Metric) -> Mean | None:
+        """Return the mean log of one run, None where it has too few trials."""
+        return mean_of(_logs(measured, arm.name, metric), max(run.plan.min_blocks for run in self.runs))
+
+
+def _across(arm: Arm, metric: Metric, pair: _Pair, family: int, allowed: float) -> Compared:
+    """Compare one arm of two runs with what runs of one thing differ by; below three of them without an interval."""
+    olds, new = pair.means(arm, metric), pair.mean(pair.measured[1], arm, metric)
+    known = len(olds) >= FEWEST_RUNS
+    found = None
+    if olds and new and pair.mean(pair.measured[0], arm, metric):
+        found = against(olds, new, family, pair.level) if known else quotient(olds[0], new, family, pair.level)
+    ratio = found.ratio if found else None
+    low, high, p = (found.low, found.high, found.p) if found and known else (None, None, None)
     return Compared(
-        arm.name, runs[0].name, runs[1].name, metric.name, ratio, low, high, p,
-        verdict_of(found.low, found.high, runs[1].plan.margin) if found else "undecided",
-        _counts(measured, (arm.name, arm.name), metric), allowed, status_of(low, high, allowed),
+        arm.name, pair.runs[0].name, pair.runs[1].name, metric.name, ratio, low, high, p,
+        verdict_of(low, high, pair.runs[1].plan.margin) if low is not None and high is not None else "undecided",
+        _counts(pair.measured, (arm.name, arm.name), metric), allowed, status_of(low, high, allowed),
+        runs=len(olds), smallest=smallest_seen(ratio, found.high if found else None, allowed),
     )  # fmt: skip

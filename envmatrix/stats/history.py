@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from envmatrix.plan.schedule import CONTROL
 from envmatrix.regular import read_bytes
-from envmatrix.stats.change_points import change_points
+from envmatrix.stats.change_points import ERROR, change_points
 from envmatrix.stats.metrics import number
 from envmatrix.stats.pairing import ratio_of
 
@@ -35,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Change:
-    """A new level of the median, from ``run`` on; ``factor`` is the new level over the old one."""
+    """A new level, from ``run`` on; ``factor`` is the new level over the old one."""
 
     index: int
     run: str
@@ -45,7 +47,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Series:
-    """The runs of one environment, workload and engine on one host, oldest first."""
+    """The runs of one environment, workload and engine on one host, oldest first.
+
+    An environment is followed by its ratio to the baseline of the same run, in which the machine cancels; the control,
+    which is that baseline again, by its median, which is the machine's own. ``followed`` counts the runs that have it;
+    the baseline has none, and below ``FEWEST`` no change is looked for.
+    """
 
     host: str
     workload: str
@@ -54,6 +61,21 @@ class Series:
     metric: str
     points: tuple[Point, ...]
     changes: tuple[Change, ...]
+    followed: int = 0
+
+    @property
+    def is_machine(self) -> bool:
+        """Whether this is the machine's own series."""
+        return self.environment == CONTROL
+
+    @property
+    def course(self) -> list[float]:
+        """What is followed, or the medians where nothing is."""
+        return [value for value in map(self.value, self.points) if value] or [point.median for point in self.points]
+
+    def value(self, point: Point) -> float | None:
+        """Return what is followed of a run."""
+        return point.median if self.is_machine else point.ratio
 
 
 @dataclass(frozen=True)
@@ -123,17 +145,28 @@ def _read(file: Path) -> _Read | None:
     return read if len(set(keys)) == len(keys) else None
 
 
-def _series(key: Key, points: list[Point]) -> Series:
-    points.sort(key=lambda point: (point.created, point.run))
-    logs = np.log([point.median for point in points])
-    at = change_points(logs)
-    edges = [0, *at, len(points)]
-    levels = [float(logs[a:b].mean()) for a, b in itertools.pairwise(edges)]
+def _followed(series: Series, error: float) -> Series:
+    """Mark where the level of a series changed; ``error`` is how often it may where nothing did."""
+    values = [(index, math.log(value)) for index, point in enumerate(series.points) if (value := series.value(point))]
+    logs = np.array([log for _, log in values])
+    at = change_points(logs, error)
+    levels = [float(logs[a:b].mean()) for a, b in itertools.pairwise((0, *at, len(logs)))] if values else []
+    starts = [(values[split][0], levels[n + 1] - levels[n]) for n, split in enumerate(at)]
     changes = tuple(
-        Change(index, points[index].run, points[index].created, ratio_of(levels[n + 1] - levels[n]))
-        for n, index in enumerate(at)
+        Change(index, series.points[index].run, series.points[index].created, ratio_of(step)) for index, step in starts
     )
-    return Series(*key, points=tuple(points), changes=changes)
+    return replace(series, changes=changes, followed=len(values))
+
+
+def _all_followed(collected: Mapping[Key, list[Point]]) -> Iterator[Series]:
+    """Yield all series; those of one host, workload, engine and metric share the error (Bonferroni)."""
+    made = [
+        Series(*key, points=tuple(sorted(points, key=lambda point: (point.created, point.run))), changes=())
+        for key, points in sorted(collected.items())
+    ]
+    groups = Counter((one.host, one.workload, one.engine, one.metric) for one in made)
+    for one in made:
+        yield _followed(one, ERROR / groups[one.host, one.workload, one.engine, one.metric])
 
 
 def read_history(results: Path) -> History:
@@ -152,5 +185,4 @@ def read_history(results: Path) -> History:
         runs += 1
         for key, point in _points(body, folder.name):
             collected.setdefault(key, []).append(point)
-    series = tuple(_series(key, points) for key, points in sorted(collected.items()))
-    return History(runs, series, tuple(unreadable))
+    return History(runs, tuple(_all_followed(collected)), tuple(unreadable))

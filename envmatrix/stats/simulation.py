@@ -26,7 +26,9 @@ from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.racing import Field, final_levels, race_family, surely_near_best
 from envmatrix.stats.selection import Candidates, recommended
 from envmatrix.stats.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
+from envmatrix.stats.simulated_history import histories
 from envmatrix.stats.simulated_looks import looks
+from envmatrix.stats.simulated_runs import gates
 
 Floats = NDArray[np.float64]
 #: Speed-ups of the race: hand-measured ones of allocators and OpenMP runtimes on two cores.
@@ -264,6 +266,8 @@ TOPICS: Mapping[str, Callable[[str, int, np.random.Generator], list[Figure]]] = 
     "attribution": _attributions,
     "choice": _choices,
     "looks": looks,
+    "gates": gates,
+    "history": histories,
 }
 
 

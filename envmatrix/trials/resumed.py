@@ -8,6 +8,7 @@ from dataclasses import replace
 from envmatrix import __version__
 from envmatrix.matrix import Design
 from envmatrix.store import Change, Run, RunFolder
+from envmatrix.store.planned import Misfit
 from envmatrix.store.run import Asked, shown
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.requested import overridden
@@ -52,7 +53,8 @@ def note_reading(folder: RunFolder, command: tuple[str, ...] = ()) -> None:
 
 def _unread(folder: RunFolder, run: Run) -> int | None:
     """Return how many blocks are on disk; None where no history needs to say so."""
-    blocks = len({trial.block for trial in folder.trials(run.plan)})
+    strangers: list[Misfit] = []
+    blocks = len({trial.block for trial in folder.trials(run.plan, strangers.append)})
     return None if blocks < run.plan.min_blocks or blocks in run.plan.looked else blocks
 
 

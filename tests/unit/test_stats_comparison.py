@@ -13,6 +13,8 @@ from envmatrix.errors import ExitCode, InputError
 from envmatrix.stats.comparison import compare_environments, compare_runs, status_of
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import read_measurements
+from envmatrix.stats.simulated_runs import rerun
+from envmatrix.stats.simulated_runs import stored as stored_runs
 from envmatrix.stats.welch import mean_of, quotient
 from tests.synthetic import HOST, Machine, make_plan, write_run
 
@@ -83,14 +85,85 @@ def test_runs_are_compared_with_welchs_interval():
     assert np.log([many.low, many.high]) == pytest.approx([expected.low, expected.high])
 
 
-def test_a_slower_second_run_is_found_and_says_that_nothing_pairs_the_two(tmp_path):
-    old = made(tmp_path, "old", {})
-    new = made(tmp_path, "new", dict.fromkeys(("baseline", "torch-2.6", "torch-2.13"), 0.8), seed=2)
+def stored(tmp_path, count, days=0.0, **more):
+    """Return ``count`` runs of one thing in one folder, each on a day of its own; the last is the one asked for."""
+    chance = np.random.default_rng(3)
+    names = ("baseline", "torch-2.6", "torch-2.13")
+    made_ = []
+    for number in range(count):
+        speed = dict.fromkeys(names, float(np.exp(chance.normal(0, days))))
+        made_.append(made(tmp_path / "good", f"day-{number}", speed, seed=10 + number, **more))
+    return made_[-1]
+
+
+def slower(tmp_path, factor=0.8, **more):
+    speed = dict.fromkeys(("baseline", "torch-2.6", "torch-2.13"), factor)
+    return made(tmp_path, "new", speed, seed=2, **more)
+
+
+def test_a_slower_second_run_is_found_and_says_what_is_not_cancelled(tmp_path):
+    old, new = stored(tmp_path, 4, days=0.005), slower(tmp_path)
     found = compare_runs(old, new, allowed=0.03)
     assert found.exit_code == ExitCode.SLOWER
-    assert len(found.items) == 3
+    assert [item.runs for item in found.items] == [4] * 3
+    assert "day-3 and 3 more runs of the same thing: slower by more than 3.0%" in found.lines()[0]
     assert "different times" in found.lines()[-1]
     assert len(compare_runs(old, new, environments=("torch-2.6",)).items) == 1
+
+
+def test_two_runs_alone_cannot_say_however_far_apart_they_are(tmp_path):
+    found = compare_runs(made(tmp_path, "old", {}), slower(tmp_path / "here", 0.5), allowed=0.03)
+    item = found.items[0]
+    assert (found.exit_code, item.status, item.low, item.high, item.runs) == (
+        ExitCode.FINE,
+        "cannot say",
+        None,
+        None,
+        1,
+    )
+    assert item.ratio == pytest.approx(0.5, rel=0.05)
+    assert 0.03 < item.smallest < 0.1
+    assert "takes 3 runs of the same thing" in item.line()
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_days_that_differ_are_no_slow_down_and_it_is_told_what_would_have_been_seen(tmp_path):
+    found = compare_runs(stored(tmp_path, 4, days=0.05), slower(tmp_path, 0.95))
+    assert found.exit_code == ExitCode.FINE
+    item = found.items[0]
+    assert item.status == "cannot say"
+    assert item.smallest == pytest.approx(item.high / item.ratio - 1)
+    assert f"({item.smallest:.1%} would have been seen)" in item.line()
+
+
+def test_only_runs_of_the_same_thing_tell_how_runs_differ(tmp_path):
+    old, new = stored(tmp_path, 2), slower(tmp_path)
+    made(tmp_path / "good", "other-bits", {}, images={"torch-2.13.0@local": {"package torch": "2.6"}})
+    made(tmp_path / "good", "other-bench", {}, bench_digest="sha256:other")
+    made(tmp_path / "good", "short", {}, blocks=3)
+    (tmp_path / "good" / "broken").mkdir()
+    (tmp_path / "good" / "broken" / "run.json").write_text("{")
+    assert compare_runs(old, new).items[0].runs == 2
+    made(tmp_path / "good", "one-more", {}, seed=20)
+    assert compare_runs(old, new).items[0].runs == 3
+
+
+def test_the_new_run_is_never_one_of_those_it_is_compared_with(tmp_path):
+    old = stored(tmp_path, 3)
+    new = made(tmp_path / "good", "new", {}, seed=30)
+    assert compare_runs(old, new).items[0].runs == 3
+
+
+@pytest.mark.parametrize("day", [0.0, 0.02, 0.05])
+def test_a_gate_fails_falsely_in_at_most_5_of_100_comparisons_whatever_days_do(day):
+    for figure in (*simulated(("quiet"), day, 400),):
+        assert figure.value < 0.05, figure.line()
+
+
+def simulated(machine, day, runs):
+    chance = np.random.default_rng(6)
+    found = (*stored_runs(machine, day, runs, chance), *rerun(machine, day, runs, chance))
+    return [figure for figure in found if "nothing lost" in figure.question and "Welch" not in figure.procedure]
 
 
 def test_runs_of_other_machines_or_benchmarks_are_refused_unless_told(tmp_path):

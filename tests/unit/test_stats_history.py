@@ -54,6 +54,44 @@ def test_quiet_histories_stay_unmarked():
     assert np.mean(marked) <= 0.05
 
 
+@pytest.mark.parametrize("length", [10, 14])
+def test_short_histories_and_machines_with_two_levels_are_marked_in_at_most_5_of_100_cases(length):
+    chance = np.random.default_rng(length)
+    quiet, two = chance.normal(0, 0.02, (200, length)), chance.normal(0, 0.003, (200, length))
+    two += 0.1 * (chance.random((200, length)) < 0.5)
+    for runs in (quiet, two):
+        assert np.mean([bool(change_points(one)) for one in runs]) < 0.09
+    assert change_points(np.repeat([0.0, 5.0], 4)) == (), "eight runs are too few"
+
+
+def written(tmp_path, days, speed):
+    plan = make_plan(("fast",))
+    for day in range(1, days + 1):
+        when = f"2026-01-{day:02d}T00:00:00Z"
+        machine = Machine(speed(day), noise=0.01)
+        write_reports(write_run(tmp_path / f"run-{day:02d}", plan, machine, 6, day, created=when))
+    return {item.environment: item for item in read_history(tmp_path).series}
+
+
+def test_a_machine_that_changed_is_the_machines_change_and_no_environments(tmp_path):
+    series = written(
+        tmp_path, 14, lambda day: {"baseline": 1.0, "fast": 1.2} if day < 8 else {"baseline": 0.7, "fast": 0.84}
+    )
+    assert [change.run for change in series["control"].changes] == ["run-08"]
+    assert series["control"].changes[0].factor == pytest.approx(0.7, rel=0.03)
+    assert (series["fast"].changes, series["baseline"].changes) == ((), ())
+    assert (series["fast"].followed, series["baseline"].followed) == (14, 0)
+
+
+def test_too_few_runs_are_said_to_be_too_few(tmp_path):
+    series = written(tmp_path, 6, lambda day: {"baseline": 1.0, "fast": 2.0 if day < 4 else 1.0})
+    assert series["fast"].changes == ()
+    out = io.StringIO()
+    print_history(read_history(tmp_path), Console(file=out, width=200))
+    assert "too few runs: 6 of 10" in out.getvalue()
+    assert "control (the machine)" in out.getvalue()
+
+
 def test_runs_of_one_host_make_a_series_and_its_step_is_marked(tmp_path):
     plan = make_plan(("fast",))
     for day in range(1, 15):

@@ -1,0 +1,69 @@
+"""Is a run slower than others of one thing, made on other days? What days do is learnt from those others.
+
+Runs of one thing differ by more than their trials do: another boot, another placement, another hour. How much more is
+only seen in several of them, and more blocks in one run do not show it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from envmatrix.errors import StoreError
+from envmatrix.plan import Arm
+from envmatrix.stats.effects import LEVEL, promised_p
+from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.welch import Mean, Quotient
+from envmatrix.store import Run, RunFolder
+
+#: Fewer runs of one thing do not say how much runs differ.
+FEWEST_RUNS = 3
+_BITS = ("package ", "system ", "base_digest")
+
+
+def against(olds: Sequence[Mean], new: Mean, comparisons: int = 1, level: float = LEVEL) -> Quotient:
+    """Return ``new`` over the mean of ``olds``, at least ``FEWEST_RUNS`` runs of one thing.
+
+    The interval in which the next run of the same thing lies (Hahn & Meeker 1991): Student's t with one degree of
+    freedom less than there are old runs, on the variance of their means, in which a run's own noise is contained. Where
+    the new one is noisier than they are, what it has more is added. ``comparisons`` hold together (Bonferroni).
+    """
+    means = np.array([old.mean for old in olds])
+    count, mean = len(olds), new.mean - float(means.mean())
+    noisier = max(0.0, new.error**2 - float(np.mean([old.error**2 for old in olds])))
+    error = math.sqrt(float(means.var(ddof=1)) * (1.0 + 1.0 / count) + noisier)
+    if error == 0:
+        return Quotient(ratio_of(mean), ratio_of(mean), ratio_of(mean), 0.0 if mean else 1.0)
+    reach = float(stdtrit(count - 1, 1.0 - (1.0 - level) / (2 * comparisons))) * error
+    p = promised_p(2.0 * comparisons * float(stdtr(count - 1, -abs(mean) / error)), level)
+    return Quotient(ratio_of(mean), ratio_of(mean - reach), ratio_of(mean + reach), p)
+
+
+def runs_beside(old: RunFolder, new: RunFolder) -> Iterator[tuple[RunFolder, Run]]:
+    """Yield the runs in the folder that ``old`` lies in, but for the two; one that cannot be read is passed over."""
+    known = {old.path.resolve(), new.path.resolve()}
+    for path in sorted(old.path.resolve().parent.iterdir()):
+        if path not in known and (path / "run.json").is_file():
+            try:
+                yield RunFolder(path), RunFolder(path).load()
+            except StoreError:
+                continue
+
+
+def same_thing(one: Run, other: Run, arm: Arm) -> bool:
+    """Whether two runs measured one thing in ``arm``: the same environment, bits, workload and benchmark."""
+    return _thing(one, arm) == _thing(other, arm) and one.bench_digest == other.bench_digest
+
+
+def _thing(run: Run, arm: Arm) -> tuple[object, ...]:
+    environment = run.environments.get(arm.runs)
+    there = any(own.name == arm.name and own.runs == arm.runs for own in run.arms)
+    if environment is None or not there:
+        return ()
+    facts = run.images.get(f"{environment.image.name}@{arm.engine}", {})
+    bits = {name: value for name, value in facts.items() if name.startswith(_BITS)}
+    return replace(environment, description="", own_levels=None), bits, run.workloads.get(arm.workload)
