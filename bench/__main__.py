@@ -81,6 +81,13 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--metric-json", nargs=2, metavar=("FILE", "KEY"), help="a dotted key of a JSON file")
     source.add_argument("--metric-wall", action="store_true", help="its wall time (the default)")
     parser.add_argument("--metric-name", metavar="NAME", default="metric", help="what to call it in the record")
+    shape = '{"name": ..., "regex": ...} or {"name": ..., "json_file": "FILE:KEY"}, '
+    parser.add_argument(
+        "--also", metavar="JSON", action="append", default=[], help=f"a further metric: {shape}with better and unit"
+    )
+    parser.add_argument(
+        "--check", metavar="JSON", action="append", default=[], help=f"what shows equal work: {shape}with tolerance"
+    )
     parser.add_argument("--better", choices=["higher", "lower"], default="lower", help="which way is better")
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="end it after this time")
     parser.add_argument("--log", metavar="FILE", help="where its output goes (default: standard error)")
@@ -101,7 +108,11 @@ def _program(arguments: argparse.Namespace) -> None:
         kind, source = "regex", arguments.metric_regex
     elif arguments.metric_json:
         kind, (source, key) = "json", arguments.metric_json
-    wanted = metric.MetricSource(arguments.metric_name, kind, source, key, arguments.better)
+    wanted = metric.Wanted(
+        metric.MetricSource(arguments.metric_name, kind, source, key, arguments.better),
+        tuple(metric.source_from_json(text, check=False) for text in arguments.also),
+        tuple(metric.source_from_json(text, check=True) for text in arguments.check),
+    )
     if not arguments.log:
         document = command.run(argv, wanted, arguments.limit_s, None, arguments.log_limit_bytes)
     else:

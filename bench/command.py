@@ -81,40 +81,40 @@ def _digest(options: Mapping[str, Any]) -> str:
 
 def run(
     argv: Sequence[str],
-    wanted: metric.MetricSource,
+    wanted: metric.Wanted,
     limit_s: float | None = None,
     log: BinaryIO | None = None,
     log_limit_bytes: int = 1 << 20,
 ) -> dict[str, Any]:
-    """Run ``argv``, return its record; ``wanted`` says where the metric is, ``log`` a binary file (default: stderr).
+    """Run ``argv``, return its record; ``wanted`` says where its numbers are, ``log`` a binary file (default: stderr).
 
-    Raises BenchError when it cannot be started, RunError when it fails, never ends or reports no metric.
+    Raises BenchError when it cannot be started, RunError when it fails, never ends or does not report its numbers.
     """
-    matcher = metric.LastMatch(wanted.source) if wanted.kind == "regex" and wanted.source is not None else None
+    numbers = metric.Numbers(wanted)
     probed = tempfile.mkdtemp(prefix="bench-probe.")
     before, steal = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch()
     try:
-        watched, wall_ns, output = _run(argv, probed, limit_s, log or sys.stderr.buffer, log_limit_bytes, matcher)
+        watched, wall_ns, output = _run(argv, probed, limit_s, log or sys.stderr.buffer, log_limit_bytes, numbers)
         used = _usage(before)
         seen, probe_ns = programs.evidence(probed, watched, used["user_s"] + used["system_s"])
     finally:
         shutil.rmtree(probed, ignore_errors=True)
     seen["system"]["load_1m"] = steal["load_1m"]
     wall_ns -= probe_ns
-    value = wall_ns / 1e9 if wanted.kind == "wall" else None
-    if matcher:
-        value = metric.number_from_text(wanted, matcher)
-    elif wanted.kind == "json":
-        value = metric.number_from_file(wanted)
-    options = {"command": list(argv), "metric": dict(wanted._asdict())}
+    reported = numbers.reported(wall_ns)
+    further = {"more_metrics": wanted.more, "checks": wanted.checks}
+    options = {
+        "command": list(argv), "metric": dict(wanted.metric._asdict()),
+        **{name: [dict(one._asdict()) for one in found] for name, found in further.items() if found},
+    }  # fmt: skip
     return dict(
         record.frame(),
         workload={"digest": _digest(options), "options": options},
         skipped=None,
         data=None,
         timing={"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": round(watched.cost_s * 1e9)},
-        metrics={"wall_s": wall_ns / 1e9, **used, wanted.name: value},
-        metric={"name": wanted.name, "value": value, "better": wanted.better},
+        metrics={"wall_s": wall_ns / 1e9, **used, wanted.metric.name: reported["metric"]["value"]},
+        **reported,
         result={"output_bytes": output.total},
         evidence=seen,
     )
@@ -126,7 +126,7 @@ def _run(
     limit_s: float | None,
     log: BinaryIO,
     log_limit_bytes: int,
-    matcher: metric.LastMatch | None,
+    numbers: metric.Numbers,
 ) -> tuple[tree.Watch, int, Output]:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -139,7 +139,9 @@ def _run(
         )  # fmt: skip
     except OSError as error:
         raise BenchError(f"cannot start {argv[0]}: {error.strerror}") from error
-    output = Output(cast("BufferedReader", process.stdout), log, log_limit_bytes, matcher.look if matcher else None)
+    output = Output(
+        cast("BufferedReader", process.stdout), log, log_limit_bytes, numbers.look if numbers.matchers else None
+    )
     watched = tree.Watch(process.pid)
     try:
         _wait(process, limit_s)

@@ -11,13 +11,44 @@ from bench.errors import BenchError, RunError
 
 
 class MetricSource(NamedTuple):
-    """``kind`` is regex, json or wall; ``source`` the pattern or the file, ``key`` the dotted path in the file."""
+    """``kind`` is regex, json or wall; ``source`` the pattern or the file, ``key`` the dotted path in the file.
+
+    ``tolerance`` (a fraction) makes it a check: a number that shows whether the work was the same.
+    """
 
     name: str
     kind: str
     source: str | None
     key: str | None
     better: str
+    unit: str = ""
+    tolerance: float | None = None
+
+
+class Wanted(NamedTuple):
+    """What is read of a program: the metric that verdicts rest on, further ones, and checks."""
+
+    metric: MetricSource
+    more: tuple[MetricSource, ...] = ()
+    checks: tuple[MetricSource, ...] = ()
+
+
+def source_from_json(text: str, *, check: bool) -> MetricSource:
+    """Return what ``--also`` or ``--check`` asks for: {"name", "regex" | "json_file": "FILE:KEY" | "wall", ...}."""
+    flag = "--check" if check else "--also"
+    try:
+        given = dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise BenchError(f"{flag} {text!r} is no JSON object: {error}") from None
+    file, _, key = str(given.get("json_file", "")).partition(":")
+    kind, source = ("regex", str(given["regex"])) if "regex" in given else ("json", file) if file else ("wall", None)
+    tolerance = given.get("tolerance") if check else None
+    if (kind == "wall") != (given.get("wall") is True) or (kind == "json" and not key):
+        raise BenchError(f"{flag} {text!r} names no regex, json_file (FILE:KEY) or wall")
+    if check and (kind == "wall" or not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1):
+        raise BenchError(f"--check {text!r} wants a regex or json_file, and a tolerance from 0 to below 1")
+    name, better = str(given.get("name") or source or kind), str(given.get("better", "lower"))
+    return MetricSource(name, kind, source, key or None, better, str(given.get("unit", "")), tolerance)
 
 
 class LastMatch:
@@ -40,11 +71,53 @@ class LastMatch:
             self.found = match[1]
 
 
+class Numbers:
+    """Finds every number that is wanted: patterns while the program runs, the rest when it has ended."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        everything = (wanted.metric, *wanted.more, *wanted.checks)
+        self.matchers = {one.source: LastMatch(one.source) for one in everything if one.kind == "regex" and one.source}
+
+    def look(self, lines: str) -> None:
+        """Look at some whole lines of output."""
+        for matcher in self.matchers.values():
+            matcher.look(lines)
+
+    def value(self, one: MetricSource, wall_ns: int) -> float:
+        """Return a number; raises RunError when the program did not report it."""
+        if one.kind == "wall":
+            return wall_ns / 1e9
+        if one.kind == "json":
+            return number_from_file(one)
+        assert one.source is not None
+        return number_from_text(one, self.matchers[one.source])
+
+    def reported(self, wall_ns: int) -> dict[str, Any]:
+        """Return the record's ``metric``, ``more_metrics`` and ``checks``."""
+        first, more, checks = self.wanted
+        return {
+            "metric": {"name": first.name, "value": self.value(first, wall_ns), "better": first.better},
+            "more_metrics": [
+                {"name": one.name, "value": self.value(one, wall_ns), "better": one.better, "unit": one.unit}
+                for one in more
+            ],
+            "checks": [
+                {"name": one.name, "value": self.value(one, wall_ns), "tolerance": one.tolerance} for one in checks
+            ],
+        }
+
+
+def _what(metric: MetricSource) -> str:
+    return "metric" if metric.tolerance is None else "check"
+
+
 def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
     """Return the number of the last match; raises RunError when there is none."""
     if matcher.found is None:
-        raise RunError(f"metric not found: {metric.source!r} matched nothing in {matcher.seen} characters of output")
-    return _number(matcher.found, f"what {metric.source!r} matched")
+        said = f"{metric.source!r} matched nothing in {matcher.seen} characters of output"
+        raise RunError(f"{_what(metric)} not found: {said}")
+    return _number(matcher.found, f"what {metric.source!r} matched", _what(metric))
 
 
 def number_from_file(metric: MetricSource) -> float:
@@ -55,22 +128,23 @@ def number_from_file(metric: MetricSource) -> float:
         with open(metric.source, encoding="utf-8") as file:
             value = json.load(file)
     except OSError as error:
-        raise RunError(f"metric not found: cannot read {metric.source}: {error.strerror}") from error
+        raise RunError(f"{_what(metric)} not found: cannot read {metric.source}: {error.strerror}") from error
     except ValueError as error:
-        raise RunError(f"metric not found: {metric.source} is not JSON: {error}") from error
+        raise RunError(f"{_what(metric)} not found: {metric.source} is not JSON: {error}") from error
     for part in metric.key.split("."):
         try:
             value = value[int(part)] if isinstance(value, list) else value[part]
         except (KeyError, IndexError, TypeError, ValueError):
-            raise RunError(f"metric not found: {metric.source} has no {metric.key!r} (stopped at {part!r})") from None
-    return _number(value, f"{metric.key!r} in {metric.source}")
+            said = f"{metric.source} has no {metric.key!r} (stopped at {part!r})"
+            raise RunError(f"{_what(metric)} not found: {said}") from None
+    return _number(value, f"{metric.key!r} in {metric.source}", _what(metric))
 
 
-def _number(value: Any, what: str) -> float:
+def _number(value: Any, what: str, kind: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise RunError(f"metric is no number: {what} is {str(value)[:60]!r}") from None
+        raise RunError(f"{kind} is no number: {what} is {str(value)[:60]!r}") from None
     if isinstance(value, bool) or not math.isfinite(number):
-        raise RunError(f"metric is no finite number: {what} is {value}")
+        raise RunError(f"{kind} is no finite number: {what} is {value}")
     return number

@@ -11,16 +11,29 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?\Z", re.IGNORECASE)
 
 def parse_percent(value: object) -> float:
     """Turn '3%' or '0.03' into 0.03; anything outside 0..100 % is refused."""
+    number = _fraction(value)
+    if not 0 < number < 1:
+        msg = f"{str(value).strip()!r} must lie between 0% and 100%"
+        raise ValueError(msg)
+    return number
+
+
+def parse_tolerance(value: object) -> float:
+    """Turn '5%', '0.05' or 0 into a fraction; 0 is allowed, 100 % and more is refused."""
+    number = _fraction(value)
+    if not 0 <= number < 1:
+        msg = f"{str(value).strip()!r} must be 0 or lie between 0% and 100%"
+        raise ValueError(msg)
+    return number
+
+
+def _fraction(value: object) -> float:
     text = str(value).strip()
     try:
-        number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         msg = f"{text!r} is no percentage, such as 3%"
         raise ValueError(msg) from None
-    if not 0 < number < 1:
-        msg = f"{text!r} must lie between 0% and 100%"
-        raise ValueError(msg)
-    return number
 
 
 def parse_duration(value: object) -> float:

@@ -39,6 +39,8 @@ workloads:
     # (json_file: FILE:dotted.key), or the time it takes:
     metric: {{wall: true, better: lower}}
     # metric: {{regex: 'throughput: ([0-9.]+)', better: higher}}
+    # What shows that it did the same work everywhere? Without it, answers say "equal work not checked":
+    # check: {{regex: 'final loss: ([0-9.]+)', tolerance: 5%}}
 
 designs:
   default:

@@ -5,23 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from envmatrix.benchmark import OptionValue
 from envmatrix.matrix import values
-from envmatrix.units import parse_bytes, parse_duration, parse_percent
+from envmatrix.matrix.reported import Check, MetricSource, Reported
+from envmatrix.matrix.types import AS_QUANTITY, AS_SCALAR, SCALAR, Frozen, Percent, Text, no_control
+from envmatrix.units import parse_bytes, parse_duration
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -56,13 +48,6 @@ SLURM_OWN = frozenset(
 def _text(value: object) -> object:
     """Accept one word where a list of words is meant."""
     return (value,) if isinstance(value, str) else value
-
-
-def _no_control(value: str) -> str:
-    if any(ord(character) < 32 or ord(character) == 127 for character in value):
-        msg = "newlines and other control characters cannot be passed alike by every engine"
-        raise ValueError(msg)
-    return value
 
 
 def _variable(value: str) -> str:
@@ -101,7 +86,7 @@ def _source_file(value: str) -> str:
     if value.startswith("/") or not all(parts) or {".", ".."} & set(parts) or "\\" in value:
         msg = f"{value!r} must be a file inside the source distribution, such as src/CMakeLists.txt"
         raise ValueError(msg)
-    return _no_control(value)
+    return no_control(value)
 
 
 def _program(value: str) -> str:
@@ -128,31 +113,25 @@ def _slurm_option(value: str) -> str:
     return value
 
 
-#: As YAML's own rules read them: `python: 3.11` is a number to an editor.
-SCALAR: list[JsonValue] = ["string", "number", "boolean"]
 WORDS: dict[str, JsonValue] = {"anyOf": [{"type": SCALAR}, {"type": "array", "items": {"type": SCALAR}}]}
-_SCALAR = WithJsonSchema({"type": SCALAR})
 _WORDS = WithJsonSchema(WORDS)
-_QUANTITY = WithJsonSchema({"type": ["string", "number"]})
 
-Text = Annotated[str, AfterValidator(_no_control), _SCALAR]
-SlurmWord = Annotated[str, AfterValidator(_slurm_word), _SCALAR]
+SlurmWord = Annotated[str, AfterValidator(_slurm_word), AS_SCALAR]
 SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(_text), _WORDS]
 Words = Annotated[tuple[Text, ...], BeforeValidator(_text), _WORDS]
-CpuList = Annotated[Text, AfterValidator(values.cpu_list), _SCALAR]
-Cpus = Annotated[Text, AfterValidator(values.cpus_of_machine), _SCALAR]
-Suite = Annotated[Text, AfterValidator(values.suite), _SCALAR]
-Base = Annotated[Text, AfterValidator(values.base), _SCALAR]
-PythonVersion = Annotated[Text, AfterValidator(values.python), _SCALAR]
-Argument = Annotated[Text, AfterValidator(values.argument), _SCALAR]
-Requirement = Annotated[Text, AfterValidator(values.requirement), _SCALAR]
+CpuList = Annotated[Text, AfterValidator(values.cpu_list), AS_SCALAR]
+Cpus = Annotated[Text, AfterValidator(values.cpus_of_machine), AS_SCALAR]
+Suite = Annotated[Text, AfterValidator(values.suite), AS_SCALAR]
+Base = Annotated[Text, AfterValidator(values.base), AS_SCALAR]
+PythonVersion = Annotated[Text, AfterValidator(values.python), AS_SCALAR]
+Argument = Annotated[Text, AfterValidator(values.argument), AS_SCALAR]
+Requirement = Annotated[Text, AfterValidator(values.requirement), AS_SCALAR]
 Requirements = Annotated[tuple[Requirement, ...], BeforeValidator(_text), _WORDS]
-Package = Annotated[Text, AfterValidator(values.packages), _SCALAR]
+Package = Annotated[Text, AfterValidator(values.packages), AS_SCALAR]
 Packages = Annotated[tuple[Package, ...], BeforeValidator(_text), _WORDS]
 Names = Annotated[Words, AfterValidator(_once), _WORDS]
-Percent = Annotated[float, BeforeValidator(parse_percent), _QUANTITY]
-Seconds = Annotated[float, BeforeValidator(parse_duration), _QUANTITY]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), _QUANTITY]
+Seconds = Annotated[float, BeforeValidator(parse_duration), AS_QUANTITY]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), AS_QUANTITY]
 VariableName = Annotated[str, AfterValidator(_variable)]
 LibraryFile = Annotated[str, AfterValidator(_library_file)]
 SourceFile = Annotated[str, AfterValidator(_source_file)]
@@ -162,21 +141,17 @@ LibraryFiles = Annotated[tuple[LibraryFile, ...], BeforeValidator(_text), _WORDS
 SlurmOptions = Annotated[tuple[Annotated[str, AfterValidator(_slurm_option)], ...], BeforeValidator(_text), _WORDS]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SourceBuild(_Frozen):
+class SourceBuild(Frozen):
     """How a package that has no wheel is built from its source distribution."""
 
     env: Mapping[VariableName, Text] = Field(default_factory=dict, description="variables of the build")
-    edit: Mapping[SourceFile, Mapping[str, Annotated[str, _SCALAR]]] = Field(
+    edit: Mapping[SourceFile, Mapping[str, Annotated[str, AS_SCALAR]]] = Field(
         default_factory=dict, description="file of the source -> text in it -> what takes its place"
     )
     programs: Programs = Field((), description="programs of this machine that the build needs, such as cmake")
 
 
-class Level(_Frozen):
+class Level(Frozen):
     """One level of a factor: what it puts into the image, and what it sets when a process starts."""
 
     description: Text = Field("", description="one line, shown in lists and reports")
@@ -223,7 +198,7 @@ class Level(_Frozen):
         return installed or any((self.python, self.suite, self.base, self.interpreter, self.index))
 
 
-class Factor(_Frozen):
+class Factor(Frozen):
     """A factor and its levels in the order written; the first level is the reference."""
 
     name: str
@@ -240,7 +215,7 @@ class Factor(_Frozen):
         return any(level.is_image for level in self.levels.values())
 
 
-class EnvironmentEntry(_Frozen):
+class EnvironmentEntry(Frozen):
     """A named choice of levels; factors not named are at their reference."""
 
     name: str
@@ -248,45 +223,10 @@ class EnvironmentEntry(_Frozen):
     levels: Mapping[str, str]
 
 
-class MetricSource(_Frozen):
-    """Where a user's own program says how fast it was."""
-
-    regex: Text | None = Field(None, description="the first group of its last match is the number")
-    json_file: Text | None = Field(None, description="a JSON file the program writes, as FILE:dotted.path")
-    wall: bool = Field(False, description="the program's wall time in seconds")
-    better: Literal["higher", "lower"] = "higher"
-
-    @field_validator("regex")
-    @classmethod
-    def _has_a_group(cls, pattern: str | None) -> str | None:
-        try:
-            groups = re.compile(pattern).groups if pattern is not None else 1
-        except re.error as error:
-            msg = f"{pattern!r} is no regular expression: {error}"
-            raise ValueError(msg) from None
-        if groups < 1:
-            msg = f"{pattern!r} has no group: put ( ) around the number"
-            raise ValueError(msg)
-        return pattern
-
-    @field_validator("json_file")
-    @classmethod
-    def _names_file_and_key(cls, value: str | None) -> str | None:
-        file, colon, key = (value or "x:x").partition(":")
-        if not (file and colon and key):
-            msg = f"{value!r} must be FILE:dotted.key"
-            raise ValueError(msg)
-        return value
-
-    @model_validator(mode="after")
-    def _says_one_place(self) -> MetricSource:
-        if sum((self.regex is not None, self.json_file is not None, self.wall)) != 1:
-            msg = "write one of regex, json_file and wall"
-            raise ValueError(msg)
-        return self
+WALL_TIME = MetricSource.model_validate({"wall": True, "better": "lower"})
 
 
-class Workload(_Frozen):
+class Workload(Frozen):
     """What is run: options of the built-in benchmark, or the user's own command."""
 
     name: str
@@ -294,10 +234,39 @@ class Workload(_Frozen):
     options: Mapping[str, OptionValue] = Field(default_factory=dict)
     command: tuple[Text, ...] = Field((), min_length=1, description="the user's own program and its arguments")
     metric: MetricSource | None = Field(None, description="how fast the program was")
+    metrics: Mapping[str, MetricSource] = Field(
+        default_factory=dict, description="name -> a number of the program; verdicts rest on the first one"
+    )
+    check: tuple[Check, ...] = Field((), description="numbers that show equal work, compared between environments")
     files: Text | None = Field(None, description="folder of the program; none: the one of this file")
 
+    @property
+    def sources(self) -> Mapping[str, MetricSource]:
+        """Where the program's numbers are, by name: the first is what verdicts rest on, its wall time by default."""
+        return self.metrics or {"": self.metric or WALL_TIME}
 
-class Slurm(_Frozen):
+    @model_validator(mode="after")
+    def _reads_one_file(self) -> Workload:
+        if self.metric and self.metrics:
+            msg = "write either `metric` or `metrics`"
+            raise ValueError(msg)
+        files = dict.fromkeys(self._json_files())
+        if len(files) > 1:
+            msg = f"all numbers of a program are read from one file, not from {' and '.join(files)}"
+            raise ValueError(msg)
+        return self
+
+    def _json_files(self) -> list[str]:
+        reported: tuple[Reported, ...] = (*self.sources.values(), *self.check)
+        return [one.json_file.partition(":")[0] for one in reported if one.json_file]
+
+    @property
+    def json_file(self) -> str:
+        """The file that the program writes its numbers to, '' where there is none."""
+        return next(iter(self._json_files()), "")
+
+
+class Slurm(Frozen):
     """What a design asks of Slurm (launcher ``slurm``); the command line lays over it."""
 
     nodes: int = Field(1, ge=1, le=1000, description="how many nodes work at once, each on a block of its own")
@@ -312,7 +281,7 @@ class Slurm(_Frozen):
     options: SlurmOptions = Field((), description="further sbatch options, such as --qos=high")
 
 
-class Design(_Frozen):
+class Design(Frozen):
     """Which environments and workloads are compared, and how much effort goes into it."""
 
     name: str
@@ -361,7 +330,7 @@ def too_many_blocks(design: Design) -> str:
     return f"no claim is made below {design.min_blocks} blocks, but only {design.max_blocks} are run (max_blocks)"
 
 
-class Matrix(_Frozen):
+class Matrix(Frozen):
     """The whole of matrix.yaml and what it includes.
 
     ``digest`` is the sha256 of what was read, ``text`` the whole as one file that includes nothing.

@@ -20,19 +20,27 @@ from envmatrix.matrix.model import (
     Factor,
     Level,
     Matrix,
-    MetricSource,
     Slurm,
     SourceBuild,
     Workload,
     too_many_blocks,
 )
 from envmatrix.matrix.names import RESERVED, check_names
+from envmatrix.matrix.reported import Check, MetricSource
 from envmatrix.matrix.source import Data, Key, mapping_of, parse_yaml, read_text
 from envmatrix.record import claims
 from envmatrix.validation import in_words
 
-_OWN_PROGRAM = ("command", "metric", "files")
+_OWN_PROGRAM = ("command", "metric", "metrics", "check", "files")
+#: What only a program of the user's own has.
+_OF_COMMAND = {
+    "metric": "a metric belongs",
+    "metrics": "metrics belong",
+    "check": "a check belongs",
+    "files": "`files` belongs",
+}
 _WORKLOAD_KEYS = ("description", "defaults", *_OWN_PROGRAM)
+_REPORTED = ("metric", "metrics", "check")
 Parsed = TypeVar("Parsed", bound=BaseModel)
 Entry = TypeVar("Entry")
 
@@ -76,6 +84,11 @@ def _in_order(gathered: Gathered, mistakes: Iterable[InputError]) -> list[InputE
         return files.index(where.file) if where.file in files else 0, where.line or 0, where.column or 0
 
     return sorted({str(mistake): mistake for mistake in mistakes}.values(), key=place)
+
+
+def _entries(data: Data) -> list[tuple[Key, Data]]:
+    """Return the entries of a list, each with its place in it; what is no list is its own only entry."""
+    return [((at,), entry) for at, entry in enumerate(data)] if isinstance(data, list) else [((), data)]
 
 
 class _Parser:
@@ -226,7 +239,7 @@ class _Parser:
         return {key: value for key, value in {**defaults[name], **data}.items() if key != "defaults"}
 
     def _workload(self, name: str, data: dict[str, Data], path: Key) -> Workload | None:
-        own = {key: value for key, value in data.items() if key in _WORKLOAD_KEYS and key != "metric"}
+        own = {key: value for key, value in data.items() if key in _WORKLOAD_KEYS and key not in _REPORTED}
         rest = {key: value for key, value in data.items() if key not in _WORKLOAD_KEYS}
         if "command" in own and rest:
             extra = next(iter(rest))
@@ -236,16 +249,30 @@ class _Parser:
                 key=True,
             )
             return None
-        metric = None
-        if "metric" in data:
-            metric = self.validate(MetricSource, self.mapping(data["metric"], (*path, "metric")), (*path, "metric"))
-            if "command" not in own:
-                self.wrong((*path, "metric"), "a metric belongs to a workload with a `command`", key=True)
-        if "files" in own and "command" not in own:
-            self.wrong((*path, "files"), "`files` belongs to a workload with a `command`", key=True)
+        for key, words in _OF_COMMAND.items():
+            if key in data and "command" not in own:
+                self.wrong((*path, key), f"{words} to a workload with a `command`", key=True)
         checked = self._options(rest, path)
-        made = self.validate(Workload, own, path, name=name, options=checked, metric=metric)
+        made = self.validate(Workload, own, path, name=name, options=checked, **self._reported(data, path))
         return made.model_copy(update={"files": self._folder(made.files, path)}) if made and made.command else made
+
+    def _reported(self, data: Mapping[str, Data], path: Key) -> dict[str, object]:
+        """Return the numbers that a program reports, each checked at its own place."""
+        found: dict[str, object] = {}
+        if "metric" in data:
+            found["metric"] = self._number(MetricSource, data["metric"], (*path, "metric"))
+        if "metrics" in data:
+            named = self.mapping(data["metrics"], (*path, "metrics"))
+            usable = {key: value for key, value in named.items() if self.good_name(key, (*path, "metrics", key))}
+            made = {key: self._number(MetricSource, value, (*path, "metrics", key)) for key, value in usable.items()}
+            found["metrics"] = {key: metric for key, metric in made.items() if metric}
+        if "check" in data:
+            checks = [self._number(Check, entry, (*path, "check", *at)) for at, entry in _entries(data["check"])]
+            found["check"] = tuple(check for check in checks if check)
+        return found
+
+    def _number(self, model: type[Parsed], data: Data, path: Key) -> Parsed | None:
+        return self.validate(model, self.mapping(data, path), path)
 
     def _folder(self, files: str | None, path: Key) -> str | None:
         """Return a program's folder, relative to the matrix; it was written relative to the file that names it."""

@@ -6,7 +6,8 @@ from pydantic import BaseModel, JsonValue
 
 from envmatrix import benchmark
 from envmatrix.matrix.include import VERSIONS
-from envmatrix.matrix.model import SCALAR, WORDS, Design, Level, Workload
+from envmatrix.matrix.model import WORDS, Design, Level, Workload
+from envmatrix.matrix.types import SCALAR
 
 Schema = dict[str, JsonValue]
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}

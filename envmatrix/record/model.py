@@ -68,6 +68,15 @@ class OwnMetric(Part):
     name: Text = None
     value: Real = None
     better: Text = None
+    unit: Text = None
+
+
+class WorkCheck(Part):
+    """A number that shows whether a program of the user's own did its work; ``tolerance`` is a fraction of it."""
+
+    name: Text = None
+    value: Real = None
+    tolerance: Real = None
 
 
 class Equality(Part):
@@ -148,6 +157,8 @@ class Record(Part):
     timing: Timing | None = None
     metrics: dict[StrictStr, StrictInt | StrictFloat | StrictBool | None] | None = None
     metric: OwnMetric | None = None
+    more_metrics: list[OwnMetric] | None = None
+    checks: list[WorkCheck] | None = None
     result: Result | None = None
     profile: Profile | None = None
     onnx: OnnxGraph | None = None

@@ -14,6 +14,7 @@ class Kind(str, Enum):
     TOO_FEW_BLOCKS = "too-few-blocks"
     CONTROL_OFF = "control-off-1.0"
     UNEQUAL_WORK = "unequal-work"
+    UNCHECKED = "equal-work-unchecked"
     STAND_IN = "stand-in-data"
     NO_NUMBER = "no-usable-number"
     FAILED = "failed-trials"

@@ -9,6 +9,7 @@ from envmatrix.printable import one_line
 from envmatrix.report import conditions
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count, interval, ratio
+from envmatrix.report.own_table import unchecked
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.gaps import after_leaving, missing
@@ -70,6 +71,17 @@ def _unequal_work(_run: Run, _measured: Measurements, analysis: Analysis) -> Ite
                 Kind.UNEQUAL_WORK, effect.arm, "; ".join(effect.notes),
                 "it did not do what its reference did: explain that before using its speed-up",
             )  # fmt: skip
+
+
+def _unchecked(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    names = [
+        name for name in dict.fromkeys(arm.workload for arm in run.plan.arms) if unchecked(run.workloads.get(name))
+    ]
+    if names:
+        yield Caution(
+            Kind.UNCHECKED, ", ".join(names), "nothing shows that it did equal work in every environment",
+            "write `check:` with a number that only the work decides, such as a final loss (docs/workloads.md)",
+        )  # fmt: skip
 
 
 def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
@@ -177,6 +189,7 @@ CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] =
     _no_reference,
     _control_off,
     _unequal_work,
+    _unchecked,
     _few_blocks,
     _no_number,
     _stand_in,

@@ -18,7 +18,7 @@ from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Summary
 from envmatrix.report.svg import standalone
-from envmatrix.stats.metrics import METRICS
+from envmatrix.stats.metrics import METRICS, OWN
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -45,14 +45,15 @@ def trials_csv(summary: Summary) -> str:
     """Return one line an ok trial with every metric, in the metrics' own units."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(["workload", "engine", "environment", "block", *METRICS])
     measured = summary.measured
+    names = [*METRICS, *(name for name in measured.table if name.startswith(OWN))]
+    writer.writerow(["workload", "engine", "environment", "block", *map(_cell, names)])
     for index, arm in enumerate(summary.plan.arms):
         for column, block in enumerate(measured.blocks):
-            values = [float(measured.table[name][index, column]) for name in METRICS]
+            values = [float(measured.table[name][index, column]) for name in names]
             if any(map(math.isfinite, values)):
-                names = [_cell(text) for text in (arm.workload, arm.engine, arm.environment)]
-                writer.writerow([*names, int(block), *map(_cell, values)])
+                arm_names = [_cell(text) for text in (arm.workload, arm.engine, arm.environment)]
+                writer.writerow([*arm_names, int(block), *map(_cell, values)])
     return out.getvalue()
 
 

@@ -145,7 +145,9 @@ def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | No
     """Return (id, title, caption, table)."""
     engines = "Medians, and in brackets the ratio to the reference with its interval: above 1 is better."
     workloads = "Medians over trials. They describe the workloads; environments are compared above."
+    own = "Ratios above 1 are better, whichever way the number counts."
     return [
+        ("own", "Further metrics", own, summary.own_table),
         ("engines", "What the engines cost", engines, summary.engine_table),
         ("workloads", "Workloads", workloads, summary.workload_table),
     ]

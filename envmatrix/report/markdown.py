@@ -19,6 +19,7 @@ _RECOMMENDED = (
     "Environments of a best set cannot be told apart; recommended is the simplest that is shown to be faster, "
     "and its gain allows for that choice."
 )
+_OWN = "Ratios above 1 are better, whichever way the number counts; their intervals hold together for one metric."
 _WORST = (
     " At worst: the lower end of the interval had every trial that broke been as slow as the longest trial of the run."
 )
@@ -119,6 +120,7 @@ def to_markdown(summary: Summary) -> str:
     parts += [operators_markdown(found) for found in summary.operators]
     parts += [nodes_markdown(found) for found in summary.nodes]
     below = "Medians, and in brackets the ratio to the reference with its interval: above 1 is better."
+    parts += [_plain("Further metrics", summary.own_table, _OWN)]
     parts += [_plain("What the engines cost", summary.engine_table, below)]
     parts += [_plain("Workloads", summary.workload_table, "Medians over trials.")]
     return "\n".join([*parts, noise + method + "\n", _cautions(summary), _facts(summary)])

@@ -13,6 +13,7 @@ from envmatrix.report.cautions import find_cautions
 from envmatrix.report.engine_table import engine_table
 from envmatrix.report.formatting import bounds, count, percent, ratio, reference_name
 from envmatrix.report.operators import OperatorTable, operator_tables
+from envmatrix.report.own_table import own_table, unchecked
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
@@ -67,6 +68,7 @@ class Group:
     rows: tuple[Row, ...]
     stand_in: tuple[str, ...] = ()
     choice: Choice | None = None
+    unchecked: bool = False
 
     @property
     def title(self) -> str:
@@ -93,6 +95,10 @@ class Group:
     @property
     def headline(self) -> str:
         """The answer: who is recommended, and what it gains with that choice allowed for."""
+        return f"{self._answer} Equal work not checked." if self.unchecked else self._answer
+
+    @property
+    def _answer(self) -> str:
         best = self.best
         if best and best.effect and self.baseline and self.choice:
             effect = best.effect
@@ -150,6 +156,7 @@ class Summary:
     operators: tuple[OperatorTable, ...] = ()
     workload_table: PlainTable | None = None
     engine_table: PlainTable | None = None
+    own_table: PlainTable | None = None
     nodes: tuple[NodeReport, ...] = ()
 
     @property
@@ -230,7 +237,9 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
     others = [row for row in rows if row is not baseline and row is not control]
     choice = choose(analysis, measured, [row.arm for row in others], run.environments)
     metric, ranked = analysis.primary[workload], tuple(sorted(others, key=_best_first))
-    return Group(workload, engine, metric, baseline, control, ranked, stand_in, choice)
+    return Group(
+        workload, engine, metric, baseline, control, ranked, stand_in, choice, unchecked(run.workloads.get(workload))
+    )
 
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:
@@ -264,6 +273,7 @@ def summarise_measured(run: Run, measured: Measurements) -> Summary:
         operators=operator_tables(run.plan.arms, measured),
         workload_table=workload_table(run.plan, measured),
         engine_table=engine_table(run.plan, measured, analysis),
+        own_table=own_table(run, measured, analysis),
         nodes=compare_nodes(run.plan, measured, analysis.primary),
     )
 

@@ -159,11 +159,12 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
         parts += [group_table(group, width), *group_lines(group), Text()]
     parts += [*_attribution(summary, width), *_operators(summary, width)]
     parts += [Text(clean(found.line())) for found in summary.nodes]
+    own = _plain("further metrics (ratio above 1: better than the reference)", summary.own_table, width)
     engines = _plain("the engines, medians (ratio above 1: better than the reference)", summary.engine_table, width)
     workloads = _plain("the workloads, medians", summary.workload_table, width)
     looks = [Text(summary.looks_sentence)] if summary.looks_sentence else []
     changes = [Text(clean(f"resumed: {change.text()}")) for change in summary.run.history]
-    return Stack(*parts, *engines, *workloads, *looks, *changes, *_data_line(summary), *_caution_lines(summary))
+    return Stack(*parts, *own, *engines, *workloads, *looks, *changes, *_data_line(summary), *_caution_lines(summary))
 
 
 def present(summary: Summary, console: Console) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
+from envmatrix.report.own_table import unchecked
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import may_lead
 from envmatrix.stats.measurements import MeasurementBuilder
@@ -57,4 +58,5 @@ class RunningEstimate:
         if not ahead:
             return "none ahead so far"
         best = max(ahead, key=lambda effect: effect.ratio or 0.0)
-        return f"ahead so far: {best.environment} {best.ratio:.2f}x (no verdict before the end)"
+        said = ", equal work not checked" if unchecked(self._workloads.get(best.workload)) else ""
+        return f"ahead so far: {best.environment} {best.ratio:.2f}x{said} (no verdict before the end)"

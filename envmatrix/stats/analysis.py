@@ -17,7 +17,7 @@ from envmatrix.stats.failures import fails_more, slowest_filled
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.pairing import Bools, Family, Paired, Views, families, logs_of, over_copies, ratio_of
-from envmatrix.stats.primary import primary_metrics
+from envmatrix.stats.primary import own_metrics, primary_metrics
 from envmatrix.stats.racing import Race, next_arms
 from envmatrix.stats.slow_trials import LEAST_BLOCKS, both, slow_trials
 from envmatrix.stats.spending import level_at, looks_of
@@ -92,7 +92,9 @@ def estimate(
     for family in families(plan):
         work = {arm.name: unequal_work(measured, arm, plan) for arm in family.arms}
         first = primary[family.arms[0].workload]
-        for metric in (first, *(m for m in wanted if m.name != first.name)):
+        further = own_metrics((workloads or {}).get(family.arms[0].workload)) if metrics is None else ()
+        others = (metric for metric in (*further, *wanted) if metric.name != first.name)
+        for metric in (first, *(metric for metric in others if metric.name in measured.table)):
             effects += [
                 replace(
                     _annotated(effect, arm, work[arm.name], run, family.copies),

@@ -56,6 +56,23 @@ def _result_differs(measured: Measurements, arm: Arm, twins: list[str], column: 
     return None
 
 
+def _check_differs(measured: Measurements, arm: Arm, twins: list[str], column: str) -> str | None:
+    own, other = _values(measured, [arm.name], column), _values(measured, twins, column)
+    other = other[np.isfinite(other)]
+    tolerance = next(facts[column] for facts in _tolerances(measured, twins) if column in facts)
+    name = column.partition(".")[2]
+    if other.size and own.size < measured.facts[arm.name].outcomes["ok"]:
+        return f"no {name} in some of its trials"
+    if other.size and _outside(own, other, tolerance * abs(float(np.median(other)))):
+        worst = own[np.argmax(np.abs(own - np.median(other)))]
+        return f"{name} {worst:.6g}, reference {other.min():.6g} to {other.max():.6g}"
+    return None
+
+
+def _tolerances(measured: Measurements, arms: list[str]) -> list[dict[str, float]]:
+    return [measured.facts[name].tolerances for name in arms]
+
+
 def _amount_differs(measured: Measurements, arm: Arm, twins: list[str], column: str) -> str | None:
     own, other = set(_values(measured, [arm.name], column)), set(_values(measured, twins, column))
     if own and other and own != other:
@@ -69,13 +86,16 @@ def unequal_work(measured: Measurements, arm: Arm, plan: Plan) -> tuple[str, ...
     Final loss and accuracy of every single trial must lie in the range that the reference and its control
     show, widened by the width of that range and a small tolerance; numbers of samples, steps and
     parameters, and the workload's digest, must be the same. Nothing to compare (no ok trial on one side) is
-    no difference.
+    no difference. So must the checks of a user's own program, each with its own tolerance, of the median of the
+    reference's.
     """
     twins = _twins(arm, plan)
     if not measured.facts[arm.name].outcomes["ok"]:
         return ()
     found = [_result_differs(measured, arm, twins, column) for column in ("loss", "accuracy")]
     found += [_amount_differs(measured, arm, twins, column) for column in _EXACT]
+    checks = dict.fromkeys(column for found in _tolerances(measured, twins) for column in found)
+    found += [_check_differs(measured, arm, twins, column) for column in checks if column in measured.table]
     own = set(measured.facts[arm.name].work)
     other = {digest for twin in twins for digest in measured.facts[twin].work}
     if other and own != other:

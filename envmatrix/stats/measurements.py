@@ -16,7 +16,7 @@ from envmatrix.plan import Plan
 from envmatrix.record.evidence import System
 from envmatrix.record.model import Profile, Record, Result
 from envmatrix.stats.longrun import apart
-from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, number
+from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, number, own_column
 from envmatrix.store import Reading, RunFolder, Trial, reading_from_line
 from envmatrix.store.files import read_whole_lines
 from envmatrix.store.planned import planned_lines, refused
@@ -39,6 +39,8 @@ EVIDENCE = (
 _EVIDENCE = tuple((path, *path.split(".")) for path in EVIDENCE)
 _RAW = (b'"steps_ns":[', b'"epochs_ns":[')
 _MOST_DIFFERENT = 5
+#: Numbers of a program of the user's own that are kept of one run.
+_MOST_OWN = 64
 _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 
 
@@ -47,6 +49,7 @@ class ArmFacts:
     """What the trials of one arm said beside their numbers: each different text and how often.
 
     ``longest_s`` is how long the longest of all its trials took, those that broke too.
+    ``tolerances`` maps each check of a program of the user's own to what it allows, a fraction.
     ``operators`` maps an operator to its own seconds a step, one figure for every profiled trial it ran in.
     """
 
@@ -56,6 +59,7 @@ class ArmFacts:
     evidence: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     data: Counter[str] = field(default_factory=Counter)
     work: Counter[str] = field(default_factory=Counter)
+    tolerances: dict[str, float] = field(default_factory=dict)
     operators: dict[str, list[float]] = field(default_factory=dict)
     stand_in: int = 0
     longest_s: float = 0.0
@@ -156,6 +160,7 @@ class MeasurementBuilder:
         self._facts = {name: ArmFacts() for name in self._arms}
         self._who, self._block, self._outcome = array("q"), array("q"), array("b")
         self._numbers = array("d")
+        self._own: dict[str, dict[int, float]] = {}
         self._nodes: dict[str, None] = {}
         self._block_nodes: dict[int, tuple[str, ...]] = {}
 
@@ -175,6 +180,7 @@ class MeasurementBuilder:
             _note_facts(facts, record)
             for text in trial.unproven:
                 _count(facts.unproven, text)
+            self._note_own(facts, record)
             self._numbers.extend(_row(trial, record))
         else:
             _count(facts.reasons, f"{trial.outcome}: {trial.reason}")
@@ -194,10 +200,28 @@ class MeasurementBuilder:
         primary = {metric.name: rows[:, _COLUMNS.index(metric.name)] for metric in (THROUGHPUT, VALUE)}
         trials = TrialOrder(who, blocks[at], outcome, rows[:, -1], primary)
         columns = {name: table[index] for index, name in enumerate(_COLUMNS)}
+        for name, values in self._own.items():
+            columns[name] = np.full((len(self._arms), len(blocks)), np.nan)
+            rows_of = list(values)
+            columns[name][who[rows_of], at[rows_of]] = list(values.values())
         return Measurements(
             self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), attempted,
             dict(self._block_nodes),
         )  # fmt: skip
+
+    def _note_own(self, facts: ArmFacts, record: Record) -> None:
+        """Take the further metrics and the checks of a program of the user's own; the trial's row is not there yet."""
+        row = len(self._numbers) // len(_COLUMNS)
+        for metric in record.more_metrics or ():
+            self._note_number(own_column(metric.name or ""), row, number(metric.value))
+        for check in record.checks or ():
+            name = check_column(check.name or "")
+            self._note_number(name, row, _loss(check.value))
+            facts.tolerances.setdefault(name, number(check.tolerance))
+
+    def _note_number(self, name: str, row: int, value: float) -> None:
+        if name in self._own or len(self._own) < _MOST_OWN:
+            self._own.setdefault(name, {})[row] = value
 
     def _note_node(self, trial: Reading | Trial) -> None:
         known = self._block_nodes.get(trial.block, ())

@@ -91,6 +91,20 @@ VALUE = METRICS["value"]
 MEMORY = METRICS["peak_rss_bytes"]
 
 
+#: What columns of numbers that a program of the user's own reported begin with.
+OWN = ("own.", "check.")
+
+
+def own_column(name: str) -> str:
+    """Return the name under which a further metric of a program of the user's own is kept and told."""
+    return f"own.{name}"
+
+
+def check_column(name: str) -> str:
+    """Return the name under which a check of a program of the user's own is kept."""
+    return f"check.{name}"
+
+
 def number(value: object) -> float:
     """Return a finite float, or NaN for anything else that a record may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

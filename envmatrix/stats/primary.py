@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from envmatrix.matrix.model import Workload
+from envmatrix.matrix.reported import MetricSource
 from envmatrix.plan import Plan
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, Metric, show_seconds
+from envmatrix.stats.metrics import (
+    METRICS,
+    THROUGHPUT,
+    VALUE,
+    Metric,
+    own_column,
+    show_bytes,
+    show_seconds,
+    show_value,
+)
+
+_SHOWN = {"s": show_seconds, "B": show_bytes}
 
 
 def primary_metric(workload: Workload | None) -> Metric:
@@ -21,9 +32,23 @@ def primary_metric(workload: Workload | None) -> Metric:
     """
     if workload is None or not workload.command:
         return THROUGHPUT
-    if workload.metric is None or workload.metric.wall:
-        return replace(VALUE, label="wall time", unit="s", better="lower", show=show_seconds)
-    return replace(VALUE, better=workload.metric.better)
+    (name, source), *_ = workload.sources.items()
+    return _metric(VALUE.name, name, source)
+
+
+def own_metrics(workload: Workload | None) -> tuple[Metric, ...]:
+    """Return the further metrics of a user's own command, beside the one that verdicts rest on."""
+    if workload is None or not workload.command:
+        return ()
+    _, *more = workload.sources.items()
+    return tuple(_metric(own_column(name), name, source) for name, source in more)
+
+
+def _metric(column: str, name: str, source: MetricSource) -> Metric:
+    if source.wall:
+        return Metric(column, name or "wall time", "s", "lower", show_seconds)
+    shown = _SHOWN.get(source.unit, show_value)
+    return Metric(column, name or VALUE.label, source.unit, source.better, shown)
 
 
 def primary_metrics(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> dict[str, Metric]:

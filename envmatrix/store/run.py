@@ -75,8 +75,9 @@ class Run(BaseModel):
 
     ``design`` is the design as it stands: read from disk, what ``history`` changed is laid over it. ``libraries`` are
     those of the whole matrix, which every image holds (None: a run of schema 1, whose matrix says it); ``images``
-    maps 'image@engine' to its facts, ``skipped`` an arm's name to why it cannot be run here. ``launcher_options`` are
-    what was asked of the launcher beside the design.
+    maps 'image@engine' to its facts, ``skipped`` an arm's name to why it cannot be run here. ``programs`` has
+    the digest of each file of a workload's own program, as it was when the run began. ``launcher_options`` are what was
+    asked of the launcher beside the design.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,6 +93,7 @@ class Run(BaseModel):
     versions: Mapping[str, str]
     environments: Mapping[str, Environment]
     workloads: Workloads
+    programs: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     libraries: tuple[Library, ...] | None = None
     images: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     skipped: Mapping[str, str] = Field(default_factory=dict)

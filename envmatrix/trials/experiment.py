@@ -28,6 +28,7 @@ from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder, read_json, write_whole
 from envmatrix.store.run import Asked
 from envmatrix.trials.data import pinned_workload, prepare_data, wanted_data
+from envmatrix.trials.program_files import program_files
 
 #: Images that a run did not build (they came with a pack), beside its run.json.
 _GIVEN = "images.json"
@@ -156,9 +157,8 @@ def begin(
 ) -> Experiment:
     """Prepare everything a design needs and write run.json; nothing has been measured yet.
 
-    ``host`` is the machine that trials will run on (None: this one), ``launcher_options`` what was asked of the
-    launcher, ``bench`` the benchmark (None: the project's), ``name`` the run's name (None: design and time), ``given``
-    images that need not be built.
+    ``host`` is the machine that trials run on (None: this one), ``launcher_options`` what was asked of the launcher,
+    ``bench`` the benchmark (None: the project's), ``name`` the run's (None: design and time), ``given`` ready images.
     """
     digest, bench = snapshot_bench(bench)
     host = host or this_host()
@@ -179,7 +179,8 @@ def begin(
         host=host,
         versions={"envmatrix": __version__},
         environments=chosen,
-        workloads=_workloads(matrix, design, bench, say),
+        workloads=(workloads := _workloads(matrix, design, bench, say)),
+        programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=libraries,
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
         skipped=_skipped(design.name, arms, missing),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path, PurePosixPath
 
 from envmatrix.errors import EnvmatrixError
-from envmatrix.matrix.model import MetricSource, Workload
+from envmatrix.matrix.model import Workload
+from envmatrix.matrix.reported import MetricSource, Reported
 
 #: What a trial's process writes into its work folder (docs/record.md).
 RECORD = "record.json"
@@ -16,9 +18,26 @@ COPIED_BYTES = 2**20
 _PYTHONS = {"python", "python3"}
 
 
-def metric_arguments(metric: MetricSource | None) -> list[str]:
-    """Return the arguments of ``python -m bench command`` that say where the metric is; the default is wall time."""
-    if metric is None or metric.wall:
+def number_arguments(workload: Workload) -> list[str]:
+    """Return the arguments of ``python -m bench command`` that say where the program's numbers are."""
+    (_, first), *more = workload.sources.items()
+    also = [json.dumps({"name": name, **_source(one)}) for name, one in more]
+    checks = [json.dumps({"name": one.label, **_source(one), "tolerance": one.tolerance}) for one in workload.check]
+    return [*_metric(first), *(f"--also={text}" for text in also), *(f"--check={text}" for text in checks)]
+
+
+def _source(one: Reported) -> dict[str, object]:
+    return one.model_dump(exclude_defaults=True, exclude={"name", "tolerance"}) | (
+        {"better": _better(one)} if isinstance(one, MetricSource) else {}
+    )
+
+
+def _better(metric: MetricSource) -> str:
+    return "lower" if metric.wall else metric.better
+
+
+def _metric(metric: MetricSource) -> list[str]:
+    if metric.wall:
         return ["--metric-wall", "--metric-name=value", "--better=lower"]
     better = ["--metric-name=value", f"--better={metric.better}"]
     if metric.regex:
@@ -31,14 +50,12 @@ def command_arguments(workload: Workload, record: str, python: str) -> tuple[str
     """Return the arguments that run a command workload; ``python`` in it means the environment's own."""
     program, *rest = workload.command
     argv = [python if program in _PYTHONS else program, *rest]
-    return ("-m", "bench", "command", f"--record={record}", *metric_arguments(workload.metric), "--", *argv)
+    return ("-m", "bench", "command", f"--record={record}", *number_arguments(workload), "--", *argv)
 
 
 def metric_file(workload: Workload) -> str:
-    """Return the path, in the program's folder, of the file that it writes its metric to; '' when there is none."""
-    named = workload.metric.json_file if workload.metric else None
-    file, _, _ = (named or "").partition(":")
-    path = PurePosixPath(file)
+    """Return the path, in the program's folder, of the file that it writes its numbers to; '' when there is none."""
+    path = PurePosixPath(workload.json_file)
     return "" if not path.parts or path.is_absolute() or ".." in path.parts else str(path)
 
 

@@ -24,6 +24,7 @@ from envmatrix.regular import read_bytes
 from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.trials import external
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.program_files import edited_files
 from envmatrix.trials.proof import Proof, prove
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -184,8 +185,9 @@ def proof_of(experiment: Experiment, slot: Slot, record: Record) -> Proof:
     """Hold a record against what the trial was meant to be."""
     found = prove(experiment.run.environments[slot.arm.runs], record.evidence or Evidence())
     if record.bench is None or record.bench.digest != experiment.run.bench_digest:
-        return replace(found, wrong=(*found.wrong, "another version of bench/ ran than the one this run began with"))
-    return found
+        found = replace(found, wrong=(*found.wrong, "another version of bench/ ran than the one this run began with"))
+    run, workload = experiment.run, slot.arm.workload
+    return replace(found, wrong=(*found.wrong, *edited_files(run.workloads[workload], run.programs.get(workload, {}))))
 
 
 def load_record(path: Path) -> tuple[Mapping[str, object], Record] | tuple[None, None]:

@@ -6,7 +6,8 @@ import pytest
 
 from bench import needs
 from envmatrix.cli import COMMANDS
-from envmatrix.matrix.model import Design, Level, MetricSource, Workload
+from envmatrix.matrix.model import Design, Level, Workload
+from envmatrix.matrix.reported import Check, MetricSource
 
 PROJECT = Path(__file__).parents[2]
 
@@ -22,7 +23,7 @@ def test_the_readme_names_every_command(name):
 
 @pytest.mark.parametrize(
     ("model", "not_written"),
-    [(Level, set()), (Design, {"name"}), (Workload, {"name", "options"}), (MetricSource, set())],
+    [(Level, set()), (Design, {"name"}), (Workload, {"name", "options"}), (MetricSource, set()), (Check, set())],
 )
 def test_every_key_of_matrix_yaml_is_explained(model, not_written):
     explained = text("docs/matrix.md")

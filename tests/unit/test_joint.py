@@ -96,9 +96,15 @@ def test_the_host_uses_the_arguments_of_the_page_and_no_others():
     metrics = [
         {"wall": True}, {"regex": "(x)", "better": "higher"}, {"json_file": "out.json:a.b", "better": "lower"},
     ]  # fmt: skip
+    reported = [
+        *({"metric": metric} for metric in metrics),
+        {"metrics": {"a": metrics[0], "b": metrics[1]}, "check": [{"regex": "(x)", "tolerance": 0}]},
+    ]
     own = [
-        command_arguments(Workload(name="w", command=("python", "p.py"), metric=metric), "/r", "python3")
-        for metric in metrics
+        command_arguments(
+            Workload.model_validate({"name": "w", "command": ["python", "p.py"], **numbers}), "/r", "python3"
+        )
+        for numbers in reported
     ]
     assert set().union(*map(flags, own)) == ARGUMENTS["command"]
     plain = flags(bench_arguments(Workload(name="w"), {"work": "/w", "data": "/d"}, "python3"))

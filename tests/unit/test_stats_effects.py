@@ -22,7 +22,7 @@ from envmatrix.stats.pairing import log_ratios, paired
 from envmatrix.stats.precision import narrow_enough, precise_enough
 from envmatrix.stats.primary import primary_metric
 from envmatrix.store import Trial
-from envmatrix.trials.external import metric_arguments
+from envmatrix.trials.external import number_arguments
 from tests.synthetic import Machine, make_plan, make_trials
 
 RATES = st.lists(st.tuples(*[st.floats(1.0, 1e6)] * 2), min_size=6, max_size=12)
@@ -242,7 +242,7 @@ def test_a_command_is_judged_in_the_direction_it_names(workload, better):
     assert metric.better == better
     assert metric.name == ("value" if workload.command else "samples_per_s")
     if workload.command:
-        assert f"--better={better}" in metric_arguments(workload.metric)
+        assert f"--better={better}" in number_arguments(workload)
 
 
 def test_each_engine_has_its_own_reference_and_its_baseline_shows_the_engines_cost():

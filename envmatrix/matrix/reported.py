@@ -1,0 +1,75 @@
+"""Numbers that a user's own program reports: how fast it was, and what shows that it did its work."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from envmatrix.matrix.types import Frozen, Text, Tolerance
+
+
+def _has_a_group(pattern: str) -> str:
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        msg = f"{pattern!r} is no regular expression: {error}"
+        raise ValueError(msg) from None
+    if groups < 1:
+        msg = f"{pattern!r} has no group: put ( ) around the number"
+        raise ValueError(msg)
+    return pattern
+
+
+def _names_file_and_key(value: str) -> str:
+    file, colon, key = value.partition(":")
+    if not (file and colon and key):
+        msg = f"{value!r} must be FILE:dotted.key"
+        raise ValueError(msg)
+    return value
+
+
+Pattern = Annotated[Text, AfterValidator(_has_a_group)]
+FileAndKey = Annotated[Text, AfterValidator(_names_file_and_key)]
+
+
+class Reported(Frozen):
+    """A number in a program's output, or in a JSON file that it writes."""
+
+    regex: Pattern | None = Field(None, description="the first group of its last match is the number")
+    json_file: FileAndKey | None = Field(None, description="a JSON file the program writes, as FILE:dotted.path")
+
+
+class MetricSource(Reported):
+    """Where a user's own program says how fast it was."""
+
+    wall: bool = Field(False, description="the program's wall time in seconds")
+    better: Literal["higher", "lower"] = "higher"
+    unit: Text = Field("", description="what the number is counted in; s and B are shown as times and sizes")
+
+    @model_validator(mode="after")
+    def _says_one_place(self) -> MetricSource:
+        if sum((self.regex is not None, self.json_file is not None, self.wall)) != 1:
+            msg = "write one of regex, json_file and wall"
+            raise ValueError(msg)
+        return self
+
+
+class Check(Reported):
+    """A number that must not depend on the environment if the work was the same."""
+
+    tolerance: Tolerance = Field(description="by how much of the reference's number it may differ, such as 5%; 0: not")
+    name: Text = Field("", description="what reports call it; none: its regex or key")
+
+    @model_validator(mode="after")
+    def _says_one_place(self) -> Check:
+        if (self.regex is None) == (self.json_file is None):
+            msg = "write one of regex and json_file"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return self.name or self.regex or (self.json_file or "").partition(":")[2]

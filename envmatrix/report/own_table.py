@@ -1,0 +1,39 @@
+"""Further metrics of the user's own programs, each environment beside its reference."""
+
+from __future__ import annotations
+
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import Arm
+from envmatrix.report.formatting import NONE, interval, ratio
+from envmatrix.report.plain_table import PlainTable
+from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.metrics import Metric
+from envmatrix.stats.primary import own_metrics
+from envmatrix.store import Run
+
+
+def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTable | None:
+    """Return the table of a run whose programs report several numbers, None for others."""
+    rows = [
+        _row(arm, metric, measured, analysis)
+        for arm in run.plan.arms
+        for metric in own_metrics(run.workloads.get(arm.workload))
+        if metric.name in measured.table
+    ]
+    head = ("workload", "environment", "metric", "better", "median", "ratio", "95 % interval", "verdict")
+    return PlainTable(head, tuple(rows)) if rows else None
+
+
+def _row(arm: Arm, metric: Metric, measured: Measurements, analysis: Analysis) -> tuple[str, ...]:
+    median = measured.median(arm.name, metric.name)
+    effect = analysis.find(arm.name, metric.name)
+    told = (ratio(effect.ratio), interval(effect), effect.verdict) if effect else ("1", "", "reference")
+    unit = f" {metric.unit}" if metric.unit not in ("", "s", "B") else ""
+    shown = NONE if median is None else f"{metric.show(median)}{unit}"
+    return f"{arm.workload} on {arm.engine}", arm.environment, metric.label, metric.better, shown, *told
+
+
+def unchecked(workload: Workload | None) -> bool:
+    """Whether nothing shows that a program did equal work in every environment: it is the user's own, unchecked."""
+    return workload is not None and bool(workload.command) and not workload.check

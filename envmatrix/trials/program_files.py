@@ -1,0 +1,80 @@
+"""The files of the user's own program: what they were when the run began, and which of them are not that any more."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+
+from envmatrix.matrix.model import Workload
+from envmatrix.regular import open_regular
+
+#: Larger files that a command names are data, and would take long to read for every trial.
+LARGEST_BYTES = 16 * 2**20
+_MOST_FILES = 2000
+
+
+def program_files(workload: Workload) -> dict[str, str]:
+    """Return the sha256 of each file of a program, by its path in the program's folder.
+
+    Those are the files that its command names, the Python files beside them (in the folder itself where the command
+    names none), and the packages there, all through. Data, and what lies elsewhere, is not among them.
+    """
+    if not workload.command or not workload.files:
+        return {}
+    root = Path(workload.files)
+    written = root / workload.json_file
+    named = [file for file in _named(workload.command, root) if file != written]
+    beside = dict.fromkeys(file.parent for file in named if file.suffix == ".py") or {root: None}
+    sources = (file for folder in beside for file in _sources(folder))
+    found: dict[str, str] = {}
+    for file in (*named, *sources):
+        if len(found) >= _MOST_FILES:
+            break
+        digest = _digest(file)
+        if digest:
+            found.setdefault(file.relative_to(root).as_posix(), digest)
+    return found
+
+
+def edited_files(workload: Workload, began: Mapping[str, str]) -> list[str]:
+    """Return what of a program is no longer as ``began`` (path -> sha256) has it, each as a sentence."""
+    root = Path(workload.files or "")
+    now = {name: _digest(root / name) for name in began}
+    return [
+        f"{name} {'was edited' if now[name] else 'is gone'} since the run began: from then on this is other work"
+        for name in began
+        if now[name] != began[name]
+    ]
+
+
+def _named(command: tuple[str, ...], root: Path) -> Iterator[Path]:
+    for word in command:
+        inside = not PurePath(word).is_absolute() and ".." not in PurePath(word).parts
+        file = root / word
+        if inside and word and file.is_file():
+            yield file
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """Yield the Python files of a folder, and those of the packages in it."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.endswith(".py") and entry.is_file():
+            yield Path(entry.path)
+        elif entry.is_dir(follow_symlinks=False) and (Path(entry.path) / "__init__.py").is_file():
+            yield from _sources(Path(entry.path))
+
+
+def _digest(file: Path) -> str:
+    """Return the digest of a file; '' for what is large, gone or cannot be read."""
+    try:
+        with open_regular(file) as body:
+            text = body.read(LARGEST_BYTES + 1)
+    except OSError:
+        return ""
+    return "" if len(text) > LARGEST_BYTES else f"sha256:{hashlib.sha256(text).hexdigest()}"
