@@ -89,6 +89,17 @@ def test_numbers_are_compared(value, true):
     assert holds("threads", value) is true
 
 
+def test_blanks_around_what_is_compared_do_not_count():
+    (claim,) = claims.read({"openmp": ["=  libgomp "]})
+    assert str(claim) == "openmp is = libgomp"
+    assert not claim.contradiction(read_evidence({"openmp": {"library": "libgomp"}}))
+
+
+def test_the_longest_key_that_fits_is_meant():
+    evidence = read_evidence({"malloc": {"options": {"arena": 1, "arena.0": 2}}})
+    assert (lookup(evidence, "malloc.options.arena"), lookup(evidence, "malloc.options.arena.0")) == (1, 2)
+
+
 def test_numbers_of_an_open_part_are_compared_where_they_are_numbers():
     assert holds("malloc.options.dirty_decay_ms", "< 0")
     assert not holds("malloc.options.tcache", "> 0")

@@ -1,5 +1,6 @@
 """Several files are one matrix; whatever cannot be put together is named with its place."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -8,9 +9,10 @@ import pytest
 from envmatrix import benchmark
 from envmatrix.__main__ import main
 from envmatrix.errors import InputError
-from envmatrix.matrix import load
+from envmatrix.matrix import include, load
 from envmatrix.matrix.include import LIBRARY, library
 from envmatrix.matrix.parse import parse
+from envmatrix.matrix.source import parse_yaml
 from envmatrix.plan.environment import resolve
 from envmatrix.project import default_matrix
 
@@ -88,6 +90,7 @@ def test_files_that_include_nothing_have_the_digest_and_the_text_of_the_file(tmp
     root = write(tmp_path, root=MALLOC)
     assert load(root).text == MALLOC
     assert load(root).digest == parse(MALLOC, Path("elsewhere.yaml")).digest
+    assert load(root).digest == "sha256:" + hashlib.sha256(MALLOC.encode()).hexdigest()
 
 
 def test_the_digest_is_over_all_files(tmp_path):
@@ -131,10 +134,13 @@ def test_odd_texts_survive_being_put_together(tmp_path):
     assert list(parse(matrix.text, Path("m.yaml")).factors["f"].levels["b"].env.values()) == values
 
 
-def test_a_file_is_read_once_however_often_it_is_named(tmp_path):
+def test_a_file_is_read_once_however_often_it_is_named(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(include, "parse_yaml", lambda text, file: read.append(file.name) or parse_yaml(text, file))
     root = write(tmp_path, root="version: 2\ninclude: [a.yaml, b.yaml, ./a.yaml]\n",
                  a="version: 2\ninclude: lib.yaml\n", b="version: 2\ninclude: [lib.yaml]\n", lib=MALLOC)  # fmt: skip
     assert list(load(root).factors) == ["malloc"]
+    assert sorted(read) == ["a.yaml", "b.yaml", "lib.yaml"]
 
 
 def test_paths_are_relative_to_the_file_that_names_them(tmp_path):
@@ -223,6 +229,17 @@ def refused_text(text):
     with pytest.raises(InputError) as caught:
         parse(text, Path("m.yaml"))
     return str(caught.value)
+
+
+def test_old_and_new_words_of_a_design_together_are_told():
+    text = "version: 1\ndesigns: {d: {ladder: [a], cumulative: [b], workloads: w}}\n"
+    assert "m.yaml:2:15: 'ladder' is called 'cumulative' since version 2" in refused_text(text)
+
+
+def test_a_matrix_of_a_newer_version_asks_for_an_upgrade():
+    assert "m.yaml:1:10: version must be 1 or 2, not 3\n  -> it is for a newer envmatrix" in refused_text(
+        "version: 3\n"
+    )
 
 
 def test_chains_and_crowds_of_files_are_bounded(tmp_path):

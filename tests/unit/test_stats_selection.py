@@ -20,8 +20,11 @@ from envmatrix.report.summary import summarise, summarise_measured
 from envmatrix.report.svg import Scale
 from envmatrix.report.terminal import present
 from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.stats import selection
+from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.pairing import Views
+from envmatrix.stats.racing import Race, Stopped, looks
 from envmatrix.stats.selection import Candidates, cross_fitted, given_shown, recommended
 from envmatrix.stats.simulation import choice
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials, write_run
@@ -218,3 +221,63 @@ def test_pyperf_gets_each_trials_own_date():
     plan = make_plan(("fast",))
     body = json.loads(pyperf_json(summary_of(plan, make_trials(plan, Machine({}), 8)), "fast"))
     assert len({run["metadata"]["date"] for run in body["benchmarks"][0]["runs"]}) == 8
+
+
+def candidates(means, noise=0.01, blocks=20, *, settings=None, faster=None, seed=1):
+    """Return environments whose log gains are ``means``, all equally simple and shown to be faster."""
+    differences = np.array(means)[:, None] + np.random.default_rng(seed).normal(0, noise, (len(means), blocks))
+    low = differences.mean(axis=1) - 3 * noise / blocks**0.5
+    faster = [True] * len(means) if faster is None else faster
+    return Candidates(differences, low, np.array(faster), settings or [(1,)] * len(means))
+
+
+def test_of_equally_simple_ones_the_fastest_is_recommended():
+    among = candidates([0.2, 0.202, 0.199])
+    chosen, within, _ = recommended(among, 2)
+    assert within.all()
+    assert chosen == among.differences.mean(axis=1).argmax()
+
+
+def test_a_simple_one_that_another_is_surely_better_than_is_not_recommended():
+    chosen, within, _ = recommended(candidates([0.05, 0.3], settings=[(1,), (2,)]), 1)
+    assert (chosen, within.tolist()) == (1, [False, True])
+
+
+def test_where_only_one_not_shown_to_be_faster_is_better_the_recommended_one_is_in_the_set_too():
+    chosen, within, _ = recommended(candidates([0.05, 0.3], faster=[True, False]), 1)
+    assert (chosen, within.tolist()) == (0, [True, True])
+
+
+def test_only_equally_simple_ones_take_something_off_a_gain():
+    among = candidates([0.2, 0.2, 0.2], 0.02, settings=[(1,), (2,), (2,)])
+    raw = among.differences[0].mean()
+    assert recommended(among, 2)[2] == pytest.approx(raw, abs=5e-4)
+    equals = candidates([0.2, 0.2, 0.2], 0.02)
+    assert recommended(equals, 2)[2] < equals.differences.mean(axis=1).max() - 1e-3
+
+
+def test_a_told_gain_lies_between_the_lower_bound_and_the_mean():
+    for seed in range(30):
+        alone = candidates([0.05], 0.03, seed=seed)
+        assert alone.low[0] <= recommended(alone, 1)[2] <= alone.differences.mean()
+    hardly = replace(alone, low=alone.differences.mean(axis=1) - 1e-6)
+    assert recommended(hardly, 1)[2] >= hardly.low[0]
+
+
+def test_the_best_set_stands_with_the_fastest_first_and_who_left_a_race_is_not_in_it(monkeypatch):
+    plan = make_plan(("a", "b", "c", "d"))
+    measured = fold(plan, make_trials(plan, Machine({"a": 1.2, "b": 1.12, "c": 1.21, "d": 1.22}, noise=0.08), 16))
+    found = estimate(plan, measured, metrics=())
+    arms = [arm for arm in plan.arms if arm.reference and not arm.is_control]
+    tests = []
+    monkeypatch.setattr(
+        selection, "recommended", lambda among, number: tests.append(number) or recommended(among, number)
+    )
+    whole = selection.choose(found, measured, arms, {})
+    ratios = [found.find(arm).ratio for arm in whole.best_set]
+    assert len(ratios) == 4
+    assert ratios == sorted(ratios, reverse=True)
+    left = Race((), (Stopped(whole.best_set[0], 6, "same as the reference", 0.99),))
+    raced = selection.choose(replace(found, race=left), measured, arms, {})
+    assert set(raced.best_set) == set(whole.best_set[1:])
+    assert tests == [3, 4 * (len(looks(plan)) + 1)]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
 from envmatrix.store import Change, RunFolder, trial_of, write_named, write_whole
+from envmatrix.store.upgrade import upgraded
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 PLAN = make_plan(("a",))
@@ -147,6 +148,14 @@ def test_a_run_of_schema_1_is_read_with_all_that_it_says(reference, tmp_path):
     again = RunFolder(tmp_path / "again")
     again.create(run, "version: 1")
     assert again.load() == run, "written anew it is the same run, in schema 2"
+
+
+def test_what_the_command_line_laid_over_a_design_of_schema_1_stands_in_its_plan_and_counts():
+    plan = {"seed": 7, "min_blocks": 3, "max_blocks": 9, "target": 0.2, "margin": 0.1, "budget_s": 60.0, "race": True}
+    design = {"seed": 1, "min_blocks": 6, "target": 0.03, "budget": 300.0, "ladder": ["a"]}
+    found = upgraded({"schema": 1, "plan": {**plan, "arms": []}, "design": design, "matrix_text": "x"})
+    limits = {"budget" if name == "budget_s" else name: value for name, value in plan.items()}
+    assert found["design"] == {**limits, "cumulative": ["a"]}
 
 
 def test_a_resumed_run_of_schema_1_holds_lines_of_both_schemas_and_is_not_rewritten(tmp_path):

@@ -1,0 +1,119 @@
+"""The timed loop under a clock that only the test moves: every nanosecond is where it belongs."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bench import timing  # noqa: E402 - it imports torch
+from bench.devices import Cpu  # noqa: E402
+from bench.place import Place  # noqa: E402
+from bench.tensors import Batch  # noqa: E402
+
+WAIT, STEP, FIRST = 5, 7, 100
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = SimpleNamespace(now=1000)
+    monkeypatch.setattr("time.perf_counter_ns", lambda: made.now)
+    return made
+
+
+def taken(clock, length, device=None, log=None):
+    """Take all steps: a batch is waited for ``WAIT``, a step takes ``STEP``, the very first ``FIRST``."""
+
+    def source():
+        for number in itertools.count():
+            clock.now += WAIT
+            yield Batch(torch.empty(0), torch.empty(0), 10 + number)
+
+    def step(batch):
+        clock.now += FIRST if batch.total == 10 else STEP
+        return torch.tensor(float(batch.total))
+
+    place = Place(device or Cpu())
+    if log is not None:
+        place = SimpleNamespace(device=place.device, means=place.means, barrier=lambda: log.append(clock.now))
+    loop = timing.Loop(source(), place, length)
+    timing.drive(step, loop)
+    return loop.end()
+
+
+def test_each_part_of_the_loop_has_its_time(clock):
+    length = timing.Length(checked=2, warm_up=3, timed=5, epoch=2, compiles=True)
+    found = taken(clock, length)
+    assert found.steps_ns == [WAIT + STEP] * 5
+    assert (found.waits_ns, found.working_ns) == ([WAIT] * 5, [STEP] * 5)
+    assert found.total_ns == 5 * (WAIT + STEP)
+    assert found.epochs_ns == [2 * (WAIT + STEP)] * 2
+    assert (found.compile_ns, found.first_step_ns) == (WAIT + FIRST, WAIT + STEP)
+    assert found.warmup_ns == 3 * (WAIT + STEP)
+    assert found.samples == 15 + 16 + 17 + 18 + 19
+    assert (found.losses, found.last_loss) == ([10.0, 11.0], 19.0)
+
+
+def test_without_compiling_the_first_step_is_the_first_and_without_an_epoch_there_is_none(clock):
+    found = taken(clock, timing.Length(checked=0, warm_up=2, timed=1, epoch=0))
+    assert (found.compile_ns, found.first_step_ns, found.warmup_ns) == (None, WAIT + FIRST, FIRST + STEP + 2 * WAIT)
+    assert (found.epochs_ns, found.losses) == ([], [])
+
+
+def test_torch_compile_has_an_untimed_step_even_without_a_warm_up(clock):
+    found = taken(clock, timing.Length(checked=0, warm_up=0, timed=2, epoch=0, compiles=True))
+    assert (found.compile_ns, found.first_step_ns, found.warmup_ns) == (WAIT + FIRST, None, 0)
+    assert found.steps_ns == [WAIT + STEP] * 2
+
+
+def test_nothing_untimed_is_nothing_known(clock):
+    found = taken(clock, timing.Length(checked=0, warm_up=0, timed=1, epoch=1))
+    assert (found.compile_ns, found.first_step_ns, found.warmup_ns) == (None, None, 0)
+    assert found.epochs_ns == [WAIT + FIRST]
+
+
+def test_what_a_device_tells_of_compiling_counts(clock):
+    class Telling(Cpu):
+        def compile_ns(self):
+            return 77
+
+    assert taken(clock, timing.Length(1, 1, 1, 0, compiles=True), Telling()).compile_ns == 77
+    assert taken(clock, timing.Length(1, 1, 1, 0), Telling()).compile_ns == 77
+
+
+def test_all_processes_start_the_timed_part_together_and_once(clock):
+    log = []
+    taken(clock, timing.Length(checked=1, warm_up=1, timed=3, epoch=0), log=log)
+    assert log == [1000 + 2 * WAIT + FIRST + STEP]
+
+
+def test_a_loss_that_is_no_number_is_null(clock):
+    loop = timing.Loop(iter([Batch(torch.empty(0), torch.empty(0), 1)]), Place(Cpu()), timing.Length(0, 0, 1, 0))
+    timing.drive(lambda _batch: torch.tensor(float("nan")), loop)
+    assert loop.end().last_loss is None
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 5), (0.9, 9), (0.91, 10), (0.99, 10), (1.0, 10), (0.0, 1)])
+def test_a_percentile_is_a_sample_that_was_taken(share, expected):
+    assert timing.percentile([10, 1, 9, 2, 8, 3, 7, 4, 6, 5], share) == expected
+    assert timing.percentile([], share) is None
+
+
+def test_alone_a_place_waits_for_nobody_and_a_mean_is_over_its_processes():
+    place = Place(Cpu(), world=4)
+    place.barrier()
+    assert place.means([torch.tensor(8.0), torch.tensor(2.0)]) == [2.0, 0.5]
+    assert place.means([]) == []
+
+
+def test_in_a_group_losses_are_summed_and_weights_are_those_of_rank_0(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        place = Place(Cpu(), world=2, backend="gloo")
+        place.barrier()
+        assert place.means([torch.tensor(8.0, requires_grad=True)]) == [4.0]
+        place.give_all_the_weights_of_rank_0(torch.nn.Linear(2, 2))
+    finally:
+        torch.distributed.destroy_process_group()
