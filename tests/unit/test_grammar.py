@@ -219,6 +219,7 @@ def test_bash_completes_commands_and_options(completion):
     assert said_by("bash", "-c", f"{ask} line envmatrix ben") == ["bench"]
     assert said_by("bash", "-c", f"{ask} line envmatrix bench --bud") == ["--budget"]
     assert said_by("bash", "-c", f"{ask} line envmatrix figure f") == ["forest"]
+    assert not any(word.endswith(".toml") for word in said_by("bash", "-c", f"{ask} line envmatrix list --results ''"))
 
 
 def test_fish_completes_commands_and_options(completion):

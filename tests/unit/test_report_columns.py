@@ -7,7 +7,9 @@ import html
 import io
 import itertools
 import json
+import math
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -85,6 +87,11 @@ def test_a_narrow_terminal_leaves_out_columns_in_the_order_that_they_declare(tmp
     assert gone[0] == []
     assert all(set(wide) <= set(narrow) for wide, narrow in itertools.pairwise(gone))
     assert gone[-1][:2] == ["memory", "samples/s"]
+
+
+def test_a_number_that_is_none_is_not_known(summary):
+    row = next(row for row in summary.groups[0].rows if row.effect)
+    assert columns.values_of(row, replace(row.effect, spread=math.inf))["spread"] is None
 
 
 def test_the_names_of_columns_are_unique():

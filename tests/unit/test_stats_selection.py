@@ -280,4 +280,4 @@ def test_the_best_set_stands_with_the_fastest_first_and_who_left_a_race_is_not_i
     left = Race((), (Stopped(whole.best_set[0], 6, "same as the reference", 0.99),))
     raced = selection.choose(replace(found, race=left), measured, arms, {})
     assert set(raced.best_set) == set(whole.best_set[1:])
-    assert tests == [3, 4 * (len(looks(plan)) + 1)]
+    assert tests[1] / tests[0] == pytest.approx(4 * (len(looks(plan)) + 1) / 3), "a race may err at each of its looks"
