@@ -11,6 +11,7 @@ from scipy import stats
 from envmatrix.stats.contrasts import ContrastFamily, estimates, family_of
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.pairing import Views
 
 #: Three cells, each against the first.
 AGAINST_THE_FIRST = np.hstack([-np.ones((3, 1)), np.eye(3)])
@@ -19,7 +20,9 @@ NOISE = np.random.default_rng(1).normal(0, 0.02, (4, 9))
 
 def test_an_interval_is_the_critical_value_in_standard_errors_of_the_mean():
     family = family_of(AGAINST_THE_FIRST, 1)
-    for found, each in zip(estimates(NOISE, AGAINST_THE_FIRST, family, 2), AGAINST_THE_FIRST @ NOISE, strict=True):
+    for found, each in zip(
+        estimates(Views((NOISE,)), AGAINST_THE_FIRST, family, 2), AGAINST_THE_FIRST @ NOISE, strict=True
+    ):
         reach = math.log(found.high / found.low) / 2
         assert reach == pytest.approx(family.critical(9) * stats.sem(each))
         assert found.p == family.p(each.mean() / stats.sem(each), 9)
@@ -48,7 +51,7 @@ def test_no_p_is_nothing():
 
 
 def test_without_noise_and_without_a_difference_nothing_is_claimed():
-    (same, *_) = estimates(np.zeros((4, 9)), AGAINST_THE_FIRST, family_of(AGAINST_THE_FIRST, 1), 2)
+    (same, *_) = estimates(Views((np.zeros((4, 9)),)), AGAINST_THE_FIRST, family_of(AGAINST_THE_FIRST, 1), 2)
     assert (same.ratio, same.low, same.high) == (1.0, 1.0, 1.0)
     assert same.p > 0.05
 
@@ -56,6 +59,6 @@ def test_without_noise_and_without_a_difference_nothing_is_claimed():
 def test_a_row_that_lacks_pairs_takes_the_interval_of_its_own_contrasts_alone():
     gains = NOISE.copy()
     gains[3, 2:] = np.nan
-    found = estimates(gains, AGAINST_THE_FIRST, family_of(AGAINST_THE_FIRST, 1), 6)
+    found = estimates(Views((gains,)), AGAINST_THE_FIRST, family_of(AGAINST_THE_FIRST, 1), 6)
     assert [item.low is None for item in found] == [False, False, True]
     assert found[2].ratio == pytest.approx(math.exp(gains[3, :2].mean() - gains[0].mean()))

@@ -228,14 +228,14 @@ def candidates(means, noise=0.01, blocks=20, *, settings=None, faster=None, seed
     differences = np.array(means)[:, None] + np.random.default_rng(seed).normal(0, noise, (len(means), blocks))
     low = differences.mean(axis=1) - 3 * noise / blocks**0.5
     faster = [True] * len(means) if faster is None else faster
-    return Candidates(differences, low, np.array(faster), settings or [(1,)] * len(means))
+    return Candidates(Views((differences,)), low, np.array(faster), settings or [(1,)] * len(means))
 
 
 def test_of_equally_simple_ones_the_fastest_is_recommended():
     among = candidates([0.2, 0.202, 0.199])
     chosen, within, _ = recommended(among, 2)
     assert within.all()
-    assert chosen == among.differences.mean(axis=1).argmax()
+    assert chosen == among.differences.measured.mean(axis=1).argmax()
 
 
 def test_a_simple_one_that_another_is_surely_better_than_is_not_recommended():
@@ -250,17 +250,17 @@ def test_where_only_one_not_shown_to_be_faster_is_better_the_recommended_one_is_
 
 def test_only_equally_simple_ones_take_something_off_a_gain():
     among = candidates([0.2, 0.2, 0.2], 0.02, settings=[(1,), (2,), (2,)])
-    raw = among.differences[0].mean()
+    raw = among.differences.measured[0].mean()
     assert recommended(among, 2)[2] == pytest.approx(raw, abs=5e-4)
     equals = candidates([0.2, 0.2, 0.2], 0.02)
-    assert recommended(equals, 2)[2] < equals.differences.mean(axis=1).max() - 1e-3
+    assert recommended(equals, 2)[2] < equals.differences.measured.mean(axis=1).max() - 1e-3
 
 
 def test_a_told_gain_lies_between_the_lower_bound_and_the_mean():
     for seed in range(30):
         alone = candidates([0.05], 0.03, seed=seed)
-        assert alone.low[0] <= recommended(alone, 1)[2] <= alone.differences.mean()
-    hardly = replace(alone, low=alone.differences.mean(axis=1) - 1e-6)
+        assert alone.low[0] <= recommended(alone, 1)[2] <= alone.differences.measured.mean()
+    hardly = replace(alone, low=alone.differences.measured.mean(axis=1) - 1e-6)
     assert recommended(hardly, 1)[2] >= hardly.low[0]
 
 
