@@ -18,7 +18,8 @@ class Place:
     """This process's place; alone it is rank 0 of 1, without a process group.
 
     ``cpus`` is the CPU set from before ``import torch``, ``age_ns`` gives the time since the job began, ``scratch`` is
-    a folder that is gone after the job (None: the usual one for temporary files).
+    a folder that is gone after the job (None: the usual one for temporary files). ``lazy`` says whether Gloo connected
+    to nobody when the processes joined, ``nccl_words`` is the file in which NCCL says what it took.
     """
 
     device: Device
@@ -26,6 +27,8 @@ class Place:
     world: int = 1
     backend: str | None = None
     interface: str | None = None
+    lazy: bool | None = None
+    nccl_words: str | None = None
     cpus: Sequence[int] | None = None
     age_ns: Callable[[], int | None] = clock.process_age_ns
     scratch: str | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Optional
 
-from bench.evidence import dynamic
+from bench.evidence import dynamic, refusals
 from bench.evidence.reading import attempt
 
 # https://jemalloc.net/jemalloc.3.html, section "MALLCTL NAMESPACE"
@@ -39,6 +39,8 @@ _TCMALLOC_PROPERTIES = (
     "tcmalloc.heap_limit_mb",
 )
 
+_MALLOC = "glibc.malloc."
+
 Read = tuple[Optional[str], Mapping[str, Any]]
 
 
@@ -50,7 +52,10 @@ def collect() -> dict[str, Any] | None:
     library = dynamic.short_name(path)
     handle = dynamic.library(path)
     version, options = _READERS.get(library, _nothing)(handle)
-    return {"library": library, "path": os.path.realpath(path), "version": version, "options": options}
+    refused = attempt(lambda: sorted(refusals.refused(library, path, options, os.environ, _tunables())))
+    return {
+        "library": library, "path": os.path.realpath(path), "version": version, "options": options, "refused": refused,
+    }  # fmt: skip
 
 
 def _nothing(_handle: ctypes.CDLL) -> Read:
@@ -104,20 +109,25 @@ def _tcmalloc_property(handle: ctypes.CDLL, name: str) -> int | None:
 
 def _glibc(handle: ctypes.CDLL) -> Read:
     handle.gnu_get_libc_version.restype = ctypes.c_char_p
-    options = dict(_settings("MALLOC_"), **(attempt(_tunables) or {}))
+    options = dict(_settings("MALLOC_"), **_set_tunables(attempt(_tunables) or {}))
     return attempt(lambda: handle.gnu_get_libc_version().decode()), options
 
 
 def _tunables() -> dict[str, int]:
-    """Return glibc's malloc tunables as its own loader understood them (glibc 2.33+ lists them)."""
+    """Return glibc's tunables as its own loader understood them (glibc 2.33+ lists them); {} where it lists none."""
     loader = next(path for path in dynamic.loaded_paths() if re.search(r"/ld-(linux[^/]*|2[^/]*)\.so", path))
     shown = subprocess.run(
         [loader, "--list-tunables"], capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL
     )
-    found = re.findall(r"^glibc\.malloc\.(\w+): (\w+)", shown.stdout.decode(errors="replace"), re.MULTILINE)
+    found = re.findall(r"^(glibc\.[\w.]+): (-?\w+)", shown.stdout.decode(errors="replace"), re.MULTILINE)
+    return {name: int(value, 0) for name, value in found}
+
+
+def _set_tunables(listed: Mapping[str, int]) -> dict[str, int]:
     asked = os.environ.get("GLIBC_TUNABLES", "")
+    found = {name[len(_MALLOC) :]: value for name, value in listed.items() if name.startswith(_MALLOC)}
     # glibc lists 0 for what nobody set, and an unknown is never 0 in a record.
-    return {name: int(value, 0) for name, value in found if int(value, 0) or f"malloc.{name}=" in asked}
+    return {name: value for name, value in found.items() if value or f"malloc.{name}=" in asked}
 
 
 def _settings(prefix: str) -> dict[str, str]:

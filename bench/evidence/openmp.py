@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from bench.evidence import dynamic
+from bench.evidence import dynamic, teams
 from bench.evidence.reading import attempt
 
 # 0 to 4 are OpenMP's; 6 and 7 are what LLVM's and Intel's runtimes answer when KMP_AFFINITY rules (kmp.h).
@@ -30,13 +30,19 @@ ctypes.CDLL(sys.argv[1]).omp_get_max_threads()
 
 
 def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
-    """Return the evidence on OpenMP, or None where this torch was built without it."""
+    """Return the evidence on OpenMP, or None where this torch was built without it.
+
+    To be called before anything else computes: later its threads would not be the program's own.
+    """
+    workers = attempt(teams.workers)
     path = dynamic.owner("GOMP_parallel") or dynamic.owner("__kmpc_fork_call")
     if path is None:
         return None
     handle = dynamic.library(path)
     bind = attempt(lambda: dynamic.call(handle, "omp_get_proc_bind"))
     settings = attempt(lambda: displayed_settings(path, affinity_before or [])) or {}
+    blocktime = attempt(lambda: dynamic.call(handle, "kmp_get_blocktime"))
+    spins = settings.get("GOMP_SPINCOUNT")
     return {
         "library": dynamic.short_name(path),
         "path": os.path.realpath(path),
@@ -48,10 +54,13 @@ def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
         "dynamic": attempt(lambda: dynamic.call(handle, "omp_get_dynamic")),
         "thread_limit": attempt(lambda: dynamic.call(handle, "omp_get_thread_limit")),
         "proc_bind": None if bind is None else _PROC_BIND.get(bind),
-        "blocktime": attempt(lambda: dynamic.call(handle, "kmp_get_blocktime")),
+        "blocktime": blocktime,
         "affinity": settings.get("KMP_AFFINITY") or settings.get("OMP_PLACES") or None,
         "wait_policy": settings.get("OMP_WAIT_POLICY"),
-        "spin_count": settings.get("GOMP_SPINCOUNT"),
+        "spin_count": spins,
+        # What is undefined is shown as PASSIVE too, but spins for a while.
+        "sleeps": None if spins is None and blocktime is None else spins == "0" or blocktime == 0,
+        "workers": workers,
         "settings": settings,
         "loaded": sorted({name for name in map(dynamic.short_name, dynamic.loaded_paths()) if name in _RUNTIMES}),
     }

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from bench.errors import RunError
+from bench.evidence.reading import attempt
 from bench.options import Options
-from bench.parallel import nodes
+from bench.parallel import nodes, observed
 from bench.place import Place
 
 _HOST = "127.0.0.1"
@@ -33,8 +34,11 @@ def joined(place: Place, folder: str, options: Options, meet: dict[str, Any] | N
     store = _store_of_nodes(rank, world, meet, limit) if meet else _store(rank, world, folder, options["port"], limit)
     agree_on_the_world(store, rank, world, limit)
     interface = _interface_for_gloo(store, meet) if backend == "gloo" else None
+    words = _words_of_nccl(folder, rank) if backend == "nccl" else None
+    before = attempt(observed.connections)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
-    here = replace(place, backend=backend, interface=interface)
+    lazy = observed.is_lazy(before, attempt(observed.connections), world) if backend == "gloo" else None
+    here = replace(place, backend=backend, interface=interface, lazy=lazy, nccl_words=words)
     here.barrier()
     yield here
     # Not after an exception: leaving would wait for peers that are gone, and hide what happened.
@@ -64,6 +68,14 @@ def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timede
     verdict = store.get("envmatrix/verdict").decode()
     if verdict != "all are here":
         raise RunError(f"{verdict}: start all with the same --processes and --nodes")
+
+
+def _words_of_nccl(folder: str, rank: int) -> str:
+    """Have NCCL say at its start what it takes from its environment, in a file unless the user has it say something."""
+    path = os.path.join(folder, f"nccl-{rank}.log")
+    if "NCCL_DEBUG" not in os.environ:
+        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,ENV", NCCL_DEBUG_FILE=path)
+    return path
 
 
 def _interface_for_gloo(store: Any, meet: dict[str, Any] | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.options import Options
-from bench.parallel import choices
+from bench.parallel import choices, observed
 
 if TYPE_CHECKING:
     from bench.parallel.rank import Member
@@ -36,6 +36,8 @@ def add(document: dict[str, Any], options: Options, place: Place | None, member:
         "threads_per_process": torch.get_num_threads(),
         "backend": place.backend if place else None,
         "interface": place.interface if place else None,
+        "lazy": place.lazy if place else None,
+        "nccl": observed.taken_by_nccl(place.nccl_words) if place else None,
         "horovod": _horovod(options),
         "ranks": [],
     }

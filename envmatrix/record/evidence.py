@@ -7,33 +7,18 @@ can name; a dict is open, any key may stand in it.
 
 from __future__ import annotations
 
-from typing import Annotated
+from pydantic import StrictBool, StrictFloat, StrictInt, StrictStr
 
-from pydantic import BaseModel, ConfigDict, StrictBool, StrictFloat, StrictInt, StrictStr
-
-
-class NumberInText:
-    """Marks a text that may be a number, so that a claim may compare it (``GOMP_SPINCOUNT`` is one, or INFINITY)."""
-
-
-Text = StrictStr | None
-NumberText = Annotated[StrictStr, NumberInText()] | None
-Whole = StrictInt | None
-Real = StrictFloat | None
-Flag = StrictBool | None
-Cpus = list[StrictInt] | None
-Texts = list[StrictStr] | None
-Settings = dict[StrictStr, StrictStr] | None
-
-
-class Part(BaseModel):
-    """A part of a record: frozen, and it keeps the keys that it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
+from envmatrix.record.gpu import Cuda
+from envmatrix.record.part import Cpus, Flag, NumberText, Part, Real, Settings, Text, Texts, Whole
 
 
 class OpenMP(Part):
-    """The OpenMP runtime that serves torch. ``blocktime`` is in milliseconds; ``settings`` is all it says it took."""
+    """The OpenMP runtime that serves torch. ``blocktime`` is in milliseconds; ``settings`` is all it says it took.
+
+    ``workers`` counts the threads that each runtime had started by the end of the work; ``sleeps`` says whether they
+    sleep at once when they wait.
+    """
 
     library: Text = None
     path: Text = None
@@ -49,17 +34,20 @@ class OpenMP(Part):
     affinity: Text = None
     wait_policy: Text = None
     spin_count: NumberText = None
+    sleeps: Flag = None
+    workers: dict[StrictStr, StrictInt] | None = None
     settings: Settings = None
     loaded: Texts = None
 
 
 class Malloc(Part):
-    """The allocator that serves ``malloc``, and the options it really took."""
+    """The allocator that serves ``malloc``, the options it really took, and the settings that it did not take."""
 
     library: Text = None
     path: Text = None
     version: Text = None
     options: dict[StrictStr, StrictBool | StrictInt | StrictFloat | StrictStr | None] | None = None
+    refused: Texts = None
 
 
 class Blas(Part):
@@ -189,6 +177,14 @@ class OneDnn(Part):
     primitive_cache: Flag = None
 
 
+class Inductor(Part):
+    """What torch.compile's compiler was set to, where it compiled anything."""
+
+    graphs: Whole = None
+    max_autotune: Flag = None
+    freezing: Flag = None
+
+
 class LoadedNccl(Part):
     """The libnccl that is mapped."""
 
@@ -207,92 +203,6 @@ class Collectives(Part):
     nccl_loaded: LoadedNccl | None = None
     hidden_settings: dict[StrictStr, dict[StrictStr, StrictStr]] | None = None
     variables: Settings = None
-
-
-class CudaDevice(Part):
-    """A GPU as torch sees it."""
-
-    name: Text = None
-    capability: NumberText = None
-    memory_bytes: Whole = None
-    multiprocessors: Whole = None
-    uuid: Text = None
-
-
-class CudaSettings(Part):
-    """What the process really computes with; ``tf32_probe``: a matrix product dropped bits that fp32 keeps."""
-
-    tf32_matmul: Flag = None
-    tf32_cudnn: Flag = None
-    cudnn_benchmark: Flag = None
-    cudnn_deterministic: Flag = None
-    allocator: Text = None
-    expandable_segments: Flag = None
-    module_loading: Text = None
-    tf32_probe: Flag = None
-
-
-class Clocks(Part):
-    """Clocks of a GPU."""
-
-    graphics_mhz: Whole = None
-    sm_mhz: Whole = None
-    memory_mhz: Whole = None
-
-
-class Switch(Part):
-    """A mode of a GPU now, and after its next reset."""
-
-    current: Flag = None
-    pending: Flag = None
-
-
-class GpuMemory(Part):
-    """Memory of a GPU."""
-
-    total_bytes: Whole = None
-    used_bytes: Whole = None
-
-
-class NvmlDevice(Part):
-    """A GPU as NVIDIA's management library sees it; ``processes`` are process numbers of the host."""
-
-    name: Text = None
-    uuid: Text = None
-    clocks: Clocks | None = None
-    largest_clocks: Clocks | None = None
-    throttle: Texts = None
-    temperature_c: Whole = None
-    power_mw: Whole = None
-    power_limit_mw: Whole = None
-    persistence: Whole = None
-    compute_mode: Whole = None
-    ecc: Switch | None = None
-    mig: Switch | None = None
-    memory: GpuMemory | None = None
-    processes: list[StrictInt] | None = None
-
-
-class Nvml(Part):
-    """What NVIDIA's management library says."""
-
-    driver: Text = None
-    devices: list[NvmlDevice] | None = None
-
-
-class Cuda(Part):
-    """CUDA in this process; ``libraries`` maps a family such as libcudart to the files that are mapped."""
-
-    built_with: NumberText = None
-    available: Flag = None
-    driver: Text = None
-    driver_cuda: NumberText = None
-    cudnn: Whole = None
-    libraries: dict[StrictStr, list[StrictStr]] | None = None
-    devices: list[CudaDevice] | None = None
-    settings: CudaSettings | None = None
-    visible: Text = None
-    nvml: Nvml | None = None
 
 
 class Xla(Part):
@@ -326,7 +236,10 @@ class Rank(Part):
 
 
 class Parallel(Part):
-    """How many processes took part, and each one's share."""
+    """How many processes took part, and each one's share.
+
+    ``lazy``: Gloo connected to nobody when they joined. ``nccl`` maps variables to what NCCL says it took.
+    """
 
     way: Text = None
     device: Text = None
@@ -336,6 +249,8 @@ class Parallel(Part):
     threads_per_process: Whole = None
     backend: Text = None
     interface: Text = None
+    lazy: Flag = None
+    nccl: Settings = None
     horovod: Text = None
     ranks: list[Rank] | None = None
 
@@ -371,6 +286,7 @@ class Evidence(Part):
     sandbox: Sandbox | None = None
     system: System | None = None
     onednn: OneDnn | None = None
+    inductor: Inductor | None = None
     collectives: Collectives | None = None
     cuda: Cuda | None = None
     xla: Xla | None = None

@@ -17,7 +17,8 @@ from pydantic import (
     ValidationError,
 )
 
-from envmatrix.record.evidence import Evidence, Flag, Part, Real, Text, Whole
+from envmatrix.record.evidence import Evidence
+from envmatrix.record.part import Flag, Part, Real, Text, Whole
 
 Place = tuple[int | str, ...]
 Times = list[StrictInt] | None

@@ -11,7 +11,8 @@ from typing import Annotated, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from envmatrix.record.evidence import Evidence, NumberInText
+from envmatrix.record.evidence import Evidence
+from envmatrix.record.part import NumberInText
 
 #: Short names of the evidence that levels claim most.
 SHORT = {

@@ -185,10 +185,26 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copie
         Flag.INCOMPLETE: effect.incomplete > 0,
         Flag.UNPROVEN: bool(facts.unproven),
         Flag.SLOW_TRIALS: bool(run.slow[run.measured.arms.index(arm.name)].any()),
+        Flag.NO_OP: not arm.is_control and _is_no_op(arm, run),
     }
     if found[Flag.SLOW_TRIALS] and effect.blocks < LEAST_BLOCKS:
         effect = replace(effect, verdict="undecided")
     return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
+
+
+def _is_no_op(arm: Arm, run: _Run) -> bool:
+    """Whether all that an arm claims beyond its reference was so in the reference as well: its levels do nothing here.
+
+    What a level sets and does not claim may act where nobody looks, so that nothing is said of it.
+    """
+    reference = next((other for other in run.plan.arms if other.name == arm.reference), None)
+    own, other = (run.environments.get(one.runs) if one else None for one in (arm, reference))
+    if reference is None or own is None or other is None or arm.workload != reference.workload:
+        return False
+    if set(own.claims) <= set(other.claims):
+        return False
+    seen, known = (run.measured.facts[name].settled for name in (arm.name, reference.name))
+    return bool(seen) and set(seen) <= set(known)
 
 
 def between(

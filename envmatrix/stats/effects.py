@@ -35,6 +35,7 @@ class Flag:
     INCOMPLETE = "incomplete-blocks"
     UNPROVEN = "unproven"
     SLOW_TRIALS = "slow-trials"
+    NO_OP = "no-op-here"
 
 
 @dataclass(frozen=True)

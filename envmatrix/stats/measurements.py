@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from envmatrix.plan import Plan
 from envmatrix.record.evidence import System
 from envmatrix.record.model import Profile, Record, Result
+from envmatrix.record.settled import settled
 from envmatrix.stats.longrun import apart
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, number, own_column
 from envmatrix.store import Reading, RunFolder, Trial, reading_from_line
@@ -56,6 +57,7 @@ class ArmFacts:
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     unproven: Counter[str] = field(default_factory=Counter)
+    settled: Counter[str] = field(default_factory=Counter)
     evidence: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     data: Counter[str] = field(default_factory=Counter)
     work: Counter[str] = field(default_factory=Counter)
@@ -247,6 +249,8 @@ def _note_facts(facts: ArmFacts, record: Record) -> None:
         facts.stand_in += record.data.stand_in is True
     _count(facts.work, _text(record.workload and record.workload.digest))
     _note_operators(facts, record.profile)
+    if record.evidence:
+        _count(facts.settled, settled(record.evidence))
     for path, part, name in _EVIDENCE:
         value = getattr(getattr(record.evidence, part, None), name, None)
         if value is not None:

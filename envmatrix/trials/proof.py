@@ -19,6 +19,11 @@ _HIDDEN = "(hidden)"
 _UNSEEN = 0.1
 #: Parts of the evidence that a program without PyTorch and without threads has nothing for.
 _OF_TORCH = ("openmp", "torch", "blas", "onednn", "collectives", "cuda", "xla")
+#: Which runtime's settings these are says nothing where no thread of it ever ran.
+_OF_TEAMS = tuple(f"openmp.{name}" for name in
+                  ("affinity", "blocktime", "places", "proc_bind", "sleeps", "spin_count", "wait_policy"))  # fmt: skip
+#: Evidence that is not there where there was nothing to see: NCCL starts with GPUs alone.
+_SEEN_IN_USE = "parallel.nccl"
 _THREADING = ("libgomp", "libiomp5", "libomp", "libtorch")
 
 
@@ -80,6 +85,11 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
         if not mapped:
             yield mapped is None, f"{file} is preloaded, but " + ("its libraries could not be read" if mapped is None
                                                                  else "it is not mapped in it")  # fmt: skip
+    if any(claim.path in ("openmp", *_OF_TEAMS) and program.is_concerned(claim) for claim in environment.claims):
+        yield from _unused(seen)
+    for setting in seen.malloc.refused or () if seen.malloc else ():
+        if setting.partition(":")[0] in environment.variables:
+            yield False, f"{setting} is not taken by {seen.malloc.library if seen.malloc else None}"
     for claim in environment.claims:
         text = claim.contradiction(seen) or _changed(claim, seen) if program.is_concerned(claim) else ""
         if text:
@@ -88,6 +98,17 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
         yield True, "its environment variables could not be read"
     else:
         yield from ((False, text) for text in contradicting_variables(environment.variables, seen))
+
+
+def _unused(seen: Evidence) -> Iterator[tuple[bool, str]]:
+    """Say that the runtime which would serve was not used: none of its threads is there, or those of another one."""
+    found = seen.openmp
+    if found is None or not found.library:
+        return
+    workers = found.workers or {}
+    if found.library not in workers:
+        others = f", but threads of {', '.join(workers)}" if workers else ""
+        yield not workers, f"no thread of {found.library} was there{others}: nothing shows that its team did the work"
 
 
 def _changed(claim: Claim, seen: Evidence) -> str:
@@ -106,8 +127,10 @@ def _is_mapped(file: str, preloaded: Mapping[str, str | None] | None) -> bool | 
 
 def _could_not_be_seen(claim: Claim, seen: Evidence) -> bool:
     """Whether it is no fault of an own program that a claim's evidence is not there: it could not be asked for it."""
-    if not seen.source or lookup(seen, claim.path) is not None:
+    if lookup(seen, claim.path) is not None:
         return False
+    if not seen.source:
+        return claim.path.startswith(_SEEN_IN_USE) and seen.parallel is not None and seen.parallel.nccl is None
     part = SHORT.get(claim.path, claim.path).partition(".")[0]
     return seen.source == "outside" or getattr(seen, part, None) is None
 

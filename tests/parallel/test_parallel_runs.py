@@ -111,9 +111,14 @@ def test_ddp_trains_as_one_process_does_and_rank_0_writes_what_every_rank_did(be
     assert len({part["pid"] for part in seen["ranks"]}) == 2
     assert [len(part["steps_ns"]) for part in seen["ranks"]] == [3, 3]
     assert sum(part["peak_rss_bytes"] for part in seen["ranks"]) == record["metrics"]["peak_rss_bytes"]
-    assert seen["backend"] == "gloo"
+    assert (seen["backend"], seen["lazy"]) == ("gloo", False)
     assert record["timing"]["startup_ns"] > record["timing"]["import_ns"] > 0
     assert "3 steps" in done.stderr
+
+
+def test_gloo_told_to_be_lazy_is_seen_to_connect_to_nobody_at_first(bench):
+    record, _ = bench(collective="broadcast", collective_sizes="4096", steps=2, env={"TORCH_GLOO_LAZY_INIT": "1"})
+    assert record["evidence"]["parallel"]["lazy"] is True
 
 
 def test_the_number_of_processes_may_come_from_the_environment(bench):

@@ -68,6 +68,22 @@ def test_blocks_on_different_machines_are_no_reason_to_warn():
     assert kinds_after(lambda trial: replace(trial, node=f"n{trial.block}")) == set()
 
 
+@pytest.mark.parametrize(("library", "is_no_op"), [("libc", True), ("libtcmalloc", False)])
+def test_a_level_that_shows_what_the_reference_shows_is_told_as_no_op(library, is_no_op):
+    def show(trial):
+        seen = library if trial.environment == "fast" else "libc"
+        trial.document["evidence"] = {"malloc": {"library": seen, "path": f"/{trial.trial}"}}
+        return trial
+
+    environments = {name: make_environment(name, {"malloc": name}, variables={}) for name in ("baseline", "fast")}
+    environments["fast"] = replace(environments["fast"], claims=claims.read({"malloc": ("*",)}))
+    trials = [show(trial) for trial in make_trials(PLAN, Machine({}, noise=0.01), 10)]
+    summary = summarise_measured(make_run(PLAN, environments=environments), fold(PLAN, trials))
+    flags = {effect.environment: effect.flags for effect in summary.analysis.primary_effects()}
+    assert ("no-op-here" in flags["fast"]) is is_no_op
+    assert "no-op-here" not in flags.get("control", ())
+
+
 def test_levels_that_claim_nothing_are_told():
     environments = {
         "baseline": make_environment("baseline", {"malloc": "glibc"}, variables={}),

@@ -1,0 +1,17 @@
+"""What Inductor, torch.compile's own compiler, was really set to, where it compiled anything."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def collect() -> dict[str, Any] | None:
+    """Return the settings that Inductor holds now, or None where torch.compile compiled nothing."""
+    config, utils = sys.modules.get("torch._inductor.config"), sys.modules.get("torch._dynamo.utils")
+    if config is None or utils is None:
+        return None
+    graphs = utils.counters["stats"]["unique_graphs"]
+    if not graphs:
+        return None
+    return {"graphs": graphs, "max_autotune": bool(config.max_autotune), "freezing": bool(config.freezing)}

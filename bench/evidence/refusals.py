@@ -1,0 +1,82 @@
+"""Settings of allocators that nobody takes: a name with a typing mistake, a value out of range, another one's variable.
+
+Allocators ignore what they do not know, most of them without a word.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from bench.evidence.reading import attempt
+
+#: jemalloc takes these, and has no name in its tree for them (jemalloc_init_conf).
+_UNNAMED = {"slab_sizes", "bin_shards", "tcache_ncached_max", "lg_tcache_max"}
+#: Variables that one allocator alone reads.
+_READER = {"MALLOC_CONF": "libjemalloc", "MIMALLOC_": "libmimalloc", "TCMALLOC_": "libtcmalloc"}
+#: https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html, "env_alias"
+_OF_GLIBC = {
+    "MALLOC_ARENA_MAX", "MALLOC_ARENA_TEST", "MALLOC_CHECK_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_PERTURB_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TRACE",
+}  # fmt: skip
+
+
+def refused(
+    library: str, path: str, options: Mapping[str, Any], variables: Mapping[str, str], tunables: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield ``NAME: setting`` for each one in the environment variables that ``library`` at ``path`` did not take.
+
+    ``options`` are those that it says it took, ``tunables`` all that the loader of glibc lists ({}: it lists none).
+    """
+    for name, value in variables.items():
+        reader = next((owner for start, owner in _READER.items() if name.startswith(start)), None)
+        if name == "GLIBC_TUNABLES":
+            yield from (f"{name}: {item}" for item in _tunables(value, library, tunables))
+        elif name.startswith("MALLOC_") and not reader:
+            if library != "libc" or name not in _OF_GLIBC:
+                yield f"{name}: {value}"
+        elif reader and reader != library:
+            yield f"{name}: {value}"
+        elif reader == "libjemalloc":
+            yield from (f"{name}: {item}" for item in _jemalloc(value, options))
+        elif reader and not _names(path, name, reader):
+            yield f"{name}: {value}"
+
+
+def _tunables(value: str, library: str, listed: Mapping[str, int]) -> Iterator[str]:
+    for item in filter(None, value.split(":")):
+        name, _, text = item.partition("=")
+        other = name.startswith("glibc.malloc.") and library != "libc"
+        if other or (listed and listed.get(name) != attempt(partial(int, text, 0))):
+            yield item
+
+
+def _jemalloc(value: str, options: Mapping[str, Any]) -> Iterator[str]:
+    for item in filter(None, value.split(",")):
+        name, _, text = item.partition(":")
+        if not _is_known(name) or not _took(options.get(name), text):
+            yield item
+
+
+def _is_known(name: str) -> bool:
+    parts, length = (ctypes.c_size_t * 8)(), ctypes.c_size_t(8)
+    found = ctypes.CDLL(None).mallctlnametomib(f"opt.{name}".encode(), parts, ctypes.byref(length))
+    return name in _UNNAMED or not found
+
+
+def _took(has: Any, text: str) -> bool:
+    if isinstance(has, bool):
+        return text == ("true" if has else "false")
+    if isinstance(has, int):
+        asked = attempt(lambda: int(text, 0))
+        return asked is None or asked == has
+    return has is None or has == text
+
+
+def _names(path: str, name: str, reader: str) -> bool:
+    """Whether a library has the name of a variable in it; mimalloc has the end of it, in small letters."""
+    wanted = name[len("MIMALLOC_") :].lower() if reader == "libmimalloc" else name
+    with open(path, "rb") as file:
+        return wanted.encode() + b"\0" in file.read()

@@ -1,0 +1,106 @@
+"""Which OpenMP runtime's threads are there: a runtime that is loaded, and even one that would serve, may never be used.
+
+A runtime starts the workers of a team itself, so that its code lies at the bottom of their stacks. Threads of others
+(OpenBLAS has its own, PyTorch for its gradients) have their own library there.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import struct
+import time
+from bisect import bisect_right
+from typing import NamedTuple
+
+from bench.evidence import dynamic
+
+_RUNTIMES = ("libgomp", "libiomp5", "libomp")
+#: What only waits and starts for others: the C library and the loader.
+_BELOW = re.compile(r"/(libc|libpthread|ld-linux|ld)[-.]")
+_STACK_BYTES = 1 << 16
+#: Workers spin before they sleep (libiomp5 for 0.2 s); a thread that runs tells nothing.
+_TRIES, _PAUSE_S = 6, 0.06
+
+
+class _Map(NamedTuple):
+    start: int
+    end: int
+    rights: str
+    path: str
+
+
+def workers() -> dict[str, int]:
+    """Return the number of threads that each OpenMP runtime started; the thread that leads a team is none of them.
+
+    OSError: this process may not look at its own memory.
+    """
+    for _ in range(_TRIES):
+        counts, running = _counted()
+        if not running:
+            break
+        time.sleep(_PAUSE_S)
+    return dict(sorted(counts.items()))
+
+
+def _counted() -> tuple[collections.Counter[str], int]:
+    maps, counts, running, stacks = _maps(), collections.Counter[str](), 0, set()
+    with open("/proc/self/mem", "rb", 0) as memory:
+        for task in os.listdir("/proc/self/task"):
+            place = _place(task)
+            if place is None:
+                running += int(task) != os.getpid()
+                continue
+            stack = _around(maps, place)
+            stacks.add(stack)
+            counts.update(_runtime(maps, _words(memory.fileno(), place, min(stack.end, place + _STACK_BYTES))))
+        if running:  # it spins without an end, as it was told to: its stack is one of those that nobody waits on
+            counts.update(_spinning(maps, stacks, memory.fileno()))
+    return counts, running
+
+
+def _place(task: str) -> int | None:
+    """Return the stack pointer of a thread that waits in the kernel, None of one that runs."""
+    with open(f"/proc/self/task/{task}/syscall", encoding="ascii") as file:
+        words = file.read().split()
+    return int(words[-2], 16) if len(words) > 2 else None
+
+
+def _maps() -> list[_Map]:
+    found = []
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            words = line.split(None, 5)
+            start, end = (int(word, 16) for word in words[0].split("-"))
+            found.append(_Map(start, end, words[1], words[5].strip() if len(words) > 5 else ""))
+    return found
+
+
+def _around(maps: list[_Map], address: int) -> _Map:
+    return maps[max(0, bisect_right(maps, (address, 1 << 64)) - 1)]
+
+
+def _words(file: int, start: int, end: int) -> tuple[int, ...]:
+    content = os.pread(file, end - start, start)
+    return struct.unpack(f"<{len(content) // 8}Q", content[: len(content) // 8 * 8])
+
+
+def _runtime(maps: list[_Map], words: tuple[int, ...]) -> list[str]:
+    """Return the runtime that started a thread: whose code is the outermost on its stack but the C library's."""
+    for address in reversed(words):
+        lies = _around(maps, address)
+        is_code = "x" in lies.rights and lies.start <= address < lies.end and lies.path.startswith("/")
+        if is_code and not _BELOW.search(lies.path):
+            name = dynamic.short_name(lies.path)
+            return [name] if name in _RUNTIMES else []
+    return []
+
+
+def _spinning(maps: list[_Map], waiting: set[_Map], file: int) -> list[str]:
+    found = []
+    for guard, stack in zip(maps, maps[1:]):
+        is_stack = guard.rights.startswith("---") and guard.end == stack.start and stack.rights.startswith("rw")
+        if is_stack and not stack.path and stack not in waiting:
+            found += _runtime(maps, _words(file, max(stack.start, stack.end - _STACK_BYTES), stack.end))
+    return found

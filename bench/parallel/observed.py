@@ -1,0 +1,38 @@
+"""What Gloo and NCCL let be seen of their settings: connections that are there, and NCCL's own words."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import partial
+
+from bench.evidence.reading import attempt, text
+
+_ESTABLISHED = "01"  # include/net/tcp_states.h
+
+
+def connections() -> int:
+    """Return the number of this process's TCP connections."""
+    own = set()
+    for name in os.listdir("/proc/self/fd"):
+        target = attempt(partial(os.readlink, f"/proc/self/fd/{name}")) or ""
+        if target.startswith("socket:["):
+            own.add(target[len("socket:[") : -1])
+    lines = [line.split() for table in ("tcp", "tcp6") for line in (text(f"/proc/self/net/{table}") or "").splitlines()]
+    return sum(words[3] == _ESTABLISHED and words[9] in own for words in lines if len(words) > 9)
+
+
+def is_lazy(before: int | None, after: int | None, world: int) -> bool | None:
+    """Whether processes that joined are connected to nobody yet; None where it cannot be told."""
+    return None if before is None or after is None or world < 2 else after <= before
+
+
+def taken_by_nccl(path: str | None) -> dict[str, str] | None:
+    """Return the variables that NCCL says it took, None where it did not start or said it elsewhere."""
+    said = text(path) if path else None
+    return None if said is None else described(said)
+
+
+def described(said: str) -> dict[str, str]:
+    """Read NCCL's lines of NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=ENV (src/misc/param.cc)."""
+    return dict(re.findall(r"NCCL INFO (NCCL_\w+) set by environment to (.*?)\.?$", said, re.MULTILINE))

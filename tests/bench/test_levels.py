@@ -1,0 +1,88 @@
+"""Every level of the library that does nothing is found out: what it claims does not hold where it has no effect."""
+
+import json
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from envmatrix.matrix import load
+from envmatrix.plan.environment import build, resolve
+from envmatrix.project import default_matrix
+from envmatrix.record.model import read_evidence
+from envmatrix.record.settled import settled
+from envmatrix.trials.proof import prove
+
+FACTS = {"physical_cores": "1", "logical_cpus": "1"}  # no level asks for what a run without it has
+
+
+@lru_cache(maxsize=1)
+def matrix():
+    return load(default_matrix())
+
+
+def levels():
+    for factor in matrix().factors.values():
+        for name, level in factor.levels.items():
+            if not factor.is_image and (level.env or level.preload or level.claims):
+                yield factor, name
+
+
+@pytest.fixture(scope="module")
+def plain(python, data_dir, tmp_path_factory):
+    """The evidence of a small training without any setting."""
+    import subprocess
+
+    record = tmp_path_factory.mktemp("plain") / "record.json"
+    argv = [python, "-W", "ignore", "-m", "bench", "run", f"--record={record}", f"--data-dir={data_dir}", "--steps=3",
+            "--warmup-steps=1", "--eval-samples=64"]  # fmt: skip
+    base = {"PATH": os.environ["PATH"], "HOME": str(record.parent), "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "2"}  # fmt: skip
+    subprocess.run(argv, cwd=Path(__file__).parents[2], env=base, check=True, capture_output=True, timeout=300)
+    return read_evidence(json.loads(record.read_text())["evidence"])
+
+
+def environment(factor, name):
+    level = factor.levels[name]
+    chosen = {other: allowed[0] for other, allowed in level.requires.items()}
+    return build(matrix(), "it", {**chosen, factor.name: name}, FACTS)
+
+
+#: What this evidence shows by itself is what the level sets: the reference is that already, and the tables say so.
+SAME = {("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict")}
+
+
+@pytest.mark.parametrize(("factor", "name"), [pytest.param(*pair, id=f"{pair[0].name}-{pair[1]}") for pair in levels()])
+def test_a_level_that_does_nothing_is_found_out(plain, factor, name):
+    """Its variables are there, as if it had been set; nothing else of it happened."""
+    wanted = environment(factor, name)
+    seen = dict(plain.variables or {}, **{key: value for key, value in wanted.variables.items() if value is not None})
+    for key in wanted.variables:
+        if wanted.variables[key] is None:
+            seen.pop(key, None)
+    fake = plain.model_copy(update={"variables": seen})
+    said = prove(wanted, fake)
+    if (factor.name, name) in SAME and not said.wrong:
+        return
+    assert said.wrong or said.unproven, f"{factor.name}={name} passes where it did nothing"
+
+
+def test_evidence_of_the_same_settings_is_one_text_and_of_others_another(plain):
+    again = plain.model_copy(update={"openmp": plain.openmp.model_copy(update={"workers": {"libgomp": 9}})})
+    assert settled(again) == settled(plain)
+    other = plain.model_copy(update={"openmp": plain.openmp.model_copy(update={"spin_count": "0"})})
+    assert settled(other) != settled(plain)
+
+
+def test_the_team_that_worked_is_the_serving_runtimes(plain):
+    assert plain.openmp.workers == {"libgomp": 1}
+
+
+def test_a_runtime_that_nobody_used_is_unproven_and_one_beside_it_is_invalid(plain):
+    wanted = resolve(matrix(), "intel-omp", FACTS)
+    preloaded = {"/x/libiomp5.so": "/x/libiomp5.so"}
+    for workers, wrong, unproven in (({"libiomp5": 1}, 0, 0), ({}, 0, 1), ({"libgomp": 1}, 1, 0)):
+        openmp = plain.openmp.model_copy(update={"library": "libiomp5", "workers": workers})
+        said = prove(wanted, plain.model_copy(update={"openmp": openmp, "preloaded": preloaded}))
+        assert (len(said.wrong), len(said.unproven)) == (wrong, unproven), said

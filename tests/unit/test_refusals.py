@@ -1,0 +1,95 @@
+"""Settings of allocators that nobody takes are named: real processes, the C library's own malloc and jemalloc."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.parallel import observed
+from envmatrix.plan.environment import Environment, Image
+from envmatrix.record import claims
+from envmatrix.record.model import read_evidence
+from envmatrix.trials.proof import prove
+
+ROOT = Path(__file__).parents[2]
+SHOW = "import json; from bench.evidence import malloc; print(json.dumps(malloc.collect()))"
+
+
+def malloc_with(**variables):
+    base = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW], cwd=ROOT, env={**base, **variables},
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("variables", "refused"),
+    [
+        ({}, []),
+        ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=536870912:glibc.malloc.arena_max=1"}, []),
+        ({"GLIBC_TUNABLES": "glibc.malloc.trim_treshold=1"}, ["GLIBC_TUNABLES: glibc.malloc.trim_treshold=1"]),
+        ({"GLIBC_TUNABLES": "glibc.malloc.perturb=9999"}, ["GLIBC_TUNABLES: glibc.malloc.perturb=9999"]),
+        ({"MALLOC_ARENA_MAX": "1"}, []),
+        ({"MALLOC_ARENAS_MAX": "1"}, ["MALLOC_ARENAS_MAX: 1"]),
+        ({"MALLOC_CONF": "narenas:1"}, ["MALLOC_CONF: narenas:1"]),
+        ({"TCMALLOC_RELEASE_RATE": "1"}, ["TCMALLOC_RELEASE_RATE: 1"]),
+    ],
+)
+def test_what_the_c_library_does_not_take_is_named(variables, refused):
+    found = malloc_with(**variables)
+    if found["library"] != "libc":
+        pytest.skip("this Python brings its own malloc")
+    assert found["refused"] == refused
+
+
+def library(name):
+    folders = os.environ.get("BENCH_LIBRARIES", "").split(":")
+    found = [path for folder in folders for path in Path(folder).glob(name)] if any(folders) else []
+    if not found:
+        pytest.skip(f"no {name}: set BENCH_LIBRARIES")
+    return str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "refused"),
+    [
+        ("libjemalloc.so.2", {"MALLOC_CONF": "narenas:3,dirty_decay_ms:-1,background_thread:true"}, []),
+        ("libjemalloc.so.2", {"MALLOC_CONF": "narenas:3,dirty_decay:-1"}, ["MALLOC_CONF: dirty_decay:-1"]),
+        ("libjemalloc.so.2", {"MALLOC_CONF": "background_thread:yes"}, ["MALLOC_CONF: background_thread:yes"]),
+        ("libjemalloc.so.2", {"MALLOC_ARENA_MAX": "1"}, ["MALLOC_ARENA_MAX: 1"]),
+        ("libmimalloc.so.2", {"MIMALLOC_EAGER_COMMIT": "0"}, []),
+        ("libmimalloc.so.2", {"MIMALLOC_EAGER_COMIT": "0"}, ["MIMALLOC_EAGER_COMIT: 0"]),
+        ("libtcmalloc_minimal.so.4", {"TCMALLOC_RELEASE_RATE": "1"}, []),
+        ("libtcmalloc_minimal.so.4", {"TCMALLOC_RELEASE": "1"}, ["TCMALLOC_RELEASE: 1"]),
+    ],
+)
+def test_what_an_allocator_does_not_take_is_named(name, variables, refused):
+    assert malloc_with(LD_PRELOAD=library(name), **variables)["refused"] == refused
+
+
+@pytest.mark.parametrize(("own", "wrong"), [({"MALLOC_CONF": "a:1"}, 1), ({}, 0)])
+def test_a_setting_of_the_environment_that_is_not_taken_makes_the_trial_invalid(own, wrong):
+    environment = Environment("mine", "", {}, Image("i"), own, (), claims.read({}))
+    seen = {"malloc": {"library": "libc", "refused": ["MALLOC_CONF: a:1"]}, "variables": {"MALLOC_CONF": "a:1"}}
+    assert len(prove(environment, read_evidence(seen)).wrong) == wrong
+
+
+def test_nccl_says_what_it_took_in_its_own_words():
+    said = (
+        "host:1:1 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.\n"
+        "host:1:1 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n"
+        "host:1:1 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
+    )
+    assert observed.described(said) == {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "world", "lazy"), [(1, 2, 2, False), (1, 1, 2, True), (1, 1, 1, None), (None, 1, 2, None)]
+)
+def test_gloo_is_lazy_where_joining_connected_to_nobody(before, after, world, lazy):
+    assert observed.is_lazy(before, after, world) is lazy
