@@ -71,6 +71,11 @@ def format_cpus(cpus: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
+def has_gpu() -> bool:
+    """Say whether this machine shows a GPU of NVIDIA (in Windows' subsystem: /dev/dxg)."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()

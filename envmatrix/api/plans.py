@@ -36,7 +36,8 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
     """Load a matrix and resolve everything in it, as a run would. Raises MatrixError and InputError."""
     matrix, host = load_matrix(named), this_host()
     for name in matrix.environments:
-        environment = resolve(matrix, name, host.facts())
+        with _placed(matrix, ("environments", name)):
+            environment = resolve(matrix, name, host.facts())
         with _placed(matrix, _of_cpus(matrix, environment.levels)):
             check_placement([environment], host)
     for design in matrix.designs.values():
@@ -45,7 +46,8 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
             check_engine(engine, partial(place_in, Path(matrix.path), key))
         with _placed(matrix, ("designs", design.name, "cpus")):
             cpus = confined(design, host)
-        design_environments(matrix, design, host.facts(cpus))
+        with _placed(matrix, ("designs", design.name)):
+            design_environments(matrix, design, host.facts(cpus))
     return matrix
 
 

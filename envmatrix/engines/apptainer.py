@@ -20,6 +20,7 @@ from envmatrix.engines.apptainer_command import (
     host_variables,
     identity,
     lacks_privilege,
+    needs_namespace,
     other_user,
     rights,
 )  # fmt: skip
@@ -34,7 +35,7 @@ from envmatrix.engines.memory import confined
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.host import format_cpus
 from envmatrix.images.archive import docker_archive, rooted
-from envmatrix.images.cache import digest_of, disk_errors, disk_full
+from envmatrix.images.cache import digest_of, disk_errors, disk_full, is_disk_full
 from envmatrix.images.context import Base, bench_digest, context_facts, gather, write_context
 from envmatrix.images.definitions import ROOM, definition, named_definition
 from envmatrix.images.places import Places
@@ -217,7 +218,7 @@ class ApptainerEngine(Engine):
                     beside.replace(target)
                 finally:
                     beside.unlink(missing_ok=True)
-        return NamedImage(str(target), f"apptainer run {target}")
+        return NamedImage(str(target), f"apptainer run {'--userns ' if needs_namespace() else ''}{target}")
 
     def _inside(self, sif: Path, python: str, code: str) -> str:
         options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity()]
@@ -340,7 +341,7 @@ def _signal_as_code(ended: Exit) -> Exit:
 
 def _build_error(done: Finished, sif: Path) -> EnvmatrixError:
     said = done.stderr + done.stdout
-    if "no space left" in said.lower():
+    if is_disk_full(said):
         return disk_full(sif.parent)
     wrong = [line for line in said.splitlines() if line.startswith(("FATAL", "E:", "ERROR"))]
     return EngineError(

@@ -283,9 +283,13 @@ def copy_frames(frames: Iterable[tuple[bytes | None, bytes | None]]) -> None:
 
 
 def ended(code: int, wall: float, state: Mapping[str, object], job: Job, *, timed_out: bool) -> Exit:
-    """Return how a container ended; Podman says OOMKilled false for a kill that a memory limit explains."""
-    killed = code == _KILLED and not timed_out
-    out_of_memory = killed and bool(state.get("OOMKilled") or job.limits.memory_bytes)
+    """Return how a container ended.
+
+    Docker says OOMKilled of a container whose memory ran out for any of its processes, Podman says it of none: there a
+    kill under a limit is taken for it.
+    """
+    killed = code == _KILLED and bool(job.limits.memory_bytes)
+    out_of_memory = code != 0 and not timed_out and (killed or bool(state.get("OOMKilled")))
     return Exit(-(code - 128) if code > 128 else code, wall, timed_out, out_of_memory)
 
 

@@ -14,7 +14,7 @@ from docker import DockerClient
 from docker.errors import APIError, BuildError, DockerException, ImageNotFound, NotFound
 
 from envmatrix.errors import EngineError
-from envmatrix.images.cache import disk_full
+from envmatrix.images.cache import disk_full, is_disk_full
 
 _API_S = 3600
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -74,12 +74,17 @@ def _build_error(doing: str, error: BuildError) -> EngineError:
 
 
 def _error(doing: str, text: str) -> EngineError:
-    if "no space left" in text.lower():
+    if is_disk_full(text):
         return disk_full(Path(os.environ.get("DOCKER_HOST", "/var/lib/docker").removeprefix("unix://")))
     if "unmet dep" in text or "Unable to correct" in text or "unable to fetch" in text.lower():
         return EngineError(
             f"{doing}: the base lacks a package that the lock takes for granted: {text[:400]}",
             remedy="make the lock again for this base: `envmatrix lock`",
+        )
+    if "requested cpus are not available" in text.lower():
+        return EngineError(
+            f"{doing}: the engine's machine lacks a CPU that is asked for: {text[-120:]}",
+            remedy="change `cpus` of the level or the design, or --cpus",
         )
     reason = _reason(text, os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
     known = reason if "does not answer" not in reason else text[:600]

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from envmatrix.regular import open_regular
 
 #: A file system in memory that every Linux has; a container or a job may have it smaller.
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 (mkdtemp makes the names)
+_FULL = re.compile(r"no space left|enough free space|disk quota exceeded|wrote only \d+ of", re.IGNORECASE)
 _FREE_SPACE = "free some space there, or set ENVMATRIX_CACHE to a folder on a larger disk; nothing half-built was left"
 _REMEDIES = {
     errno.ENOSPC: _FREE_SPACE,
@@ -54,6 +56,11 @@ def disk_errors(place: Path) -> Iterator[None]:
         remedy = _REMEDIES.get(error.errno or 0, "")
         where = Where(Path(error.filename) if isinstance(error.filename, str) else place)
         raise EngineError(f"{error.strerror or error}", where=where, remedy=remedy) from error
+
+
+def is_disk_full(said: str) -> bool:
+    """Say whether a program's last words are those of a full disk: of the kernel, of apt, of tar, of a quota."""
+    return _FULL.search(said) is not None
 
 
 def disk_full(place: Path) -> EngineError:

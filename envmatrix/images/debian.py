@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from envmatrix.errors import EngineError, EnvmatrixError, Where
-from envmatrix.images.cache import Cache, disk_full, file_digest
+from envmatrix.images.cache import Cache, disk_full, file_digest, is_disk_full
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.unpack import unpack_tar
 from envmatrix.process import Finished, run, run_logged
@@ -142,7 +142,7 @@ def _in_order(pins: Sequence[Pinned], files: dict[str, Path]) -> list[Path]:
 
 
 def _not_downloaded(words: Sequence[str], done: Finished, folder: Path) -> EnvmatrixError:
-    if "No space left on device" in done.stderr:
+    if is_disk_full(done.stderr):
         return disk_full(folder)
     return EngineError(
         f"apt could not download {', '.join(words[:4])}: {done.last_words(1)}",

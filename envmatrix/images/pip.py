@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
-from envmatrix.images.cache import Cache, digest_of, disk_full
+from envmatrix.images.cache import Cache, digest_of, disk_full, is_disk_full
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.pythons import Python, uv_program
 from envmatrix.matrix.model import plain_name
@@ -137,7 +137,7 @@ def reachable(url: str, seconds: float = 8.0) -> bool:
 
 
 def _failure(what: str, done: Finished, request: Request, passed_over: Sequence[str]) -> EnvmatrixError:
-    if "No space left on device" in done.stderr + done.stdout:
+    if is_disk_full(done.stderr + done.stdout):
         return disk_full(Path(os.environ.get("TMPDIR", "/tmp")))  # noqa: S108 - where pip itself unpacks
     also = f" (these indexes could not be reached: {', '.join(passed_over)})" if passed_over else ""
     return EngineError(

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
-from envmatrix.images.cache import Cache, digest_of, disk_errors, disk_full, file_digest
+from envmatrix.images.cache import Cache, digest_of, disk_errors, disk_full, file_digest, is_disk_full
 from envmatrix.images.lockfile import Pinned, Section
 from envmatrix.images.pythons import Python, uv_program
 from envmatrix.images.suites import GLIBC
@@ -146,7 +146,7 @@ class _Build:
         return kept / wheel.name
 
     def _failure(self, done: Finished, key: str) -> EngineError:
-        if "No space left on device" in done.stdout + done.stderr:
+        if is_disk_full(done.stdout + done.stderr):
             return disk_full(self.cache.root)
         log = self.cache.root / BUILT / f"{key}.log"
         self.cache.write(log, done.stdout + done.stderr)

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from envmatrix.errors import EngineError, InputError, Where
-from envmatrix.images.cache import Cache, digest_of, disk_errors, disk_full, file_digest
+from envmatrix.images.cache import Cache, digest_of, disk_errors, disk_full, file_digest, is_disk_full
 from envmatrix.images.debian import URI, Apt
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.mirror import debian_mirror
@@ -165,7 +165,7 @@ def _pins(text: str) -> list[Pinned]:
 def _check(done: Finished, what: str, place: Path) -> None:
     if done.exit.ok:
         return
-    if "No space left on device" in done.stderr:
+    if is_disk_full(done.stderr + done.stdout):
         raise disk_full(place)
     said = [line for line in done.stderr.splitlines() if line.startswith("E:")]
     raise EngineError(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envmatrix.errors import EngineError
-from envmatrix.images.cache import Cache, digest_of, disk_full, file_digest
+from envmatrix.images.cache import Cache, digest_of, disk_full, file_digest, is_disk_full
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.pythons import Python, uv_program
 from envmatrix.images.wheelhouse import shelves
@@ -96,7 +96,7 @@ def share_bytecode(cache: Cache, folder: Path) -> None:
 def _check(cache: Cache, done: Finished) -> None:
     if done.exit.ok:
         return
-    if "No space left on device" in done.stderr:
+    if is_disk_full(done.stderr):
         raise disk_full(cache.root)
     raise EngineError(
         f"uv could not build a venv: {done.last_words(6)}",

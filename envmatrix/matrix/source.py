@@ -6,6 +6,7 @@ the field that takes it turns it into its type.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -92,10 +93,22 @@ def parse_yaml(text: str, file: Path) -> Source:
         mark = error.problem_mark or error.context_mark
         raise InputError(f"this is not YAML: {error.problem or error.context}", where=_place(file, mark)) from error
     except yaml.YAMLError as error:
-        raise InputError(f"this is not YAML: {error}", where=Where(file)) from error
+        line = text.count("\n", 0, getattr(error, "position", 0)) + 1
+        raise InputError(f"this is not YAML: {error}", where=Where(file, line)) from error
     except RecursionError as error:
-        raise InputError("nested too deeply", where=Where(file)) from error
+        raise InputError("nested too deeply", where=_deepest(text, file)) from error
     return source
+
+
+def _deepest(text: str, file: Path) -> Where:
+    """Return where most lists and mappings are open at once."""
+    depth, most, where = 0, 0, Where(file)
+    with contextlib.suppress(yaml.YAMLError):  # it may end where it is wrong in another way too
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > most and event.start_mark:
+                most, where = depth, Where(file, event.start_mark.line + 1, event.start_mark.column + 1)
+    return where
 
 
 class _Reader:

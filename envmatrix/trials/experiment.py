@@ -15,7 +15,7 @@ from envmatrix.engines.base import Engine, Prepared, library_path
 from envmatrix.engines.build_record import prepared_from, recorded
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError, NothingRanError, SkipEnvironmentError, suggestion
-from envmatrix.host import Host, format_cpus, parse_cpus, this_host
+from envmatrix.host import Host, format_cpus, has_gpu, parse_cpus, this_host
 from envmatrix.images.cache import Cache
 from envmatrix.images.places import Places
 from envmatrix.matrix import Design, Matrix
@@ -183,7 +183,7 @@ def begin(
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=libraries,
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
-        skipped=_skipped(design.name, arms, missing),
+        skipped=_skipped(design, arms, missing),
         launcher=launcher,
         launcher_options=dict(launcher_options or {}),
         command=command,
@@ -199,12 +199,17 @@ def _say_what_shm_does_not(design: Design, engines: Mapping[str, Engine], say: S
         say(f"`shm` has no effect on {', '.join(unsized)}: /dev/shm is what the system gives (usually half the memory)")
 
 
-def _skipped(design: str, arms: tuple[Arm, ...], missing: Mapping[tuple[str, str], str]) -> dict[str, str]:
+def _skipped(design: Design, arms: tuple[Arm, ...], missing: Mapping[tuple[str, str], str]) -> dict[str, str]:
     """Return arm name -> why it cannot run here; NothingRanError when none can."""
     skipped = {arm.name: reason for arm in arms if (reason := missing.get((arm.runs, arm.engine)))}
     if len(skipped) == len(arms):
         first = next(iter(skipped.values()))
-        raise NothingRanError(f"no environment of design {design!r} can be had here: {first}")
+        if design.gpus and not has_gpu():
+            raise NothingRanError(
+                f"design {design.name!r} asks for GPUs, and this machine has none that it shows (no /dev/nvidia*)",
+                remedy=f"run it where there is one; there, this would be next: {first}",
+            )
+        raise NothingRanError(f"no environment of design {design.name!r} can be had here: {first}")
     return skipped
 
 

@@ -164,6 +164,18 @@ def test_nothing_of_the_machine_can_be_changed(engine: Engine, job: Job, monkeyp
         assert "uid 0" in job.log.read_text()
 
 
+def test_memory_that_runs_out_in_a_child_is_told_from_other_ends(engine: Engine, job: Job) -> None:
+    if engine.name != "docker" or "podman" in os.environ.get("DOCKER_HOST", ""):
+        pytest.skip("Docker alone says of a container whose first process ends by itself that memory ran out in it")
+    child = "a = []\nwhile True: a.append(bytearray(2**20))"
+    parent = f"import subprocess, sys; sys.exit(bool(subprocess.run([sys.executable, '-c', {child!r}]).returncode))"
+    limits = replace(job.limits, memory_bytes=2**26)
+    ended = engine.run(replace(job, argv=(job.prepared.python, "-c", parent), limits=limits))
+    assert (ended.code, ended.out_of_memory) == (1, True)
+    ended = engine.run(replace(job, argv=(job.prepared.python, "-c", "raise SystemExit(1)"), limits=limits))
+    assert (ended.code, ended.out_of_memory) == (1, False)
+
+
 def managed(engine: Engine, job: Job) -> list[str]:
     """Return what a process in a container managed to do to this machine."""
     ended = engine.run(replace(job, argv=(job.prepared.python, "-c", TRIES, str(os.getpid()))))
