@@ -6,11 +6,13 @@ import csv
 import io
 import json
 import math
+from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import numpy as np
 
 from envmatrix.errors import InputError, suggestion
+from envmatrix.plan import Arm
 from envmatrix.printable import clean
 from envmatrix.report.catalog import Report, draw
 from envmatrix.report.columns import effect_values, value_names
@@ -18,7 +20,8 @@ from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Summary
 from envmatrix.report.svg import standalone
-from envmatrix.stats.metrics import METRICS, OWN
+from envmatrix.stats.metrics import METRICS, OWN, Metric
+from envmatrix.stats.primary import own_metrics
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -57,13 +60,10 @@ def trials_csv(summary: Summary) -> str:
     return out.getvalue()
 
 
-def _seconds(summary: Summary, arm: str) -> list[tuple[float, float]]:
-    """Return (value, start) of each ok trial: seconds a unit of work, as pyperf knows times only.
-
-    Of the primary metric, or what one of it takes where more is better.
-    """
-    workload = next(one.workload for one in summary.plan.arms if one.name == arm)
-    metric = summary.analysis.primary[workload]
+def _values(summary: Summary, arm: str, metric: Metric) -> list[tuple[float, float]]:
+    """Return (value, start) of each ok trial, less being better, as pyperf takes it: one over it where more is."""
+    if metric.name not in summary.measured.table:
+        return []
     values = summary.measured.of(arm, metric.name)
     started = summary.measured.of(arm, "started")
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -78,8 +78,27 @@ def _pyperf_run(value: float, started: float, created: str) -> dict[str, object]
     return {"metadata": {"date": f"{began:%Y-%m-%d %H:%M:%S}" if began else created}, "values": [value]}
 
 
+def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dict[str, object]]:
+    """Yield the benchmark of an arm's primary metric, then those of its program's further ones.
+
+    A trial gives one value: pyperf's tests take values for independent, which the steps of one process are not.
+    """
+    primary = summary.analysis.primary[arm.workload]
+    for metric in (primary, *own_metrics(summary.run.workloads.get(arm.workload))):
+        values = _values(summary, arm.name, metric)
+        name = f"{arm.workload}@{arm.engine}" + ("" if metric is primary else f" {metric.label}")
+        unit = "byte" if metric.unit == "B" and metric.better == "lower" else "second"
+        told = f"{metric.label}{f' ({metric.unit})' if metric.unit else ''}"
+        described = f"one over {told}: more of it is better" if metric.better == "higher" else told
+        if values:
+            metadata = {
+                "name": clean(name), "unit": unit, "loops": 1, "inner_loops": 1, "description": clean(described)
+            }  # fmt: skip
+            yield {"metadata": metadata, "runs": [_pyperf_run(*one, created) for one in values]}
+
+
 def pyperf_json(summary: Summary, environment: str) -> str:
-    """Return one environment's trials as a pyperf suite: one benchmark a workload and engine, one run a trial.
+    """Return one environment's trials as a pyperf suite: a benchmark a workload, engine and metric, a run a trial.
 
     Compare two with ``python -m pyperf compare_to baseline.json other.json``. pyperf's own comparison does
     not pair by block, so its intervals are wider than ours. Raises InputError when the environment has no
@@ -92,13 +111,7 @@ def pyperf_json(summary: Summary, environment: str) -> str:
             f"run {summary.run.name} has no environment {environment!r}", remedy=suggestion(environment, known)
         )
     created = summary.run.created.replace("T", " ").rstrip("Z")[:19]
-    benchmarks = []
-    for arm in arms:
-        times = _seconds(summary, arm.name)
-        if times:
-            name = clean(f"{arm.workload}@{arm.engine}")
-            metadata = {"name": name, "unit": "second", "loops": 1, "inner_loops": 1}
-            benchmarks.append({"metadata": metadata, "runs": [_pyperf_run(*one, created) for one in times]})
+    benchmarks = [found for arm in arms for found in _pyperf_benchmarks(summary, arm, created)]
     if not benchmarks:
         raise InputError(
             f"environment {environment!r} has no ok trial with a number", remedy="export another environment"

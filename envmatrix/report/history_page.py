@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
 from envmatrix.stats.change_points import FEWEST
 from envmatrix.stats.history import History, Series
-from envmatrix.stats.metrics import METRICS, VALUE
+from envmatrix.stats.metrics import METRICS, TICK_DIGITS, VALUE, Show
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 14.0, 22.0, 40.0
 #: More points than this in a series are drawn as the means of neighbours.
@@ -56,7 +55,7 @@ def views(history: History) -> list[View]:
     return found
 
 
-def _figure(series: tuple[Series, ...], title: str, label: str, show: Callable[[float], str], name: str) -> str:
+def _figure(series: tuple[Series, ...], title: str, label: str, show: Show, name: str) -> str:
     runs = sorted({(point.created, point.run) for item in series for point in item.points})
     place = {run: index for index, run in enumerate(runs)}
     values = [point.median for item in series for point in item.points]
@@ -71,11 +70,11 @@ def _figure(series: tuple[Series, ...], title: str, label: str, show: Callable[[
     return drawing(_WIDTH, _HEIGHT, title, described, body, f"figure-{name}")
 
 
-def _axes(runs: list[tuple[str, str]], across: Scale, up: Scale, show: Callable[[float], str]) -> str:
+def _axes(runs: list[tuple[str, str]], across: Scale, up: Scale, show: Show) -> str:
     parts = []
     for value in ticks(up.low, up.high, 5):
         parts.append(line(_LEFT, up(value), _WIDTH - _RIGHT, up(value), "grid"))
-        parts.append(text(_LEFT - 8, up(value) + 4, show(value), "end soft"))
+        parts.append(text(_LEFT - 8, up(value) + 4, show(value, digits=TICK_DIGITS), "end soft"))
     shown = sorted({round(position) for position in np.linspace(0, len(runs) - 1, min(6, len(runs)))})
     for index in shown:
         kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 > 0 else "mid soft"
@@ -83,7 +82,7 @@ def _axes(runs: list[tuple[str, str]], across: Scale, up: Scale, show: Callable[
     return "".join(parts) + text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "runs in the order of their dates", "mid soft")
 
 
-def _drawn(item: Series, at: np.ndarray, kind: int, across: Scale, up: Scale, show: Callable[[float], str]) -> str:
+def _drawn(item: Series, at: np.ndarray, kind: int, across: Scale, up: Scale, show: Show) -> str:
     medians = np.array([point.median for point in item.points])
     bins = np.array_split(np.arange(len(medians)), min(_MOST_POINTS, len(medians)))
     xs = [across(float(at[part].mean())) for part in bins]

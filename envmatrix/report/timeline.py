@@ -11,7 +11,7 @@ from envmatrix.printable import one_line
 from envmatrix.report.summary import Group, Summary
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks, widened
 from envmatrix.stats.measurements import OUTCOMES
-from envmatrix.stats.metrics import Metric
+from envmatrix.stats.metrics import TICK_DIGITS, Metric
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40.0
 #: Above this, trials are drawn as one path an environment: a mark with a name each would be too much for a
@@ -52,7 +52,7 @@ def _axes(across: Scale, up: Scale, metric: Metric, label: str) -> str:
     parts = []
     for value in ticks(up.low, up.high, 6):
         parts.append(line(_LEFT, up(value), _WIDTH - _RIGHT, up(value), "grid"))
-        parts.append(text(_LEFT - 8, up(value) + 4, metric.show(value), "end soft"))
+        parts.append(text(_LEFT - 8, up(value) + 4, metric.show(value, digits=TICK_DIGITS), "end soft"))
     parts += [
         text(across(value), _HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft")
         for value in ticks(across.low, across.high, 8)

@@ -3,43 +3,57 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 #: From here on digits are not written out.
 _LONG = 1e12
 
 
-def show_rate(value: float) -> str:
+#: Digits of a label of an axis, whose places are round numbers: three would write 1.025 s as 1.02 s.
+TICK_DIGITS = 6
+
+
+class Show(Protocol):
+    """Formats a number for people: in as many ``digits`` as what is measured deserves, or as are asked for."""
+
+    def __call__(self, value: float, *, digits: int = ...) -> str:
+        """Return the text."""
+
+
+def show_rate(value: float, *, digits: int = 4) -> str:
     """Format a rate such as 5431.2 samples/s."""
-    return f"{value:,.0f}" if 1000 <= abs(value) < _LONG else f"{value:.4g}"
+    fractions = abs(value) < (10.0**digits if digits >= TICK_DIGITS else 1000.0)
+    return f"{value:,.{digits}g}" if fractions or abs(value) >= _LONG else f"{value:,.0f}"
 
 
-def show_seconds(value: float) -> str:
+def show_seconds(value: float, *, digits: int = 3) -> str:
     """Format a duration given in seconds."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(value) >= scale:
-            return f"{value / scale:.3g} {unit}" if not 1000 <= value < _LONG else f"{value:,.0f} s"
-    return f"{value:.3g} s"
+            return f"{value / scale:.{digits}g} {unit}" if not 1000 <= value < _LONG else f"{value:,.0f} s"
+    return f"{value:.{digits}g} s"
 
 
-def show_bytes(value: float) -> str:
+def show_bytes(value: float, *, digits: int = 4) -> str:
     """Format a size given in bytes."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if abs(value) >= 1024**power:
-            return f"{value / 1024**power:.4g} {unit}"
+            return f"{value / 1024**power:.{digits}g} {unit}"
     return f"{value:.0f} B"
 
 
-def show_count(value: float) -> str:
+def show_count(value: float, *, digits: int = 0) -> str:
     """Format a number of events."""
+    if digits and abs(value) < 10.0**digits:
+        return f"{value:,.{digits}g}"
     return f"{value:,.0f}" if abs(value) < _LONG else f"{value:.4g}"
 
 
-def show_value(value: float) -> str:
+def show_value(value: float, *, digits: int = 6) -> str:
     """Format a number whose unit is the user's."""
-    return f"{value:,.6g}"
+    return f"{value:,.{digits}g}"
 
 
 @dataclass(frozen=True)
@@ -50,7 +64,7 @@ class Metric:
     label: str
     unit: str
     better: Literal["higher", "lower"]
-    show: Callable[[float], str]
+    show: Show
 
     @property
     def sign(self) -> float:

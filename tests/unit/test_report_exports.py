@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
 from envmatrix.errors import InputError
+from envmatrix.matrix.model import Workload
 from envmatrix.report.exports import effects_csv, figure_svg, pyperf_json, trials_csv
 from envmatrix.report.summary import summarise, summarise_measured
 from envmatrix.stats.measurements import fold
+from envmatrix.stats.metrics import TICK_DIGITS, show_rate
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 
@@ -49,6 +53,58 @@ def test_pyperf_reads_and_compares_what_is_exported(summary, tmp_path):
     assert "1.3" in compared
     assert "faster" in compared
     assert "Total number of values: 8" in pyperf("stats", files["fast"])
+
+
+def test_pyperf_gets_the_trials_dates_and_every_metric_of_a_program_the_way_it_counts(tmp_path):
+    pyperf = pytest.importorskip("pyperf")
+    plan = make_plan(("fast",))
+    metrics = {"rate": {"regex": "(x)", "unit": "points"}, "memory": {"regex": "(y)", "unit": "B", "better": "lower"}}
+    workload = Workload.model_validate({"name": "cnn", "command": ["a"], "metrics": metrics})
+    trials = [
+        replace(trial, document={
+            **trial.document, "metrics": {"value": 50.0}, "more_metrics": [{"name": "memory", "value": 2.0**30}],
+        })
+        for trial in make_trials(plan, Machine({}), 3)
+    ]  # fmt: skip
+    made = summarise_measured(make_run(plan, workloads={"cnn": workload}), fold(plan, trials))
+    file = tmp_path / "fast.json"
+    file.write_text(pyperf_json(made, "fast"))
+    rate, memory = pyperf.BenchmarkSuite.load(str(file)).get_benchmarks()
+    assert (rate.get_name(), rate.get_values(), rate.get_unit()) == ("cnn@local", (0.02,) * 3, "second")
+    assert rate.get_metadata()["description"] == "one over rate (points): more of it is better"
+    assert (memory.get_name(), memory.get_unit()) == ("cnn@local memory", "byte")
+    assert memory.get_values() == (2.0**30,) * 3
+    began = [trial.started for trial in trials if trial.environment == "fast"]
+    dates = [run["metadata"]["date"] for run in json.loads(file.read_text())["benchmarks"][0]["runs"]]
+    assert dates == [f"{datetime.fromtimestamp(second, timezone.utc):%Y-%m-%d %H:%M:%S}" for second in began]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown", "label"),
+    [
+        (1002.5, "1,002", "1,002.5"), (1e6, "1,000,000", "1,000,000"), (5.431, "5.431", "5.431"),
+        (987.654, "987.7", "987.654"), (2e13, "2e+13", "2e+13"),
+    ],
+)  # fmt: skip
+def test_a_rate_has_the_digits_that_its_place_deserves(value, shown, label):
+    assert (show_rate(value), show_rate(value, digits=TICK_DIGITS)) == (shown, label)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 0.01, 100.0])
+def test_every_label_of_an_axis_is_its_own_place(seconds):
+    """Three digits wrote 1.025 s as 1.02 s, so that two ticks had one label."""
+    plan = make_plan(("fast",))
+    workload = Workload.model_validate({"name": "cnn", "command": ["a"]})
+    trials = [
+        replace(trial, document={**trial.document, "metrics": {"value": seconds * (1 + 0.0018 * trial.block)}})
+        for trial in make_trials(plan, Machine({}), 8)
+    ]
+    made = summarise_measured(make_run(plan, workloads={"cnn": workload}), fold(plan, trials))
+    drawn = ET.fromstring(figure_svg(made, "time"))
+    labels = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text") if text.get("class") == "end soft"]
+    places = [float(label.split()[0]) * {"s": 1.0, "ms": 1e-3}[label.split()[1]] for label in labels]
+    assert len(labels) == len(set(labels)) > 3
+    assert places == pytest.approx([places[0] + n * (places[1] - places[0]) for n in range(len(places))], rel=1e-9)
 
 
 def test_figures_are_whole_svg_files(summary):
