@@ -91,7 +91,7 @@ def run(
     Raises BenchError when it cannot be started, RunError when it fails, never ends or does not report its numbers.
     """
     numbers = metric.Numbers(wanted)
-    probed = tempfile.mkdtemp(prefix="bench-probe.")
+    probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
     before, steal = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch()
     try:
         watched, wall_ns, output = _run(argv, probed, limit_s, log or sys.stderr.buffer, log_limit_bytes, numbers)

@@ -184,7 +184,7 @@ def _data_loader(
 
 def _write_folder(samples: tensors.Samples, scratch: str | None) -> str:
     """Write the first images as PNG files in one folder per class, and return the folder."""
-    folder = tempfile.mkdtemp(prefix="bench-images.", dir=scratch)
+    folder = tempfile.mkdtemp(prefix=f"bench-images.{os.getpid()}.", dir=scratch)
     for label in range(samples.set.classes):
         os.mkdir(os.path.join(folder, str(label)))
     for number in range(min(FOLDER_IMAGES, len(samples.labels))):

@@ -103,7 +103,7 @@ def _prepared(name: str, data_dir: str | None) -> Iterator[data_sets.Prepared]:
         yield ready
         return
     try:
-        folder = tempfile.mkdtemp(prefix="bench-data.")
+        folder = tempfile.mkdtemp(prefix=f"bench-data.{os.getpid()}.")
     except OSError as error:
         raise BenchError(f"there is no data in {data_dir} and no temporary folder to make it in: {error}") from error
     try:

@@ -79,6 +79,14 @@ class EngineError(EnvmatrixError):
     exit_code = ExitCode.NOTHING_RAN
 
 
+class NoTrialError(EngineError):
+    """A process was not started, or its engine went away while it ran: nothing can be said of it."""
+
+
+class EngineGoneError(EngineError):
+    """A run was stopped because its engine, or an image that cannot be made again, is gone."""
+
+
 class SkipEnvironmentError(EnvmatrixError):
     """This environment cannot be had on this machine; the others go on. The message is the skip reason."""
 

@@ -9,17 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from envmatrix import interrupts
-from envmatrix.errors import EnvmatrixError
+from envmatrix.errors import NoTrialError
 
 #: stdin, stdout and stderr as ``subprocess`` takes them.
 _Streams = tuple[int | IO[bytes] | None, int | IO[bytes] | None, int | IO[bytes] | None]
-_WARDEN = Path(__file__).with_name("warden.py")
+_WARDEN, _HEIR = (Path(__file__).with_name(name) for name in ("warden.py", "heir.py"))
 #: Seconds that the warden may take to end a program and what is left of it; then it is killed itself.
 _ENDED_S = 20.0
 
@@ -108,7 +108,7 @@ class _Warden:
                 )  # fmt: skip
         except OSError as error:
             self._line.close()
-            raise EnvmatrixError(f"cannot start {argv[0]}: {error.strerror or error}") from error
+            raise NoTrialError(f"cannot start {argv[0]}: {error.strerror or error}") from error
         finally:
             its.close()
         variables = os.environ if env is None else env
@@ -152,9 +152,9 @@ class _Warden:
             return Exit(number, *rest)
         program = self.argv[0]
         if how == "refused":
-            raise EnvmatrixError(f"cannot start {program}: {os.strerror(number)}")
+            raise NoTrialError(f"cannot start {program}: {os.strerror(number)}")
         cpus = ", ".join(map(str, self.place.cpus)) or "of this process"
-        raise EnvmatrixError(
+        raise NoTrialError(
             f"cannot start {program} on CPUs {cpus} with its limits: {os.strerror(number)}",
             remedy="check that these CPUs and memory nodes exist and may be used here",
         )
@@ -189,7 +189,7 @@ def run(
 ) -> Finished:
     """Run a short command and return its output; ``env`` None means this process's environment.
 
-    Raises EnvmatrixError when the program cannot be started; a non-zero status is the caller's to judge.
+    Raises NoTrialError when the program cannot be started; a non-zero status is the caller's to judge.
     """
     given = subprocess.DEVNULL if input_text is None else subprocess.PIPE
     streams = (given, subprocess.PIPE, subprocess.PIPE)
@@ -198,3 +198,35 @@ def run(
         out, err = warden.process.communicate(text, timeout=limit_s + _ENDED_S)
         ended = warden.answer()
     return Finished(tuple(argv), ended, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def heir(argv: Sequence[str]) -> Iterator[None]:
+    """See to it that ``argv`` is run should this process be killed meanwhile (see ``heir.py``)."""
+    waits, told = os.pipe()
+    with interrupts.held():
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_HEIR), str(waits), *argv],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, pass_fds=[waits],
+        )  # fmt: skip
+        os.close(waits)
+    try:
+        yield
+    finally:
+        with interrupts.held():
+            with contextlib.suppress(BrokenPipeError):  # it was killed
+                os.write(told, b".")
+            os.close(told)
+            process.wait()
+
+
+def carriers(variable: str, beginning: str) -> list[int]:
+    """Return this user's processes in whose environment ``variable`` has a value that begins so."""
+    wanted = f"\0{variable}={beginning}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == os.getuid() and wanted in b"\0" + (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return [pid for pid in found if pid != os.getpid()]

@@ -50,7 +50,7 @@ def _records(options: Options, data_dir: str | None, node: Node | None) -> list[
     """Run the ranks of this machine and return their records."""
     world = choices.processes(options)
     mine = node.ranks(world) if node else range(world)
-    folder = tempfile.mkdtemp(prefix="bench-ranks.")
+    folder = tempfile.mkdtemp(prefix=f"bench-ranks.{os.getpid()}.")
     try:
         job = {
             "options": options,

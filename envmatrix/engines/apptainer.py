@@ -96,8 +96,10 @@ class ApptainerEngine(Engine):
         key = inputs_digest(self.places, image, libraries, "apptainer", _SQUASH)
         build_record = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
         known = prepared_from(self.places.cache.read_json(build_record))
-        if known and Path(known.reference).exists() and self.bill_file(known).exists():
+        if known and self.holds(known) and self.bill_file(known).exists():
             return known
+        if known and not self.holds(known):
+            shutil.rmtree(Path(known.reference).parent, ignore_errors=True)
         if why_not() is None:
             prepared = self._from_docker(DockerEngine(self.places).prepare(image, libraries, say), say)
         else:
@@ -233,6 +235,10 @@ class ApptainerEngine(Engine):
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return the paths inside the container."""
         return {"work": WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
+
+    def holds(self, prepared: Prepared) -> bool:
+        """Whether the SIF is still there."""
+        return Path(prepared.reference).exists()
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` in a container; nothing of it is left running afterwards."""

@@ -167,8 +167,15 @@ class Engine(Protocol):
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return the paths, inside the environment, of 'work' and of each of ``mounts.read``."""
 
+    def holds(self, prepared: Prepared) -> bool:
+        """Whether what was prepared is still there; where it is not, a process that failed says nothing."""
+        return True
+
     def run(self, job: Job) -> Exit:
-        """Run ``job`` to its end or limit; its output goes to its log. Leaves nothing behind."""
+        """Run ``job`` to its end or limit; its output goes to its log. Leaves nothing behind.
+
+        Raises NoTrialError when the process could not be started, or the engine went away while it ran.
+        """
 
     def sweep(self, run: str) -> int:
         """Remove whatever a killed run of that name left behind; return how many things."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,28 +15,28 @@ from pathlib import Path
 
 import requests.exceptions
 
-from envmatrix.engines import bills
+from envmatrix.engines import bills, docker_end
 from envmatrix.engines.base import Engine, Job, Mounts, NamedImage, Prepared
 from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
 from envmatrix.engines.docker_client import (
     APIError,
     DockerClient,
     ImageNotFound,
-    NotFound,
     connect,
     docker_errors,
     why_not,
 )
+from envmatrix.engines.docker_end import remove
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts
 from envmatrix.engines.local import preload_variable
-from envmatrix.errors import EngineError
+from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.images.cache import disk_errors
 from envmatrix.images.context import Base, bench_digest, context_facts
 from envmatrix.images.definitions import ROOM, USER
 from envmatrix.images.places import Places
 from envmatrix.images.rootfs import PROGRAM
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.process import Exit
+from envmatrix.process import Exit, heir
 from envmatrix.say import Say
 
 _WORK = "/work"
@@ -140,25 +141,31 @@ class DockerEngine(Engine):
         """Return the paths inside the container."""
         return {"work": _WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
 
+    def holds(self, prepared: Prepared) -> bool:
+        """Whether the image is still there."""
+        with _open("looking for an image") as client:
+            return self._is_there(client, prepared)
+
     def run(self, job: Job) -> Exit:
         """Run ``job`` in a container of its own; the container is gone afterwards, whatever happens."""
-        with _open(f"running {job.label}") as client:
+        with _no_trial(), _open(f"running {job.label}") as client:
             user = _user(client)
             let_write(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
             config = container_config(job, user)
             made = client.api.create_container_from_config(config, name=None)  # type: ignore[no-untyped-call]
             container = str(made["Id"])
-            try:
-                return _run_to_end(client, container, job)
-            finally:
-                _remove(client, container)
+            with heir([sys.executable, "-m", docker_end.__name__, container]):
+                try:
+                    return _run_to_end(client, container, job)
+                finally:
+                    remove(client, container)
 
     def sweep(self, run: str) -> int:
         """Remove the containers that a killed run of that name left behind."""
         with _open("sweeping") as client:
             left = client.containers.list(all=True, filters={"label": f"{RUN_LABEL}={run}"})
             for container in left:
-                _remove(client, str(container.id))
+                remove(client, str(container.id))
             return len(left)
 
 
@@ -170,6 +177,17 @@ def _open(doing: str) -> Iterator[DockerClient]:
             yield client
         finally:
             client.close()
+
+
+@contextlib.contextmanager
+def _no_trial() -> Iterator[None]:
+    """Tell what the engine refused, or broke off, from what a program did: nothing here is the program's doing."""
+    try:
+        yield
+    except StoreError:  # the log's disk
+        raise
+    except EngineError as error:
+        raise NoTrialError(error.message, remedy=error.remedy) from error
 
 
 def container_config(job: Job, user: str) -> dict[str, object]:
@@ -249,7 +267,9 @@ def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
         timed_out = False
         try:
             code = int(client.api.wait(container, timeout=math.ceil(job.limits.seconds))["StatusCode"])
-        except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError):
+        except (requests.exceptions.ReadTimeout, requests.exceptions.ConnectionError) as error:
+            if time.monotonic() - started < job.limits.seconds:
+                raise EngineError(f"{job.label}: the engine went away while it ran") from error
             with contextlib.suppress(APIError):
                 client.api.kill(container)
             code, timed_out = int(client.api.wait(container, timeout=60)["StatusCode"]), True
@@ -291,11 +311,6 @@ def ended(code: int, wall: float, state: Mapping[str, object], job: Job, *, time
     killed = code == _KILLED and bool(job.limits.memory_bytes)
     out_of_memory = code != 0 and not timed_out and (killed or bool(state.get("OOMKilled")))
     return Exit(-(code - 128) if code > 128 else code, wall, timed_out, out_of_memory)
-
-
-def _remove(client: DockerClient, container: str) -> None:
-    with contextlib.suppress(NotFound):
-        client.api.remove_container(container, force=True, v=True)
 
 
 _LOOK = """

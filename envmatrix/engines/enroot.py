@@ -117,6 +117,11 @@ class EnrootEngine(Engine):
         """Return the paths inside the container."""
         return {"work": _WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
 
+    def holds(self, prepared: Prepared) -> bool:
+        """Whether the image is still there, packed and unpacked."""
+        known = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
+        return Path(prepared.reference).exists() and container_name(prepared.reference) in known
+
     def run(self, job: Job) -> Exit:
         """Run ``job`` in the unpacked container; it dies with this process."""
         argv = start_argv(job, container_name(job.prepared.reference))

@@ -64,8 +64,11 @@ class LocalEngine(Engine):
             / "prepared"
             / f"local-{inputs_digest(self.places, image, libraries, asdict(python))[:24]}.json"
         )
-        prepared = _still_there(prepared_from(self.places.cache.read_json(build_record)))
+        known = prepared_from(self.places.cache.read_json(build_record))
+        prepared = _still_there(known)
         if prepared is None:
+            if known and Path(known.reference).is_relative_to(self.places.cache.root):
+                shutil.rmtree(known.reference, ignore_errors=True)  # a part of a venv is none
             prepared = self._build(image, libraries, python, say)
             if not prepared.missing:  # a library that is missing now may be installed before the next time
                 self.places.cache.write(build_record, json.dumps({**asdict(prepared), "loader": None}))
@@ -94,6 +97,10 @@ class LocalEngine(Engine):
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return host paths: nothing is hidden from a local process."""
         return {"work": str(mounts.work), **{name: str(path) for name, path in mounts.read.items()}}
+
+    def holds(self, prepared: Prepared) -> bool:
+        """Whether the venv and the libraries are still there."""
+        return _still_there(prepared) is not None
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` with exactly its variables; LD_PRELOAD is set only in the child."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from envmatrix import interrupts, project
+from envmatrix.errors import EnvmatrixError
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
 from envmatrix.report.formatting import count
@@ -20,8 +21,9 @@ from envmatrix.say import Say
 from envmatrix.stats.racing import Race
 from envmatrix.store import RunFolder, Trial
 from envmatrix.store.planned import Misfit
+from envmatrix.trials import leftovers
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.trial import run_trial
+from envmatrix.trials.sure import run_surely
 
 
 class Observer(Protocol):
@@ -54,22 +56,24 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
     if folder.mend():
         say("the last trial's line was only half written; it is set aside and that trial runs again")
     check_race(race=experiment.plan.race, width=launcher.width)
-    loop = _Loop(experiment, observer, launcher.width)
+    loop = _Loop(experiment, observer, launcher.width, say)
     _take_up(loop, folder, say)
     try:
-        with interrupts.remembered(), _alone_on_machine(say) if launcher.measures_here else nullcontext():
-            _sweep(experiment, say)
+        with interrupts.remembered(), _alone_on_machine(say) if launcher.measures_here else contextlib.nullcontext():
+            if launcher.measures_here:
+                _sweep(experiment, say)
             for trial in launcher.trials(loop.blocks(), loop):
                 with interrupts.held():  # what has ended is on disk, whole
                     folder.append(trial)
                     loop.count(trial)
                     loop.tell(trial)
+            if launcher.measures_here:
+                with contextlib.suppress(EnvmatrixError):  # what is left now is removed when the next run begins
+                    _sweep(experiment, say)
     except KeyboardInterrupt:
         launcher.interrupted()
         loop.ended.interrupted = True
         loop.ended.why = "interrupted"
-    for engine in experiment.engines.values():
-        engine.sweep(experiment.run.name)
     loop.ended.incomplete = 0 if loop.ended.interrupted else max(0, loop.given - loop.complete)
     return loop.ended
 
@@ -90,18 +94,22 @@ def _take_up(loop: _Loop, folder: RunFolder, say: Say) -> None:
 
 
 def _sweep(experiment: Experiment, say: Say) -> None:
-    """Remove what a killed run left; only when nothing else measures here, as another run may have the same name."""
+    """Remove what killed runs left; only when nothing else measures here, as another run may have the same name."""
+    killed = {*leftovers.killed_runs(), experiment.run.name}
+    left = leftovers.end_processes()
     for name in dict.fromkeys(arm.engine for arm in experiment.plan.arms):
-        left = experiment.engines[name].sweep(experiment.run.name)
-        if left:
-            say(f"removed {left} leftover(s) of an earlier, killed run from {name}")
+        left += sum(experiment.engines[name].sweep(run) for run in sorted(killed))
+    leftovers.remove_files()
+    if left:
+        say(f"removed {left} leftover(s) of an earlier, killed run")
 
 
 class _Loop:
     """What the loop remembers: which slots are done, the time spent, and the running estimate."""
 
-    def __init__(self, experiment: Experiment, observer: Observer, width: int) -> None:
+    def __init__(self, experiment: Experiment, observer: Observer, width: int, say: Say) -> None:
         self.experiment = experiment
+        self.say = say
         self.observer = observer
         self.width = width
         self.estimate = RunningEstimate(experiment.plan, experiment.run.workloads)
@@ -197,14 +205,14 @@ class _Loop:
 
     def run(self, slot: Slot) -> Trial:
         """Run one slot on this machine."""
-        return run_trial(self.experiment, slot)
+        return run_surely(self.experiment, slot, self.say)
 
     def is_done(self, trial: str) -> bool:
         """Say whether a trial is on disk."""
         return trial in self.done
 
 
-@contextmanager
+@contextlib.contextmanager
 def _alone_on_machine(say: Say) -> Iterator[None]:
     """Wait while another envmatrix measures on this machine: each would spoil the other's figures."""
     folder = project.cache_folder()

@@ -28,7 +28,8 @@ class TrialFacts:
 
     ``reason`` says why the outcome is not ok, ``unproven`` what its environment promises and nobody saw.
     ``wall_s`` is start to end as the host saw it, in seconds;
-    ``started`` is seconds since the epoch. Keys that are not known are passed over; ``padding`` was ``pad`` in
+    ``started`` is seconds since the epoch; ``ended_before`` how many processes of earlier trials still ran and were
+    ended before it began (None: nobody looked). Keys that are not known are passed over; ``padding`` was ``pad`` in
     schema 1. A plain dataclass, as there may be very many.
     """
 
@@ -45,6 +46,7 @@ class TrialFacts:
     started: float | None = None
     node: str = ""
     padding: Annotated[int, Field(validation_alias=AliasChoices("padding", "pad"))] = 0
+    ended_before: int | None = None
     schema: Annotated[int, Field(le=SCHEMA)] = SCHEMA
 
     @property

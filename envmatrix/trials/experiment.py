@@ -36,12 +36,15 @@ _GIVEN = "images.json"
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run that is ready to go on: what run.json says, and the prepared images it needs on this machine."""
+    """A run that is ready to go on: what run.json says, and the prepared images it needs on this machine.
+
+    An image that is lost in the middle of a run is prepared again; all else stays as it is.
+    """
 
     run: Run
     folder: RunFolder
     engines: Mapping[str, Engine]
-    prepared: Mapping[tuple[str, str], Prepared]
+    prepared: dict[tuple[str, str], Prepared]
     bench: Path
     data: Path
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix import project
 from envmatrix.engines.base import Engine, Job, Mounts, Prepared
 from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError
@@ -20,6 +19,7 @@ from envmatrix.plan.environment import Environment, all_libraries, resolve
 from envmatrix.process import Exit
 from envmatrix.regular import read_bytes
 from envmatrix.say import Say
+from envmatrix.trials import leftovers
 from envmatrix.trials.experiment import check_placement, open_engines, places_of, snapshot_bench
 from envmatrix.trials.trial import base_variables, environment_variables, placed_limits, preload_paths
 
@@ -86,9 +86,9 @@ class Session:
 @contextmanager
 def _scratch() -> Iterator[Path]:
     """Give a work folder that is gone afterwards."""
-    folder = project.cache_folder() / "work"
+    folder = leftovers.folder()
     folder.mkdir(parents=True, exist_ok=True)
-    path = Path(tempfile.mkdtemp(prefix="session-", dir=folder))
+    path = Path(tempfile.mkdtemp(prefix=leftovers.session_prefix(), dir=folder))
     try:
         yield path
     finally:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envmatrix import benchmark, project
-from envmatrix.engines.base import Job, Limits, Mounts, Prepared, library_path
-from envmatrix.errors import EnvmatrixError, StoreError
+from envmatrix import benchmark
+from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
+from envmatrix.errors import EnvmatrixError, NoTrialError, StoreError
 from envmatrix.host import parse_cpus
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
@@ -22,7 +22,7 @@ from envmatrix.record.evidence import Evidence
 from envmatrix.record.model import Record, read_record
 from envmatrix.regular import read_bytes
 from envmatrix.store import Outcome, Trial, trial_of
-from envmatrix.trials import external
+from envmatrix.trials import external, leftovers
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.program_files import edited_files
 from envmatrix.trials.proof import Proof, prove
@@ -132,27 +132,45 @@ def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, 
 
 
 def run_trial(experiment: Experiment, slot: Slot) -> Trial:
-    """Run one slot to its end. A broken trial is a value with its reason, never an exception."""
+    """Run one slot to its end. A broken trial is a value with its reason, never an exception.
+
+    Raises NoTrialError when its process was not started, or its engine or image went away.
+    """
     reason = experiment.run.skipped.get(slot.arm.name)
     if reason:
         return trial_of(slot, "skipped", reason)
-    work = project.cache_folder() / "work" / experiment.run.name / slot.trial
+    left = leftovers.end_processes()
+    work = leftovers.folder() / experiment.run.name / slot.trial
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    started, clock = time.time(), time.monotonic()
+    started = time.time()
     try:
         job = make_job(experiment, slot, work)
+        job = replace(job, env={**job.env, **leftovers.mark(experiment.run.name, slot)})
         program = program_folder(experiment, slot, job)
         if program:
             external.link_files(work, *program)
-        ended = experiment.engines[slot.arm.engine].run(job)
-        return judged(experiment, slot, ended, job, started=started)
-    except StoreError:
+        ended = _run(experiment.engines[slot.arm.engine], job)
+        return replace(judged(experiment, slot, ended, job, started=started), ended_before=left)
+    except (StoreError, NoTrialError):
         raise
     except EnvmatrixError as error:
-        return trial_of(slot, "failed", str(error), wall_s=time.monotonic() - clock, started=started)
+        return refused(slot, error, started=started)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _run(engine: Engine, job: Job) -> Exit:
+    ended = engine.run(job)
+    if not ended.ok and not engine.holds(job.prepared):
+        raise NoTrialError(f"image {job.prepared.image} went away while it ran")
+    return ended
+
+
+def refused(slot: Slot, error: EnvmatrixError, *, started: float | None = None) -> Trial:
+    """Make the trial of a process that could not be started as this environment says."""
+    begun = time.time() if started is None else started
+    return trial_of(slot, "failed", str(error), wall_s=time.time() - begun, started=begun)
 
 
 def judged(experiment: Experiment, slot: Slot, ended: Exit, job: Job, *, started: float, node: str = "") -> Trial:

@@ -49,12 +49,12 @@ def interrupted_run(path, monkeypatch, seconds, number):
     plan = make_plan((), max_blocks=9)
     made = {trial.trial: trial for trial in make_trials(plan, Machine({}), plan.max_blocks)}
 
-    def run_trial(experiment, slot):
+    def run_trial(experiment, slot, say):
         with (path / "log").open("ab") as log:
             assert run_logged(["/bin/sleep", "0.005"], env={}, cwd=path, log=log, limit_s=20).ok
         return made[slot.trial]
 
-    monkeypatch.setattr(runner, "run_trial", run_trial)
+    monkeypatch.setattr(runner, "run_surely", run_trial)
     folder = RunFolder(path / "run")
     folder.create(make_run(plan), MATRIX_TEXT)
     engines = {"local": SimpleNamespace(sweep=lambda run: 0)}
@@ -63,7 +63,8 @@ def interrupted_run(path, monkeypatch, seconds, number):
     ended = runner.run(experiment, Here(), sender, lambda text: None)
     sender.timer.join()
     folder.unlock()
-    return ended, [trial.trial for trial in folder.trials()], [slot.trial for block in plan.blocks() for slot in block]
+    planned = [slot.trial for block in plan.blocks() for slot in block]
+    return ended, [trial.trial for trial in folder.trials(plan)], planned
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -45,13 +45,13 @@ def carry_out(tmp_path, monkeypatch, plan, *, stop_after=None):
         folder.create(make_run(plan), MATRIX_TEXT)
     begun = []
 
-    def run_trial(experiment, slot):
+    def run_trial(experiment, slot, say):
         begun.append(slot.trial)
         if stop_after is not None and len(begun) > stop_after:
             raise KeyboardInterrupt
         return made[slot.trial]
 
-    monkeypatch.setattr(runner, "run_trial", run_trial)
+    monkeypatch.setattr(runner, "run_surely", run_trial)
     engine = SimpleNamespace(sweep=lambda run: 0)
     experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
     watcher = Watcher()
@@ -113,11 +113,13 @@ def test_what_a_killed_run_left_is_swept_only_when_nothing_else_measures_here(tm
     run = make_run(make_plan((), max_blocks=1))
     folder = RunFolder(tmp_path / "run")
     folder.create(run, MATRIX_TEXT)
-    monkeypatch.setattr(runner, "run_trial", lambda experiment, slot: next(iter(make_trials(run.plan, Machine({}), 1))))
+    monkeypatch.setattr(
+        runner, "run_surely", lambda experiment, slot, say: next(iter(make_trials(run.plan, Machine({}), 1)))
+    )
     engines = {"local": SimpleNamespace(sweep=lambda name: sweep(name) if not said else 0)}
     experiment = SimpleNamespace(folder=folder, plan=run.plan, run=run, engines=engines)
     runner.run(experiment, Here(), Watcher(), said.append)
-    assert said == ["removed 1 leftover(s) of an earlier, killed run from local"]
+    assert said == ["removed 1 leftover(s) of an earlier, killed run"]
 
 
 def test_a_race_refuses_blocks_side_by_side(tmp_path, monkeypatch, quiet):

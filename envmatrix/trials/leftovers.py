@@ -1,0 +1,83 @@
+"""What earlier trials of this machine left behind: nothing of it runs, or lies about, when a trial begins.
+
+Whoever asks holds the lock of this cache's measuring, so nothing that is found here belongs to a run that goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from envmatrix import project
+from envmatrix.errors import EngineError
+from envmatrix.images.cache import digest_of
+from envmatrix.plan import Slot
+from envmatrix.process import carriers
+
+#: The variable by which a trial's processes are found again, daemons too.
+MARK = "ENVMATRIX_TRIAL"
+#: How long (seconds) the system may take to end what was killed.
+_ENDED_S = 10.0
+_OWNER = re.compile(r"(?:session-|bench-[a-z]+\.)(\d+)[-.]")
+#: Where a trial without a container writes what is temporary (see ``base_variables``).
+_TMP = Path("/tmp")  # noqa: S108
+
+
+def _beginning() -> str:
+    """Return what the marks of this cache's trials begin with: another cache's runs are none of our business."""
+    return digest_of(str(project.cache_folder()))[:12] + "/"
+
+
+def mark(run: str, slot: Slot) -> dict[str, str]:
+    """Return the variable that marks a trial's processes."""
+    return {MARK: f"{_beginning()}{run}/{slot.trial}"}
+
+
+def folder() -> Path:
+    """Return where work folders lie while their processes run; a cache may be shared with other machines."""
+    return project.cache_folder() / "work" / digest_of(platform.node())[:8]
+
+
+def session_prefix() -> str:
+    """Return how the name of a session's work folder begins: it says whose it is."""
+    return f"session-{os.getpid()}-"
+
+
+def killed_runs() -> list[str]:
+    """Return the names of the runs that were killed: their work folders are still there."""
+    return sorted(path.name for path in folder().glob("*") if path.is_dir() and not _OWNER.match(path.name))
+
+
+def remove_files() -> None:
+    """Remove the work folders of killed trials and sessions, and what the benchmark was then writing in /tmp."""
+    for name in killed_runs():
+        shutil.rmtree(folder() / name, ignore_errors=True)
+    for path in (*folder().glob("session-*"), *_TMP.glob("bench-*.*")):
+        owner = _OWNER.match(path.name)
+        with contextlib.suppress(OSError):
+            if owner and not Path(f"/proc/{owner[1]}").exists() and path.lstat().st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def end_processes() -> int:
+    """End every process of an earlier trial and return how many there were; EngineError when one cannot be ended."""
+    ended = set()
+    deadline = time.monotonic() + _ENDED_S
+    while left := carriers(MARK, _beginning()):
+        if time.monotonic() > deadline:
+            raise EngineError(
+                f"process {left[0]} of an earlier trial cannot be ended, and trials would be measured beside it",
+                remedy=f"see what it waits for: `cat /proc/{left[0]}/stack`",
+            )
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        ended |= set(left)
+        time.sleep(0.01)
+    return len(ended)

@@ -1,0 +1,53 @@
+"""A trial whose process never started is no trial: what is missing is made again, or the run stops."""
+
+from __future__ import annotations
+
+from envmatrix.errors import EngineError, EngineGoneError, InputError, NoTrialError, SkipEnvironmentError
+from envmatrix.plan import Slot
+from envmatrix.say import Say
+from envmatrix.store import Trial
+from envmatrix.trials.experiment import Experiment, check_same_bits, libraries_of
+from envmatrix.trials.trial import refused, run_trial
+
+
+def run_surely(experiment: Experiment, slot: Slot, say: Say) -> Trial:
+    """Run one slot. Where it did not come to a trial, look for what is missing and try once more.
+
+    What is refused twice, with engine and image in place, is this environment's own failure. Raises EngineGoneError,
+    with nothing of the slot recorded, when the engine or an image is gone for good.
+    """
+    try:
+        return run_trial(experiment, slot)
+    except NoTrialError as error:
+        restore(experiment, slot, error, say)
+    try:
+        return run_trial(experiment, slot)
+    except NoTrialError as error:
+        restore(experiment, slot, error, say)
+        return refused(slot, error)
+
+
+def restore(experiment: Experiment, slot: Slot, error: NoTrialError, say: Say) -> None:
+    """Make a missing image again, the same bits; raise EngineGoneError where engine or image cannot be had."""
+    engine, image = experiment.engines[slot.arm.engine], experiment.run.environments[slot.arm.runs].image
+    reason = engine.unavailable()
+    if reason:
+        raise _gone(experiment, f"engine {engine.name} is gone: {reason}") from error
+    try:
+        if engine.holds(experiment.prepared[image.name, engine.name]):
+            return
+        say(f"image {image.name} is gone from {engine.name}: making it again")
+        made = engine.prepare(image, libraries_of(experiment.folder, experiment.run), say)
+        check_same_bits(experiment.run, {(image.name, engine.name): made})
+        there = engine.holds(made)
+    except (EngineError, SkipEnvironmentError, InputError) as why:
+        raise _gone(experiment, f"image {image.name} is gone from {engine.name}: {why.message}") from error
+    if not there:
+        raise _gone(experiment, f"image {image.name} is gone from {engine.name}, and making it again did not help")
+    experiment.prepared[image.name, engine.name] = made
+
+
+def _gone(experiment: Experiment, what: str) -> EngineGoneError:
+    return EngineGoneError(
+        f"{what}; the run was stopped", remedy=f"when that is mended, `envmatrix resume {experiment.run.name}` goes on"
+    )

@@ -1,0 +1,154 @@
+"""Whole runs of a program of a few lines, without torch, as a user starts them: real engines, real kills."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envmatrix import project as places
+from envmatrix.store import RunFolder
+from tests.engines.conftest import write_wheel
+
+#: What a cache of our own shares with the user's: downloads and bases are large.
+_SHARED = ("apt", "bases", "packages", "pythons", "tools", "uv", "wheelhouse")
+MATRIX = """
+version: 1
+factors:
+  image: {plain: {requirements: [tinypkg]}}
+  colour: {none: {}, red: {env: {COLOUR: red}}}
+environments: {baseline: {}, red: {colour: red}}
+workloads:
+  toy: {command: [python, toy.py, "0.1", FAULTS-MARK], metric: {regex: "speed ([0-9.]+)"}, files: program}
+  long: {command: [python, toy.py, "600", FAULTS-MARK], metric: {regex: "speed ([0-9.]+)"}, files: program}
+designs:
+  toy: {environments: [red], workloads: toy, min_blocks: 2, max_blocks: 4, budget: 10m, target: 0.01%}
+  long: {environments: [], workloads: long, max_blocks: 1, budget: 10m, trial_limit: 3s}
+  endless: {environments: [], workloads: long, max_blocks: 1, budget: 10m, trial_limit: 300s}
+"""
+ENGINES = [
+    "local",
+    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("apptainer", marks=pytest.mark.apptainer),
+]
+#: Ignores every kind word, as do the daemon and the child that it starts.
+PROGRAM = """
+import os, signal, subprocess, sys, time
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+beside = "import time; time.sleep(600)  # FAULTS-MARK"
+subprocess.Popen([sys.executable, "-c", beside], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", beside])
+time.sleep(float(sys.argv[1]))
+print("speed", 1 / float(sys.argv[1]))
+"""
+
+
+def running(mark: str) -> list[int]:
+    """Return the processes of the toy program that run with ``mark`` in their command line, in containers too."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes()
+        except OSError:
+            continue
+        if mark.encode() in words:
+            found.append(int(file.parent.name))
+    return found
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Wait for a condition, and return what it gave; fail when it never comes."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it never came so far")
+
+
+class Toy:
+    """A folder with a matrix.yaml in which the real command is run, with a cache of its own."""
+
+    def __init__(self, folder: Path, cache: Path, variables: dict[str, str]) -> None:
+        self.folder, self.cache = folder, cache
+        self.mark = f"mark-{folder.name}-{os.getpid()}"
+        self.variables = {**os.environ, **variables, "ENVMATRIX_CACHE": str(cache)}
+        (folder / "program").mkdir(parents=True)
+        (folder / "matrix.yaml").write_text(MATRIX.replace("FAULTS-MARK", self.mark))
+        (folder / "program" / "toy.py").write_text(PROGRAM.replace("FAULTS-MARK", self.mark))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "envmatrix", *arguments]
+        return subprocess.Popen(
+            argv, cwd=self.folder, env=self.variables, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    @property
+    def newest(self) -> Path | None:
+        found = sorted((self.folder / "results").glob("*/run.json"), key=lambda file: file.stat().st_mtime)
+        return found[-1].parent if found else None
+
+    def trials(self) -> list[dict[str, Any]]:
+        file = self.newest / "trials.jsonl" if self.newest else None
+        lines = file.read_bytes().split(b"\n")[:-1] if file and file.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def planned(self) -> list[str]:
+        assert self.newest
+        return [slot.trial for block in RunFolder(self.newest).load().plan.blocks() for slot in block]
+
+    def left(self) -> list[int]:
+        """Return what of the trial still runs: all of its processes have the mark among their arguments."""
+        return running(self.mark)
+
+    def at_work(self) -> bool:
+        """Whether the program has started its two daemons."""
+        return len(running(f"# {self.mark}")) == 2
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a cache with the user's downloads, and with images, locks and work folders of its own."""
+    root = tmp_path_factory.mktemp("faults") / "cache"
+    root.mkdir()
+    users = places.cache_folder()
+    for name in _SHARED:
+        (users / name).mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(users / name)
+    return root
+
+
+@pytest.fixture(scope="session")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Give what lets pip see nothing but a wheel of a few bytes."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    write_wheel(wheels, "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
+    return {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+
+
+@pytest.fixture
+def toy(tmp_path: Path, cache: Path, variables: dict[str, str]) -> Iterator[Toy]:
+    """Give a project, and end what a failing test leaves running."""
+    made = Toy(tmp_path / "toy", cache, variables)
+    yield made
+    for pid in made.left():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(cache / "work", ignore_errors=True)

@@ -1,0 +1,73 @@
+"""Whatever a trial started ends with it: the toy program and its daemons ignore every kind word."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import ENGINES, Toy, until
+
+pytestmark = [pytest.mark.timeout(300)]
+
+
+def wrapper(toy: Toy) -> list[int]:
+    """Return the process that watches the program from inside the trial."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words, variables = ((folder / name).read_bytes() for name in ("cmdline", "environ"))
+        except OSError:
+            continue
+        run = toy.newest
+        if run and words.split(b"\0")[1:4] == [b"-m", b"bench", b"command"] and f"/{run.name}/".encode() in variables:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_trial_past_its_limit_ends_with_its_daemons(toy: Toy, engine: str) -> None:
+    done = toy.run("bench", "long", "--engine", engine)
+    assert done.returncode == 4, done.stderr
+    assert [(trial["outcome"], trial["ended_before"]) for trial in toy.trials()] == [("timed_out", 0)] * 2
+    assert toy.left() == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_when_only_the_wrapper_is_killed_its_program_and_daemons_end_with_it(toy: Toy, engine: str) -> None:
+    process = toy.start("bench", "endless", "--engine", engine, "--quiet")
+    for trials in (1, 2):
+        until(toy.at_work, 200)
+        os.kill(until(lambda: wrapper(toy))[0], signal.SIGKILL)
+        until(lambda trials=trials: len(toy.trials()) == trials)
+    process.communicate(timeout=60)
+    assert [(trial["outcome"], trial["ended_before"]) for trial in toy.trials()] == [("failed", 0)] * 2
+    assert toy.left() == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up(toy: Toy, engine: str) -> None:
+    process = toy.start("bench", "endless", "--engine", engine, "--quiet")
+    until(toy.at_work, 200)
+    process.kill()
+    process.communicate(timeout=60)
+    until(lambda: not toy.left(), 60)
+    assert list(toy.cache.glob("work/*/endless-*")) != []
+    assert toy.run("bench", "long", "--quiet").returncode == 4
+    assert list(toy.cache.glob("work/*/*-*")) == []
+
+
+def test_a_daemon_that_outlived_its_warden_is_ended_before_the_next_trial_and_the_trial_says_so(toy: Toy) -> None:
+    process = toy.start("bench", "endless", "--engine", "local", "--quiet")
+    until(toy.at_work, 200)
+    warden = int((Path("/proc") / str(wrapper(toy)[0]) / "stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(warden, signal.SIGKILL)
+    until(lambda: len(toy.trials()) == 1)
+    until(toy.at_work, 200)
+    os.kill(wrapper(toy)[0], signal.SIGKILL)
+    process.communicate(timeout=60)
+    first, second = [trial["ended_before"] for trial in toy.trials()]
+    assert (first, second >= 2) == (0, True)
+    assert toy.left() == []

@@ -1,0 +1,111 @@
+"""A trial whose process never started is no trial: what is missing is made again, or the run stops."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from docker import DockerClient
+
+from tests.engines.conftest import demand
+from tests.faults.conftest import Toy, until
+
+pytestmark = [pytest.mark.timeout(400)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "images"),
+    [("local", "venvs/*/bin/python"), pytest.param("apptainer", "sif/*/image.sif", marks=pytest.mark.apptainer)],
+)
+def test_an_image_that_is_removed_in_the_middle_is_made_again(toy: Toy, engine: str, images: str) -> None:
+    process = toy.start("bench", "toy", "--engine", engine)
+    until(lambda: len(toy.trials()) >= 2, 200)
+    for file in toy.cache.glob(images):
+        file.unlink()
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    assert "making it again" in err
+    assert [(trial["trial"], trial["outcome"]) for trial in toy.trials()] == [(name, "ok") for name in toy.planned()]
+
+
+class Daemon:
+    """A Docker daemon of our own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.host = f"unix://{folder / 'docker.sock'}"
+
+    def start(self) -> None:
+        options = {"--data-root": "data", "--exec-root": "exec", "--pidfile": "pid"}
+        argv = ["dockerd", "--bridge=none", "--iptables=false", "-H", self.host]
+        argv += [word for option, name in options.items() for word in (option, str(self.folder / name))]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+        until(lambda: self.docker("info").returncode == 0)
+
+    def docker(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["docker", "--host", self.host, *words], capture_output=True, check=False)
+
+    def remove_images(self, name: str) -> None:
+        client = DockerClient(base_url=self.host)
+        for image in client.images.list(name):
+            client.images.remove(image.id, force=True)
+        client.close()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+
+
+@pytest.fixture
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    demand(
+        None if shutil.which("dockerd") and os.getuid() == 0 else "a Docker daemon of our own needs dockerd and root"
+    )
+    made = Daemon(tmp_path_factory.mktemp("docker"))
+    made.start()
+    yield made
+    made.stop()
+
+
+def give_image(toy: Toy, daemon: Daemon) -> None:
+    """Build the toy's image with the daemon that all tests share, and give it to another one."""
+    assert toy.run("build", "baseline", "--engine", "docker").returncode == 0
+    ours = subprocess.run(["docker", "images", "-q", "envmatrix/image-image-plain"], capture_output=True, text=True)
+    tags = "{{range .RepoTags}}{{.}} {{end}}"
+    name = subprocess.run(["docker", "inspect", "-f", tags, ours.stdout.split()[0]], capture_output=True, text=True)
+    saved = subprocess.Popen(["docker", "save", name.stdout.split()[0]], stdout=subprocess.PIPE)
+    subprocess.run(["docker", "--host", daemon.host, "load"], stdin=saved.stdout, check=True, capture_output=True)
+    saved.wait()
+
+
+@pytest.mark.docker
+def test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resume_completes_it(
+    toy: Toy, daemon: Daemon
+) -> None:
+    give_image(toy, daemon)
+    toy.variables["DOCKER_HOST"] = daemon.host
+    process = toy.start("bench", "toy", "--engine", "docker")
+    until(lambda: len(toy.trials()) >= 2, 200)
+    daemon.stop()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert "engine docker is gone" in err
+    assert "envmatrix resume toy-" in err
+    assert {trial["outcome"] for trial in toy.trials()} == {"ok"}
+    daemon.start()
+    again = toy.start("resume")
+    before = len(toy.trials())
+    until(lambda: len(toy.trials()) > before, 200)
+    daemon.docker(
+        "rmi", "--force", daemon.docker("images", "-q", "envmatrix/image-image-plain").stdout.decode().strip()
+    )
+    _, err = again.communicate(timeout=200)
+    assert again.returncode == 0, err
+    assert "making it again" in err
+    assert [(trial["trial"], trial["outcome"]) for trial in toy.trials()] == [(name, "ok") for name in toy.planned()]
+    assert toy.left() == []
