@@ -2,17 +2,20 @@
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
 import typing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import envmatrix
 from envmatrix.__main__ import main
 from envmatrix.cli import COMMANDS
+from envmatrix.errors import ExitCode
 from tests.synthetic import Machine, make_plan, write_run
 
 PACKAGE = Path(envmatrix.__file__).parent
@@ -124,9 +127,30 @@ def test_a_run_is_loaded_with_its_effects_rows_and_trials(results, capsys):
 
 
 def test_the_newest_run_is_meant_when_none_is_named(results):
-    assert envmatrix.load(results=results).folder.parent == results
+    for newest, other in (("old", "new"), ("new", "old")):
+        os.utime(results / other / "run.json", (1, 1))
+        os.utime(results / newest / "run.json", (2, 2))
+        assert envmatrix.load(results=results).folder.name == newest
     with pytest.raises(envmatrix.InputError, match="there is no run"):
         envmatrix.load(results=results / "old")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "incomplete", "interrupted", "code"),
+    [
+        ({"ok": 4}, 0, False, ExitCode.FINE),
+        ({"ok": 4, "skipped": 2}, 0, False, ExitCode.FINE),
+        ({"ok": 4, "timed_out": 1}, 0, False, ExitCode.SOME_FAILED),
+        ({"ok": 4}, 1, False, ExitCode.SOME_FAILED),
+        ({"failed": 4}, 0, False, ExitCode.NOTHING_RAN),
+        ({}, 0, False, ExitCode.NOTHING_RAN),
+        ({"failed": 4}, 0, True, ExitCode.INTERRUPTED),
+    ],
+)
+def test_a_result_has_the_exit_code_of_the_command(outcomes, incomplete, interrupted, code):
+    found = envmatrix.Result(Path("r"), interrupted=interrupted, incomplete=incomplete)
+    found.__dict__["summary"] = SimpleNamespace(outcomes=outcomes)
+    assert found.exit_code == code
 
 
 def test_runs_and_environments_are_compared(results, capsys):

@@ -9,10 +9,12 @@ import pytest
 from envmatrix import benchmark, project
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
+from envmatrix.matrix import load
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import all_libraries
 from envmatrix.store import RunFolder
 from envmatrix.trials.experiment import check_same_bits, libraries_of, snapshot_bench
+from envmatrix.trials.requested import Overrides, requested_design
 from tests.synthetic import make_plan, make_run
 
 
@@ -69,3 +71,11 @@ def test_a_run_is_not_resumed_on_other_bits(facts):
     check_same_bits(run, {("image", "docker"): began})
     with pytest.raises(InputError, match=r"package torch is (2\.13\.0|gone), and was 2\.6\.0"):
         check_same_bits(run, {("image", "docker"): replace(began, facts=facts)})
+
+
+@pytest.mark.parametrize("name", ["allocators", "book"])
+def test_environments_that_are_asked_for_take_the_place_of_factors_and_steps(name):
+    matrix = load(project.default_matrix())
+    assert matrix.designs[name].factors or matrix.designs[name].environments
+    found = requested_design(matrix, name, Overrides(environments=("tcmalloc",)))
+    assert (found.environments, dict(found.factors), found.cumulative) == (("tcmalloc",), {}, ())

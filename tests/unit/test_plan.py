@@ -17,6 +17,12 @@ def test_every_block_holds_every_arm_once():
         assert sorted(slot.arm.name for slot in block) == sorted(arm.name for arm in ARMS)
 
 
+def test_every_trial_moves_its_stack_otherwise():
+    paddings = [slot.padding for index in range(50) for slot in PLAN.block(index)]
+    assert len(set(paddings)) > len(paddings) / 2
+    assert 0 <= min(paddings) < 400 < 3700 < max(paddings) < 4096
+
+
 def test_a_control_is_always_in_the_plan():
     control = next(arm for arm in ARMS if arm.is_control)
     assert (control.runs, control.reference) == ("baseline", "baseline:cnn@local")

@@ -178,3 +178,9 @@ def test_runs_that_share_nothing_are_refused(tmp_path):
     other = write_run(tmp_path / "other", make_plan((), workloads=("mlp",)), Machine({}), 7)
     with pytest.raises(InputError, match="share no environment"):
         compare_runs(made(tmp_path, "old", {}), other)
+
+
+def test_slower_by_a_twentieth_is_a_ratio_of_one_over_1_05():
+    assert status_of(0.9, 0.951, 0.05) == "slower"
+    assert status_of(0.953, 1.0, 0.05) == "not slower"
+    assert status_of(0.951, 1.0, 0.05) == "cannot say"
