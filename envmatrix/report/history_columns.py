@@ -10,7 +10,6 @@ import numpy as np
 
 from envmatrix.printable import one_line
 from envmatrix.report.formatting import NONE, bounds, ratio
-from envmatrix.stats.change_points import FEWEST
 from envmatrix.stats.history import Series
 from envmatrix.stats.metrics import METRICS, VALUE
 
@@ -58,8 +57,8 @@ def _interval(series: Series) -> str:
 def _changes(series: Series, most: int | None = None) -> str:
     if not series.followed:
         return NONE
-    if series.followed < FEWEST:
-        return f"too few runs: {series.followed} of {FEWEST}"
+    if series.followed < series.needed:
+        return f"too few runs: {series.followed} of {series.needed}"
     changes = series.changes[-most:] if most else series.changes
     return ", ".join(f"x{change.factor:.2f} since {one_line(change.run, 40)}" for change in changes) or "no change"
 

@@ -13,6 +13,8 @@ SHORTEST = 3
 #: In fewer runs no change could be told from chance.
 FEWEST = 10
 ERROR = 0.05
+#: A step up is as far from chance as a step down.
+_MIRRORED = 2
 _MOST_AT_ONCE, _SEED = 199, 20_260_105
 #: So many other orders, over the error, are looked at.
 _ORDERS = 20
@@ -53,15 +55,21 @@ def is_change(values: Floats, error: float = ERROR, shortest: int = SHORTEST) ->
     return 1 + reached <= error * (1 + most)
 
 
-def change_points(
-    values: Floats, error: float = ERROR, fewest: int = FEWEST, shortest: int = SHORTEST
-) -> tuple[int, ...]:
+def fewest_runs(error: float = ERROR) -> int:
+    """Return how many values it takes until a change could be told from chance: a smaller ``error`` takes more."""
+    count = FEWEST
+    while math.comb(count, count // 2) * error < 2 * _MIRRORED:
+        count += 1
+    return count
+
+
+def change_points(values: Floats, error: float = ERROR, shortest: int = SHORTEST) -> tuple[int, ...]:
     """Return the positions at which a new level begins, by binary segmentation (Scott & Knott 1974).
 
-    A series in which nothing changed has one in ``error`` of cases at most. Below ``fewest`` values there is none.
+    A series in which nothing changed has one in ``error`` of cases at most. Below ``fewest_runs`` there is none.
     """
     found: list[int] = []
-    waiting = [(0, len(values))] if len(values) >= fewest else []
+    waiting = [(0, len(values))] if len(values) >= fewest_runs(error) else []
     while waiting:
         start, end = waiting.pop()
         part = values[start:end]

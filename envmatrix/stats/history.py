@@ -14,7 +14,7 @@ import numpy as np
 
 from envmatrix.plan.schedule import CONTROL
 from envmatrix.regular import read_bytes
-from envmatrix.stats.change_points import ERROR, change_points
+from envmatrix.stats.change_points import ERROR, FEWEST, change_points, fewest_runs
 from envmatrix.stats.metrics import number
 from envmatrix.stats.pairing import ratio_of
 
@@ -51,7 +51,7 @@ class Series:
 
     An environment is followed by its ratio to the baseline of the same run, in which the machine cancels; the control,
     which is that baseline again, by its median, which is the machine's own. ``followed`` counts the runs that have it;
-    the baseline has none, and below ``FEWEST`` no change is looked for.
+    the baseline has none, and below ``needed`` no change is looked for.
     """
 
     host: str
@@ -62,6 +62,7 @@ class Series:
     points: tuple[Point, ...]
     changes: tuple[Change, ...]
     followed: int = 0
+    needed: int = FEWEST
 
     @property
     def is_machine(self) -> bool:
@@ -155,7 +156,7 @@ def _followed(series: Series, error: float) -> Series:
     changes = tuple(
         Change(index, series.points[index].run, series.points[index].created, ratio_of(step)) for index, step in starts
     )
-    return replace(series, changes=changes, followed=len(values))
+    return replace(series, changes=changes, followed=len(values), needed=fewest_runs(error))
 
 
 def _all_followed(collected: Mapping[Key, list[Point]]) -> Iterator[Series]:
@@ -164,9 +165,13 @@ def _all_followed(collected: Mapping[Key, list[Point]]) -> Iterator[Series]:
         Series(*key, points=tuple(sorted(points, key=lambda point: (point.created, point.run))), changes=())
         for key, points in sorted(collected.items())
     ]
-    groups = Counter((one.host, one.workload, one.engine, one.metric) for one in made)
+    groups = Counter(_group(one) for one in made if any(map(one.value, one.points)))
     for one in made:
-        yield _followed(one, ERROR / groups[one.host, one.workload, one.engine, one.metric])
+        yield _followed(one, ERROR / max(1, groups[_group(one)]))
+
+
+def _group(series: Series) -> tuple[str, ...]:
+    return series.host, series.workload, series.engine, series.metric
 
 
 def read_history(results: Path) -> History:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from envmatrix.stats.comparison import status_of
 from envmatrix.stats.effects import LEVEL, claim
 from envmatrix.stats.noise import NOISES
+from envmatrix.stats.pairing import paired
 from envmatrix.stats.run_to_run import FEWEST_RUNS, against
 from envmatrix.stats.simulated import SIZE, Figure, Floats, over_two_copies, rate, trials_of
 from envmatrix.stats.welch import Mean, Quotient, mean_of, quotient
@@ -61,11 +62,11 @@ def rerun(machine: str, day: float, runs: int, chance: np.random.Generator) -> I
     logs = trials_of(machine, 3, _BLOCKS, runs, chance) + chance.normal(0.0, day, (runs, 1, 1))
     gained = -over_two_copies(logs)[:, 0]
     for lost in _LOST:
-        highs = []
-        for one in gained - np.log1p(lost):
-            said = claim(float(one.mean()), float(one.std(ddof=1)), _BLOCKS, 1, 2, LEVEL, SIZE)
-            highs.append(status_of(said.low, said.high, 0.0) == "slower")
-        yield rate(_question(lost), machine, f"day-to-day {day:.0%}, in the same blocks", np.array(highs))
+        numbers = paired(gained - np.log1p(lost))
+        rows = zip(numbers.mean.tolist(), numbers.error.tolist(), numbers.units.tolist(), strict=True)
+        said = [claim(mean, error, units, 1, 2, LEVEL, SIZE) for mean, error, units in rows]
+        exits = np.array([status_of(one.low, one.high, 0.0) == "slower" for one in said])
+        yield rate(_question(lost), machine, f"day-to-day {day:.0%}, in the same blocks", exits)
 
 
 def gates(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
