@@ -27,6 +27,7 @@ def effect(ratio, spread=0.02, blocks=10, environment="a", **more):
         "workload": "w", "environment": environment, "engine": "local", "reference": "base:w@local", "metric": "m",
         "ratio": ratio, "low": ratio * math.exp(-reach), "high": ratio * math.exp(reach), "p": None,
         "verdict": "faster", "blocks": blocks, "spread": spread, "arm": f"{environment}:w@local", "primary": True,
+        "error": spread / math.sqrt(blocks), "units": blocks,
     }  # fmt: skip
     return Effect(**{**body, **more})
 
