@@ -29,6 +29,7 @@ from envmatrix.stats.simulated import SIZE, Figure, absolute_t, over_two_copies,
 from envmatrix.stats.simulated_history import histories
 from envmatrix.stats.simulated_looks import looks
 from envmatrix.stats.simulated_runs import gates
+from envmatrix.stats.simulated_table import lines, table
 
 Floats = NDArray[np.float64]
 #: Speed-ups of the race: hand-measured ones of allocators and OpenMP runtimes on two cores.
@@ -268,6 +269,7 @@ TOPICS: Mapping[str, Callable[[str, int, np.random.Generator], list[Figure]]] = 
     "looks": looks,
     "gates": gates,
     "history": histories,
+    "table": table,
 }
 
 
@@ -291,9 +293,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(arguments)
     figures = all_figures(chosen.runs, chosen.seed, chosen.only)
-    text = json.dumps([asdict(item) for item in figures], indent=1) if chosen.json else "\n".join(
-        item.line() for item in figures
-    )  # fmt: skip
+    told = lines(figures) if chosen.only == "table" else [item.line() for item in figures]
+    text = json.dumps([asdict(item) for item in figures], indent=1) if chosen.json else "\n".join(told)
     sys.stdout.write(text + "\n")
     return 0
 

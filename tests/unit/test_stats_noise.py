@@ -23,6 +23,8 @@ from envmatrix.stats.measurements import fold
 from envmatrix.stats.pairing import paired
 from envmatrix.stats.precision import precise_enough
 from envmatrix.stats.racing import next_arms
+from envmatrix.stats.simulated import rate
+from envmatrix.stats.simulated_table import MODELS, judged, lines
 from envmatrix.stats.slow_trials import SlowTrials, find_slow
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
@@ -157,3 +159,20 @@ def test_times_that_are_not_known_count_as_independent_and_a_pause_counts_once()
     assert apart(np.array([0.0, 45.0, np.nan, 100.0, 9000.0, 9045.0])).tolist() == [0.5, 1.0, 1.0, 1.0, 0.5, 0.5]
     assert not too_short(apart(np.array([0.0, 100.0, 200.0])))
     assert too_short(apart(np.arange(10) * 30.0))
+
+
+def test_the_table_of_questions_has_a_row_a_question_and_marks_where_the_goal_is_surely_missed():
+    hits = {"normal": 2, "phases": 12}
+    figures = [
+        rate("best set: lacks the best", model, "10 blocks", np.arange(100) < count) for model, count in hits.items()
+    ]
+    head, _, row = ([cell.strip() for cell in line.split("|")] for line in lines(figures))
+    assert (row[head.index("normal")], row[head.index("phases")]) == ("2.0%", "12.0%*")
+
+
+@pytest.mark.parametrize("model", ["rare slow", "failures"])
+def test_real_analyses_of_made_up_runs_with_slow_or_failing_processes_hardly_err(model):
+    chance = np.random.default_rng(1)
+    answers = [dict(judged(MODELS[model](20, chance), 20, raced=False)) for _ in range(30)]
+    assert np.mean([one["difference: any interval misses"] for one in answers]) < 0.15
+    assert np.mean([one["best set: lacks the best"] for one in answers]) < 0.15
