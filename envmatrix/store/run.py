@@ -110,6 +110,11 @@ class Run(BaseModel):
         if twice:
             msg = f"{', '.join(twice)} stands there more than once"
             raise ValueError(msg)
+        for arm in arms:
+            wanted = arm_name(arm.environment, arm.workload, arm.engine)
+            if arm.name != wanted or (arm.reference is not None and arm.reference not in names):
+                msg = f"{arm.name} is none that a plan has: its trials would be {wanted}, compared with {arm.reference}"
+                raise ValueError(msg)
         return arms
 
     @property

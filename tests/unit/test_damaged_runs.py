@@ -139,6 +139,7 @@ def change(file, old, new):
         ("trials.jsonl", '"wall_s":', '"wall_s":"x","was":', "trials.jsonl:1: this line is no trial: wall_s"),
         ("trials.jsonl", '{"schema":2', '{"schema":2,,', "trials.jsonl:1: this line is damaged"),
         ("run.json", '"image": {', '"other": {', "is missing"),
+        ("run.json", '"name": "control:', '"name": "other:', "run.json:"),
         ("run.json", '"created": ', '"created" ', "run.json:4:12: not readable as JSON: Expecting ':' delimiter"),
     ],
 )

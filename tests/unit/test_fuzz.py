@@ -1,0 +1,125 @@
+"""Whatever a matrix or a run's folder holds, a command ends with an answer or one message, never with a bug.
+
+ENVMATRIX_FUZZ=N tries N examples of each kind; without it as many as take some seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from envmatrix.errors import EnvmatrixError
+from envmatrix.matrix.parse import MatrixError, parse
+from envmatrix.stats.measurements import read_measurements
+from envmatrix.store import RunFolder
+from tests.synthetic import Machine, make_plan, write_run
+
+EXAMPLES = int(os.environ.get("ENVMATRIX_FUZZ", "400"))
+ROOT = Path(__file__).parents[2]
+#: Values that are of another kind, too large, or mean something to somebody.
+ODD = ("", "-1", "1e999", "[]", "{}", "null", "true", '"{{x}}"', '"--help"', '"a\\nb"', '"\\ud83c"', "&a [*a]", "*a",
+       "!!x y",       "0-99999", "NaN", "'\x7f'", "<<: 1", "?", "../..", "99999999999999999999",
+       '"\\u0000"', "https://a:b@c")  # fmt: skip
+SMALL = """version: 2
+factors:
+  malloc: {glibc: {claims: {malloc: libc}}, jemalloc: {apt: libjemalloc2, preload: libjemalloc.so.2}}
+  torch: {a: {python: "3.11", requirements: [torch==2.13.0], index: "https://h/s"}, b: {suite: sid, apt: python3-torch}}
+  place: {none: {}, last: {cpus: "{last_cpu}", memory_nodes: "0", env: {A: b, C: null}}}
+defaults: {d: {batch_size: 64}}
+environments: {baseline: {}, tuned: {malloc: jemalloc, place: last}}
+workloads: {cnn: {defaults: d, model: fashion-cnn}, own: {command: [python, x.py], metric: {regex: "a(b)"}}}
+designs:
+  one: {environments: [tuned], workloads: cnn, target: 3%, budget: 5m, memory: 8GiB, slurm: {nodes: 2}}
+  two: {factors: {malloc: [glibc, jemalloc]}, workloads: [cnn, own], min_blocks: 2}
+"""
+_WORD = re.compile(r"[\w.{}\"=%-]+")
+
+unhurried = settings(
+    max_examples=EXAMPLES, deadline=None, database=None, derandomize="ENVMATRIX_FUZZ" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+
+
+@st.composite
+def mutated(draw, text, odd=ODD, most=4):
+    """Change a few words of a text for odd ones or for each other, cut it, or double a part of it."""
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    for _ in range(chance.randint(1, most)):
+        words = list(_WORD.finditer(text))
+        one, other = chance.choice(words), chance.choice(words)
+        how = chance.randrange(6)
+        if how < 3:
+            text = text[: one.start()] + chance.choice(odd) + text[one.end() :]
+        elif how == 3:
+            text = text[: one.start()] + other[0] + text[one.end() :]
+        elif how == 4:
+            text = text[: one.start()] + text[max(one.end(), min(other.start(), one.end() + 40)) :]
+        else:
+            text = text[: one.end()] + chance.choice("[]{},:\"'#&*\n\t\0\ud800é") + text[one.end() :]
+    return text
+
+
+@unhurried
+@given(mutated(SMALL))
+def test_every_mistake_in_a_matrix_has_its_place(text):
+    try:
+        parse(text, ROOT / "m.yaml")
+    except MatrixError as error:
+        mistakes = error.mistakes
+    except EnvmatrixError as error:
+        mistakes = [error]
+    else:
+        return
+    assert mistakes
+    for mistake in mistakes:
+        assert mistake.where is not None, mistake
+        assert mistake.where.line, mistake
+
+
+RUN_ODD = ("[]", "{}", "null", "true", '"12"', "-1", "1e999", "NaN", "9" * 400, '"\\ud800"', '"x"', "[[[]]]", "")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = write_run(tmp_path_factory.mktemp("fuzz") / "run", make_plan(("a",)), Machine({"a": 1.2}), 2)
+    return folder.path
+
+
+@unhurried
+@given(st.data())
+def test_a_damaged_run_is_read_or_refused_with_its_place(whole, data):
+    copy = whole.parent / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()
+    name = data.draw(st.sampled_from(["run.json", "trials.jsonl", "history.jsonl"]))
+    for file in ("run.json", "trials.jsonl"):
+        shutil.copyfile(whole / file, copy / file)
+    (copy / "history.jsonl").write_text('{"schema":2,"at":"x","envmatrix":"0","budget":600.0,"was":{"budget":"300"}}\n')
+    lines = (copy / name).read_text().split("\n")
+    at = data.draw(st.integers(0, max(0, len(lines) - 2)))
+    body = "\n".join(lines) if name == "run.json" else lines[at]
+    changed = data.draw(mutated(body, RUN_ODD, most=3))
+    text = changed if name == "run.json" else "\n".join([*lines[:at], changed, *lines[at + 1 :]])
+    (copy / name).write_bytes(text.encode("utf-8", "surrogatepass"))
+    error = refusal(RunFolder(copy))
+    assert error is None or (error.where and error.where.file.parent == copy), error
+
+
+def refusal(folder):
+    """Read all of a run; return why it could not be."""
+    try:
+        run = folder.load()
+        read_measurements(folder, run.plan)
+        for trial in folder.trials(run.plan):
+            json.loads(trial.line())
+    except EnvmatrixError as error:
+        return error
+    return None
