@@ -81,6 +81,13 @@ def selfbench(session: nox.Session) -> None:
 
 
 @nox.session
+def storm(session: nox.Session) -> None:
+    """Kill runs at random moments, resume them, and count what was lost, doubled or left running."""
+    install(session, "tests")
+    session.run("python", "-m", "tests.faults.storm", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests: unit, then everything real that this machine has."""
     install(session, "tests")

@@ -1,0 +1,43 @@
+"""The index: which fault, on which engine, under which launcher, is shown by which test, and what comes of it.
+
+In every row nothing is left running, no line is lost or doubled, and ``resume`` completes the plan in its order, unless
+the outcome says otherwise.
+"""
+
+# ruff: noqa: E501 - one fault, one line
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One fault; ``test`` is a file below tests/ and a function in it."""
+
+    fault: str
+    engines: str
+    launcher: str
+    test: str
+    outcome: str
+
+
+ALL = "local docker apptainer"
+INDEX = (
+    Row("tool killed (SIGKILL)", "local", "here", "local/test_main_job.py::test_kill_9_and_resume_lose_repeat_and_reorder_nothing", "resume goes on"),
+    Row("tool killed while daemons run", ALL, "here", "faults/test_ends.py::test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up", "they end; files go with the next start"),
+    Row("tool killed", "local", "slurm", "cluster/test_slurm.py::test_a_host_killed_while_jobs_run_finds_them_again", "jobs go on and are found"),
+    Row("signal at a random moment", "local", "here", "unit/test_interrupts.py::test_a_signal_soon_after_a_line_reached_the_disk_ends_the_run", "exit 130"),
+    Row("Ctrl-C, SIGTERM", "local", "here", "local/test_main_job.py::test_an_interrupt_ends_cleanly_and_still_reports", "exit 130, a report"),
+    Row("Ctrl-C, SIGTERM", "local", "slurm", "cluster/test_slurm.py::test_an_interrupt_leaves_jobs_running_and_resume_adopts_them", "jobs go on"),
+    Row("wrapper in the trial killed", ALL, "here", "faults/test_ends.py::test_when_only_the_wrapper_is_killed_its_program_and_daemons_end_with_it", "failed"),
+    Row("warden killed", "local", "here", "faults/test_ends.py::test_a_daemon_that_outlived_its_warden_is_ended_before_the_next_trial_and_the_trial_says_so", "failed; the next trial tells what it ended"),
+    Row("program ignores its end", ALL, "here", "faults/test_ends.py::test_a_trial_past_its_limit_ends_with_its_daemons", "timed_out"),
+    Row("program never ends", "local", "here", "local/test_main_job.py::test_a_trial_that_never_ends_is_an_outcome_and_the_sweep_goes_on", "timed_out"),
+    Row("engine stopped", "docker", "here", "faults/test_gone.py::test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resume_completes_it", "the run stops, nothing recorded"),
+    Row("image removed", "local apptainer", "here", "faults/test_gone.py::test_an_image_that_is_removed_in_the_middle_is_made_again", "made again"),
+    Row("out of memory", "docker apptainer", "here", "engines/test_containers.py::test_running_out_of_memory_is_told", "failed, with that reason"),
+    Row("out of memory", "local", "slurm", "cluster/test_slurm.py::test_a_trial_that_runs_out_of_memory_fails_with_that_reason_and_the_block_goes_on", "failed, with that reason"),
+    Row("results disk full", "local", "slurm", "cluster/test_bad_input.py::test_a_full_disk_loses_no_finished_trial", "the run stops"),
+    Row("cache disk full", "local", "here", "engines/test_local_images.py::test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_built", "one error, nothing half built"),
+    Row("clock step", "local", "slurm", "cluster/test_bad_input.py::test_a_clock_that_is_off_is_told_and_harms_nothing", "told"),
+    Row("node lost", "local", "slurm", "cluster/test_slurm.py::test_a_node_that_fails_is_named_and_left_out_and_its_block_is_finished_there_when_it_is_back", "named, left out"),
+)  # fmt: skip
