@@ -1,10 +1,19 @@
-"""What the kernel counted for this process: faults, switches, memory, stolen time."""
+"""What the kernel counted for this process: faults, switches, memory, and how others kept it from its CPUs."""
 
 from __future__ import annotations
 
+import glob
+import os
+import re
 import resource
 from collections.abc import Mapping
 from typing import Any
+
+from bench.evidence import cgroup
+from bench.evidence.reading import attempt, text
+
+_MAY_SHRINK = ("run_delay_s", "energy_j")
+_RAPL = "/sys/class/powercap/intel-rapl:[0-9]*/energy_uj"
 
 
 def read() -> dict[str, Any]:
@@ -17,6 +26,10 @@ def read() -> dict[str, Any]:
         "involuntary_switches": usage.ru_nivcsw,
         "user_s": usage.ru_utime,
         "system_s": usage.ru_stime,
+        "run_delay_s": attempt(_run_delay_s),
+        "pressure_s": attempt(_pressure_s),
+        "throttled_s": attempt(_throttled_s),
+        "energy_j": attempt(_energy_j),
         "steal_ticks": _steal_ticks(),
     }
 
@@ -24,9 +37,47 @@ def read() -> dict[str, Any]:
 def since(before: Mapping[str, Any]) -> dict[str, Any]:
     """Return how much each counter grew; None where it could not be read."""
     after = read()
-    return {
+    grown = {
         name: None if value is None or after[name] is None else after[name] - value for name, value in before.items()
     }
+    # Threads that ended took their waiting with them, and the counter of energy begins anew at its end.
+    return {
+        name: None if name in _MAY_SHRINK and value is not None and value < 0 else value
+        for name, value in grown.items()
+    }
+
+
+def _run_delay_s() -> float:
+    """Return how long all threads were ready to run while no CPU was free for them.
+
+    https://docs.kernel.org/scheduler/sched-stats.html
+    """
+    waits = [(text(f"/proc/self/task/{task}/schedstat") or "").split() for task in os.listdir("/proc/self/task")]
+    return sum(int(words[1]) for words in waits if len(words) > 1) / 1e9
+
+
+def _pressure_s() -> float:
+    """Return how long any task of the machine (or container) waited: https://docs.kernel.org/accounting/psi.html."""
+    return int(re.findall(r"some .*total=(\d+)", text("/proc/pressure/cpu") or "")[0]) / 1e6
+
+
+def _throttled_s() -> float:
+    """Return how long a CPU quota of the control group has held this process back."""
+    for folder in cgroup.folders("cpu"):
+        found = dict(line.split() for line in (text(f"{folder}/cpu.stat") or "").splitlines())
+        if "throttled_usec" in found:
+            return int(found["throttled_usec"]) / 1e6
+        if "throttled_time" in found:
+            return int(found["throttled_time"]) / 1e9
+    raise OSError("no control group counts it")
+
+
+def _energy_j() -> float:
+    """Return what all processors have used, where their counters may be read (RAPL; root alone in most kernels)."""
+    found = [int(value) for path in glob.glob(_RAPL) if path.count(":") == 1 and (value := text(path))]
+    if not found:
+        raise OSError("no counter of energy may be read")
+    return sum(found) / 1e6
 
 
 def peak_rss_bytes() -> int | None:

@@ -30,7 +30,7 @@ def memory_limit_bytes() -> int | None:
 def cpu_limit() -> float | None:
     """Return the CPU quota in CPUs (1.5 is one and a half), or None when there is none."""
     shares = []
-    for folder in _folders("cpu"):
+    for folder in folders("cpu"):
         quota, period = number(folder + "/cpu.cfs_quota_us"), number(folder + "/cpu.cfs_period_us")
         if quota is not None and period and quota > 0:
             shares.append(quota / period)
@@ -42,7 +42,7 @@ def cpu_limit() -> float | None:
 
 def cpu_set() -> str | None:
     """Return the CPU list of this group, as the kernel writes it, or None."""
-    for folder in _folders("cpuset"):
+    for folder in folders("cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
             found = text(f"{folder}/{name}")
             if found:
@@ -57,14 +57,14 @@ def pids_limit() -> int | None:
 
 
 def _values(controller: str, *names: str) -> Iterator[int]:
-    for folder in _folders(controller):
+    for folder in folders(controller):
         for name in dict.fromkeys(names):
             value = number(f"{folder}/{name}")
             if value is not None:
                 yield value
 
 
-def _folders(controller: str) -> Iterator[str]:
+def folders(controller: str) -> Iterator[str]:
     """Yield this process's group folder and its parents, nearest first, in both versions' places."""
     groups = memberships()
     places = []

@@ -37,6 +37,7 @@ def cpu() -> dict[str, Any]:
         "governor": text(_CPUS + "/cpu0/cpufreq/scaling_governor"),
         "driver": text(_CPUS + "/cpu0/cpufreq/scaling_driver"),
         "turbo": attempt(_turbo),
+        "vulnerabilities": attempt(_vulnerabilities),
         "thread_affinity": attempt(_thread_affinity),
     }
 
@@ -71,6 +72,12 @@ def _turbo() -> bool | None:
     return None if boost is None else bool(boost)
 
 
+def _vulnerabilities() -> dict[str, str]:
+    """Return what the kernel says of each known flaw: not affected, vulnerable, or which mitigation costs time."""
+    folder = _CPUS + "/vulnerabilities"
+    return {name: said for name in sorted(os.listdir(folder)) if (said := text(f"{folder}/{name}"))}
+
+
 def _thread_affinity() -> dict[str, int]:
     """Count the threads per CPU list, the proof of where a pinned OpenMP team sits."""
     counts: collections.Counter[str | None] = collections.Counter()
@@ -98,6 +105,9 @@ def system() -> dict[str, Any]:
         "distribution": attempt(_distribution),
         "libc": attempt(lambda: " ".join(part for part in platform.libc_ver() if part)) or None,
         "python": platform.python_version(),
+        # Both are asked for since Python 3.13 and 3.14; before that there is one lock, and no compiler to ask.
+        "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()),
+        "jit": attempt(lambda: bool(getattr(sys, "_jit").is_enabled())),  # noqa: B009 - not there in most
         "executable": sys.executable,
         "clock_source": text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "aslr": number("/proc/sys/kernel/randomize_va_space"),

@@ -27,6 +27,7 @@ _SUMMED = (
     "involuntary_switches",
     "user_s",
     "system_s",
+    "run_delay_s",
     "peak_gpu_bytes",
 )
 

@@ -21,6 +21,7 @@ State = Literal["good", "note", "bad"]
 _GIB = 2**30
 _ENOUGH_DISK = 6 * _GIB
 _STEAL_WINDOW_S = 0.5
+_NEIGHBOUR_WINDOW_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,39 @@ def steal(root: Path) -> Iterator[Finding]:
         yield Finding("steal time", "bad", f"{share:.1%}", "another guest uses these CPUs; expect wider intervals")
     else:
         yield Finding("steal time", "good", f"{share:.1%}")
+
+
+def neighbours(root: Path) -> Iterator[Finding]:
+    """Look for two seconds at which threads of others take CPU time."""
+    before = _thread_ticks(root)
+    if not before:
+        return
+    time.sleep(_NEIGHBOUR_WINDOW_S)
+    rate = 1 / _NEIGHBOUR_WINDOW_S / os.sysconf("SC_CLK_TCK")
+    busy = [
+        ((ticks - before.get(key, (0, ""))[0]) * rate, f"{name} (process {key[0]})")
+        for key, (ticks, name) in _thread_ticks(root).items()
+        if key[0] != os.getpid()
+    ]
+    most = sorted((share, name) for share, name in busy if share > 0.02)[::-1]
+    shown = ", ".join(f"{name} {share:.0%} of a CPU" for share, name in most[:3])
+    if sum(share for share, _ in most) > 0.1:
+        yield Finding("other threads", "bad", shown, "end them while measuring: they take CPUs away from trials")
+    else:
+        yield Finding("other threads", "good", shown or "none takes 2% of a CPU")
+
+
+def _thread_ticks(root: Path) -> dict[tuple[int, int], tuple[int, str]]:
+    """Return (process, thread) -> (CPU ticks so far, name)."""
+    found = {}
+    for file in root.glob("proc/[0-9]*/task/[0-9]*/stat"):
+        try:
+            head, _, tail = file.read_text(encoding="utf-8", errors="replace").rpartition(")")
+        except OSError:  # it has ended
+            continue
+        words = tail.split()
+        found[int(file.parts[-4]), int(file.parts[-2])] = (int(words[11]) + int(words[12]), head.partition("(")[2])
+    return found
 
 
 def huge_pages(root: Path) -> Iterator[Finding]:
@@ -179,7 +213,7 @@ def extensions(root: Path) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
-    governor, turbo, load, steal, huge_pages, limits, disk, libraries, engines, launchers,
+    governor, turbo, load, steal, neighbours, huge_pages, limits, disk, libraries, engines, launchers,
     extensions,
 )  # fmt: skip
 

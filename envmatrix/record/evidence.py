@@ -95,6 +95,7 @@ class Cpu(Part):
     governor: Text = None
     driver: Text = None
     turbo: Flag = None
+    vulnerabilities: Settings = None
     thread_affinity: dict[StrictStr, StrictInt] | None = None
     affinity_before: Cpus = None
     affinity_after: Cpus = None
@@ -157,6 +158,8 @@ class System(Part):
     distribution: Text = None
     libc: Text = None
     python: Text = None
+    gil: Flag = None
+    jit: Flag = None
     executable: Text = None
     clock_source: Text = None
     aslr: Whole = None

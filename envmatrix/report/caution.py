@@ -24,6 +24,7 @@ class Kind(str, Enum):
     MISSING = "missing-trials"
     AFTER_LEAVING = "trials-after-the-race"
     DRIFT = "drift"
+    DISTURBED = "disturbed"
     STEAL = "steal-time"
     OTHER_LOAD = "other-load"
     FREQUENCY = "frequency-change"

@@ -158,6 +158,14 @@ def _has_reference_value(group: Group) -> bool:
     return any(row.reference_value for row in group.all_rows)
 
 
+def _disturbed(row: Row, _group: Group) -> Cell:
+    return Cell(NONE if row.disturbed is None else f"{row.disturbed:.0%}")
+
+
+def _was_disturbed(group: Group) -> bool:
+    return any((row.disturbed or 0.0) >= 0.01 for row in group.all_rows)
+
+
 def _notes(row: Row, _group: Group) -> Cell:
     return Cell(row.skipped or (effect_note(row.effect) if row.effect else ""))
 
@@ -187,6 +195,14 @@ COLUMNS: tuple[Column, ...] = (
     Column("usual", value=lambda _, effect: effect.usual),
     Column("memory", "peak memory", cell=_memory, short="memory", gives_way=1),
     Column("memory_ratio", "memory ratio", cell=_memory_ratio, media=("html",)),
+    Column(
+        "disturbed",
+        "disturbed",
+        lambda row, effect: row.disturbed if effect.primary else None,
+        _disturbed,
+        shown=_was_disturbed,
+        gives_way=5,
+    ),
     Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),
     Column("failed", "failed", lambda row, _: _broken(row), _failed, shown=has_failed),
     Column("accuracy", "accuracy", cell=_accuracy, shown=_has_reference_value, gives_way=5),

@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 #: From the first to the last block; pairs cancel drift, but a machine that drifts this much is not at rest.
 DRIFT = 0.05
 STOLEN = 0.01
+DISTURBED = 0.05
 FREQUENCY = 0.10
 _TICKS_PER_S = 100.0
 
@@ -62,6 +63,21 @@ def stolen(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Ca
         yield Caution(
             Kind.STEAL, "the virtual machine", f"its CPUs were taken away for {np.mean(shares):.1%} of the time",
             "use a machine with CPUs of its own, or more blocks: intervals are wider for it, not wrong",
+        )  # fmt: skip
+
+
+def disturbed(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    """Find trials whose threads were ready to run while others had their CPUs."""
+    shares = measured.disturbed()
+    there = np.isfinite(shares)
+    if there.any() and float(np.median(shares[there])) > DISTURBED:
+        worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
+        yield Caution(
+            Kind.DISTURBED, "the machine",
+            f"disturbed {np.median(shares[there]):.0%}: so much of the time in which their threads could have run they "
+            f"waited for a CPU (most, {shares[worst]:.0%}: {measured.arms[worst[0]]} in block "
+            f"{measured.blocks[worst[1]]})",
+            "`envmatrix doctor` names what runs beside; more threads than CPUs wait for one another too",
         )  # fmt: skip
 
 
@@ -113,5 +129,5 @@ def unproven(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
 
 #: A further check of the machine is one more entry here.
 CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] = (
-    drift, stolen, other_load, frequency, unverified, unproven,
+    drift, stolen, disturbed, other_load, frequency, unverified, unproven,
 )  # fmt: skip

@@ -35,6 +35,7 @@ class Row:
 
     ``value`` is the geometric mean, of which the speed-up is made; ``median``, ``memory`` and ``accuracy`` are medians.
     ``cv`` is the standard deviation of its values over their mean; ``slow`` is None where no trial is slow.
+    ``disturbed`` is the share of the time that its threads could have run in which they had no CPU.
     """
 
     arm: Arm
@@ -51,6 +52,7 @@ class Row:
     median: float | None = None
     cv: float | None = None
     slow: SlowTrials | None = None
+    disturbed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,7 @@ def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis, slow: M
         skipped=run.skipped.get(arm.name, ""),
         accuracy=measured.median(arm.name, "accuracy"),
         cv=measured.cv(arm.name, metric.name),
+        disturbed=measured.usually_disturbed(arm.name),
         slow=slow.get(arm.name),
         reference_value=run.design.reference_values.get(arm.environment, ""),
     )

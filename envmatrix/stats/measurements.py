@@ -127,6 +127,18 @@ class Measurements:
         values = values[np.isfinite(values) & (values > 0)]
         return float(np.exp(np.log(values).mean())) if values.size else None
 
+    def disturbed(self) -> Floats:
+        """Return (arms, blocks): the share of the time that threads could have run in which they had no CPU."""
+        delay = self.table["run_delay_s"]
+        whole = delay + self.table["user_s"] + self.table["system_s"]
+        return np.asarray(delay / np.where(whole > 0, whole, np.nan))
+
+    def usually_disturbed(self, arm: str) -> float | None:
+        """Return the median of that over an arm's trials, None when none counted it."""
+        shares = self.disturbed()[self.arms.index(arm)]
+        there = shares[np.isfinite(shares)]
+        return float(np.median(there)) if there.size else None
+
 
 def first_blocks(measured: Measurements, count: int) -> Measurements:
     """Return the numbers of the first ``count`` blocks (facts and trials are still those of all)."""

@@ -1,0 +1,74 @@
+"""What kept trials from their CPUs is counted, told and named: real processes and made-up runs."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import counters
+from bench.evidence import machine
+from envmatrix.preflight.checks import neighbours
+from envmatrix.report.caution import Kind
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise_measured
+from envmatrix.stats.measurements import fold
+from tests.synthetic import Machine, make_plan, make_run, make_trials
+
+BUSY = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
+
+
+@pytest.fixture
+def neighbour():
+    """A program that wants the CPU that this process is then confined to as well."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    busy = subprocess.Popen([sys.executable, "-c", BUSY])
+    yield busy.pid
+    busy.kill()
+    busy.wait()
+    os.sched_setaffinity(0, before)
+
+
+def test_waiting_for_a_cpu_that_another_program_has_is_counted(neighbour):
+    before = counters.read()
+    sum(range(20_000_000))
+    grown = counters.since(before)
+    assert grown["run_delay_s"] > 0.1 * (grown["user_s"] + grown["system_s"])
+    assert grown["involuntary_switches"] > 0
+
+
+def test_doctor_names_who_takes_the_cpu(neighbour):
+    (found,) = neighbours(Path("/"))
+    assert found.state == "bad"
+    assert "of a CPU" in found.found
+
+
+def test_no_counter_is_ever_below_zero_or_zero_where_there_is_none():
+    assert {"run_delay_s", "pressure_s", "throttled_s", "energy_j"} <= set(counters.read())
+    shrunk = dict(counters.read(), run_delay_s=1e9, energy_j=None)
+    assert (counters.since(shrunk)["run_delay_s"], counters.since(shrunk)["energy_j"]) == (None, None)
+
+
+def test_python_and_the_kernel_say_what_slows_them():
+    system = machine.system()
+    assert isinstance(system["gil"], bool)
+    assert system["jit"] in (None, True, False)
+    assert all(machine.cpu()["vulnerabilities"].values())
+
+
+@pytest.mark.parametrize(("delay", "told"), [(0.0, False), (0.3, True)])
+def test_a_disturbed_run_is_told_in_every_table(delay, told):
+    plan = make_plan(("fast",))
+
+    def disturb(trial):
+        trial.document["metrics"].update(user_s=3.0, system_s=0.7, run_delay_s=delay)
+        return replace(trial)
+
+    trials = [disturb(trial) for trial in make_trials(plan, Machine({}, noise=0.01, stand_in=False), 10)]
+    summary = summarise_measured(make_run(plan), fold(plan, trials))
+    assert (Kind.DISTURBED in {caution.kind for caution in summary.cautions}) is told
+    assert ("disturbed" in to_markdown(summary)) is told
+    assert ("8%" in to_markdown(summary)) is told
