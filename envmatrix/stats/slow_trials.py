@@ -27,6 +27,7 @@ LEAST_BLOCKS = 20
 ERROR = 0.002
 _FEWEST = 6
 _OTHERS = 12
+_TIE = 1e-9
 _DRAWS, _MOST_DRAWN, _SEED = 20_000, 2_000_000, 20_260_104
 
 
@@ -56,20 +57,22 @@ def find_slow(logs: Floats) -> Bools:
     """Return which trials of (arms, blocks) logs, better upwards, are slow; NaN is none.
 
     What a block shares is taken off first. The slow ones of an arm are the lower part of the best split of its trials
-    in two (Engelman & Hartigan 1969), if they are no more than half and that split is better than that of one normal
-    population would be in all but ``ERROR`` of cases. The clearest arm comes first, as its slow trials would pass for
-    fast ones of the others.
+    in two (Engelman & Hartigan 1969), if they are fewer than half (of two arms, one slow in half of the blocks cannot
+    be told from the other fast in them) and that split is better than that of one normal population would be in all
+    but ``ERROR`` of cases. The clearest arm comes first, as its slow trials would pass for fast ones of the others;
+    arms that are equally clear come together, so that their order does not matter.
     """
     slow = np.zeros(logs.shape, dtype=np.bool_)
     left = set(range(len(logs))) if logs.size else set()
     while left:
         own = _without_blocks(logs, slow)
         found = {row: _lower_part(own[row]) for row in left}
-        row = max(found, key=lambda one: found[one][1])
-        if found[row][1] <= 1.0:
+        clearest = max(beyond for _, beyond in found.values())
+        if clearest <= 1.0:
             break
-        slow[row, found[row][0]] = True
-        left.remove(row)
+        for row in [one for one, (_, beyond) in found.items() if beyond >= clearest * (1.0 - _TIE)]:
+            slow[row, found[row][0]] = True
+            left.remove(row)
     return slow
 
 
@@ -136,11 +139,11 @@ def _lower_part(values: Floats) -> tuple[NDArray[np.int64], float]:
 
 
 def _splits(ordered: Floats) -> Floats:
-    """Return how well (sets, n) ordered numbers are split after the first, second, ... up to half: F of two groups."""
+    """Return how well (sets, n) ordered numbers are split after the first, second, ... below half: F of two groups."""
     n = ordered.shape[1]
-    first = np.arange(1, n // 2 + 1)
+    first = np.arange(1, (n + 1) // 2)
     sums = np.cumsum(ordered, axis=1)
-    lower, total = sums[:, : n // 2], sums[:, -1:]
+    lower, total = sums[:, : first.size], sums[:, -1:]
     between = ((total - lower) / (n - first) - lower / first) ** 2 * first * (n - first) / n
     squares = (ordered**2).sum(axis=1, keepdims=True) - total**2 / n
     return np.asarray(between * (n - 2) / np.maximum(squares - between, 1e-12 * squares + 1e-300))
