@@ -42,8 +42,8 @@ def _arrived(_number: int, _frame: FrameType | None) -> None:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt when a signal has come."""
-    if _state.came and _here():
+    """Raise KeyboardInterrupt when a signal has come and none are held back."""
+    if _state.came and not _state.held and _here():
         raise KeyboardInterrupt
 
 

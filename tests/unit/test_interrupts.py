@@ -95,6 +95,21 @@ def test_what_is_held_is_done_whole_and_the_signal_is_raised_after_it():
     assert done == ["whole"]
 
 
+def test_what_is_held_inside_what_is_held_does_not_raise_before_the_outer_is_done():
+    done = []
+
+    def work():
+        with interrupts.held():
+            with interrupts.held():
+                os.kill(os.getpid(), signal.SIGTERM)
+            done.append("whole")
+        done.append("never")
+
+    with pytest.raises(KeyboardInterrupt), interrupts.remembered():
+        work()
+    assert done == ["whole"]
+
+
 class Swallows:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
