@@ -23,7 +23,9 @@ from bench.evidence import programs, tree
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _CHUNK_BYTES = 1 << 16
-_GRACE_S = 2.0
+_READ_S = 2.0
+#: Between terminate and kill: shorter than what the host gives this process between interrupt and terminate.
+_GRACE_S = 1.0
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -63,7 +65,7 @@ class Output:
 
     def finish(self) -> None:
         """Wait a moment for the end, then write what was kept of it."""
-        self.thread.join(_GRACE_S)
+        self.thread.join(_READ_S)
         kept = bytes(self._last[-self._half :])
         left_out = self.total - self._first - len(kept)
         if left_out > 0:
