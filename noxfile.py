@@ -99,7 +99,7 @@ def tests(session: nox.Session) -> None:
         return
     session.run("pytest", "tests/unit", "--numprocesses=auto", env=env)
     # What is real waits half of its time: two lanes, and what shares an engine or daemons (tests/conftest.py) in one.
-    lanes = ("--numprocesses=2", "--dist=loadgroup")
+    lanes = ("--numprocesses=2", "--dist=loadscope")
     session.run("pytest", "tests", "--ignore=tests/unit", *lanes, "--durations=25", env=env)
 
 

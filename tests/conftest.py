@@ -3,10 +3,9 @@
 import os
 import signal
 import sys
-from pathlib import Path
 
-import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # The machine may be busy: an example that takes long says nothing about the code. CI must not depend on luck either.
 settings.register_profile("envmatrix", deadline=None, derandomize=True)
@@ -20,13 +19,17 @@ if site_packages := os.environ.get("BENCH_SITE_PACKAGES"):
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Folders whose tests share an engine's images, Slurm's nodes or the lock of those who measure: one test at a time.
-_ONE_AT_A_TIME = ("cluster", "engines", "local")
+_ONE_AT_A_TIME = ("cluster", "engines", "faults", "local")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Keep such a folder in one of the lanes of ``--dist=loadgroup``."""
-    for item in items:
-        folder = Path(item.path).relative_to(Path(__file__).parent).parts[0]
-        if folder in _ONE_AT_A_TIME:
-            item.add_marker(pytest.mark.xdist_group(folder))
+class _Lanes(LoadScopeScheduling):
+    """Gives a worker such a folder whole, and any other test as soon as a worker is free."""
+
+    def _split_scope(self, nodeid):
+        folder = nodeid.removeprefix("tests/").partition("/")[0]
+        return folder if folder in _ONE_AT_A_TIME else nodeid
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Tests in lanes, for --dist=loadscope (xdist's own groups, ``loadgroup``, have no effect under pytest 9.2)."""
+    return _Lanes(config, log) if config.getvalue("dist") == "loadscope" else None

@@ -6,6 +6,7 @@ Whoever asks holds the lock of this cache's measuring, so nothing that is found 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import platform
 import re
@@ -55,9 +56,13 @@ def killed_runs() -> list[str]:
 
 
 def remove_files() -> None:
-    """Remove the work folders of killed trials and sessions, and what the benchmark was then writing in /tmp."""
+    """Remove the work folders of killed trials and sessions, and what the benchmark was then writing in /tmp.
+
+    What an engine keeps of a trial lies beside them as RUN.TRIAL; that engine may never be used again.
+    """
     for name in killed_runs():
-        shutil.rmtree(folder() / name, ignore_errors=True)
+        for path in (*folder().parent.glob(f"*/{glob.escape(name)}.*"), folder() / name):
+            shutil.rmtree(path, ignore_errors=True)
     for path in (*folder().glob("session-*"), *_TMP.glob("bench-*.*")):
         owner = _OWNER.match(path.name)
         with contextlib.suppress(OSError):
