@@ -89,8 +89,6 @@ def append_line(path: Path, line: str) -> None:
 
 def mend_lines(path: Path, aside: Path) -> bool:
     """Move a last line that a crash left half-written to ``aside``; say whether there was one."""
-    if not path.exists():
-        return False
     try:
         with open_regular(path, to_change=True) as file:
             whole = _end_of_last_line(file)
@@ -102,6 +100,8 @@ def mend_lines(path: Path, aside: Path) -> bool:
                 left.write(b"\n")
             file.truncate(whole)
             os.fsync(file.fileno())
+    except FileNotFoundError:
+        return False
     except OSError as error:
         raise os_error(error, path) from error
     return True
@@ -146,14 +146,19 @@ def read_text(file: Path) -> str:
 
 def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
     """Yield number and text of each line that is whole, nothing where there is no such file."""
-    if not file.exists():
-        return
     number = 0
-    try:
-        for number, line in enumerate(read_lines(file), 1):
-            yield number, line
-    except OSError as error:
-        raise os_error(error, file, number + 1) from error
+    lines = read_lines(file)
+    while True:
+        try:
+            line = next(lines, None)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise os_error(error, file, number + 1) from error
+        if line is None:
+            return
+        number += 1
+        yield number, line
 
 
 def json_of(text: str, file: Path) -> JsonValue:

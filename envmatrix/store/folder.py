@@ -26,6 +26,7 @@ from envmatrix.store.files import (
 )
 from envmatrix.store.planned import Misfit, Refuse, planned_lines, refused
 from envmatrix.store.run import SCHEMA, Change, Run
+from envmatrix.store.shared import exists
 from envmatrix.store.trial import Trial, trial_from_line
 from envmatrix.store.upgrade import matrix_text, upgraded
 
@@ -57,7 +58,7 @@ class RunFolder:
 
     def matrix(self) -> str:
         """Return the matrix as it was when the run began: one text that includes nothing."""
-        if self.matrix_file.exists():
+        if exists(self.matrix_file):
             return read_text(self.matrix_file)
         return matrix_text(read_text(self.run_file), self.run_file)
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from envmatrix.matrix.model import Workload
-from envmatrix.regular import open_regular
+from envmatrix.regular import RefusedFileError, open_regular
+from envmatrix.store.shared import settled
 
 #: Larger files that a command names are data, and would take long to read for every trial.
 LARGEST_BYTES = 16 * 2**20
@@ -71,10 +72,19 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 def _digest(file: Path) -> str:
-    """Return the digest of a file; '' for what is large, gone or cannot be read."""
-    try:
-        with open_regular(file) as body:
-            text = body.read(LARGEST_BYTES + 1)
-    except OSError:
+    """Return the digest of a file; '' for what is large, gone or not for us to read.
+
+    One that cannot be read now is a StoreError: a file server that is away has edited nothing.
+    """
+    text = settled(lambda: _beginning(file), file)
+    if text is None:
         return ""
     return "" if len(text) > LARGEST_BYTES else f"sha256:{hashlib.sha256(text).hexdigest()}"
+
+
+def _beginning(file: Path) -> bytes | None:
+    try:
+        with open_regular(file) as body:
+            return body.read(LARGEST_BYTES + 1)
+    except (RefusedFileError, PermissionError):
+        return None

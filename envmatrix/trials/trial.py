@@ -20,8 +20,9 @@ from envmatrix.plan.environment import Environment
 from envmatrix.process import Exit
 from envmatrix.record.evidence import Evidence
 from envmatrix.record.model import Record, read_record
-from envmatrix.regular import read_bytes
+from envmatrix.regular import RefusedFileError, read_bytes
 from envmatrix.store import Outcome, Trial, trial_of
+from envmatrix.store.shared import settled
 from envmatrix.trials import external, leftovers
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.program_files import edited_files
@@ -209,12 +210,22 @@ def proof_of(experiment: Experiment, slot: Slot, record: Record) -> Proof:
 
 
 def load_record(path: Path) -> tuple[Mapping[str, object], Record] | tuple[None, None]:
-    """Read a trial's record, as it was written and as it is understood; None when there is none that can be read."""
+    """Read a trial's record, as it was written and as it is understood; None when there is none, or a damaged one.
+
+    One that cannot be read now is a StoreError: nothing may be recorded of its trial.
+    """
     try:
-        body = json.loads(read_bytes(path).decode())
+        body = json.loads((settled(lambda: _allowed(path), path) or b"").decode())
         return body, read_record(body)
-    except (OSError, ValueError, RecursionError):  # RecordError is a ValueError
+    except (ValueError, RecursionError):  # RecordError is a ValueError
         return None, None
+
+
+def _allowed(path: Path) -> bytes | None:
+    try:
+        return read_bytes(path)
+    except (RefusedFileError, PermissionError):
+        return None
 
 
 def _last_line(log: Path | None) -> str:

@@ -126,4 +126,8 @@ def test_a_damaged_end_is_no_end_and_the_trial_runs_again(tmp_path, change):
     (tmp_path / "t1").mkdir()
     (tmp_path / "t1" / "end").write_text("{half")
     assert files.end("t1") is None
+    assert (tmp_path / "t1").exists()  # reading changes nothing
+    aside = files.set_aside("t1")
+    assert (aside / "end").read_text() == "{half"
     assert not (tmp_path / "t1").exists()
+    assert files.set_aside("t1") is None

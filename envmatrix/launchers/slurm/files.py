@@ -1,8 +1,15 @@
-"""What a block's job leaves on the shared file system. These files alone decide which trials are done."""
+"""What a block's job leaves on the shared file system. These files alone decide which trials are done.
+
+So one that cannot be read is never taken for one that is not there: it is read again for some seconds, then the run
+stops and names it (``store.shared``).
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,8 +18,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from envmatrix.process import Exit
-from envmatrix.regular import read_bytes
+from envmatrix.regular import RefusedFileError, read_bytes
 from envmatrix.store import write_whole
+from envmatrix.store.files import os_error
+from envmatrix.store.shared import exists, settled, unread
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ class BlockFolder:
     @property
     def exists(self) -> bool:
         """Whether a job was ever made for this block."""
-        return self.path.is_dir()
+        return exists(self.path)
 
     @property
     def attempt(self) -> int:
@@ -69,7 +78,10 @@ class BlockFolder:
 
     def next_attempt(self) -> int:
         """Name a new attempt as the one that may run trials; an older one stops before its next trial."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise os_error(error, self.path) from error
         number = self.attempt + 1
         write_whole(self.path / "attempt", f"{number}\n")
         return number
@@ -119,15 +131,33 @@ class BlockFolder:
         """Return how a trial ended, or None while it has not."""
         folder = self.path / trial
         body = _json(folder / "end")
-        ended = None if body is None else trial_end(folder, body)
-        if ended is None and folder.exists():
-            shutil.rmtree(folder, ignore_errors=True)  # damaged by a full disk: the trial runs again
-        return ended
+        return None if body is None else trial_end(folder, body)
+
+    def set_aside(self, trial: str) -> Path | None:
+        """Move what a trial left away when its ``end`` was read and is damaged (a full disk), so that it runs again.
+
+        Returns where it lies now; None when there was nothing, or nothing damaged.
+        """
+        folder = self.path / trial
+        if not exists(folder) or self.end(trial) is not None:
+            return None
+        places = (self.path / f"{trial}.damaged{number}" for number in itertools.count(1))
+        place = next(path for path in places if not exists(path))
+        try:
+            folder.rename(place)
+        except OSError as error:
+            raise os_error(error, folder) from error
+        return place
 
     def forget(self, trial: str) -> None:
         """Remove what a trial left, once it is in trials.jsonl; the mark keeps a requeued job from repeating it."""
-        if self.path.is_dir():
-            (self.path / f"{trial}.done").touch()
+        if not self.exists:
+            return
+        mark = self.path / f"{trial}.done"
+        try:
+            mark.touch()
+        except OSError as error:
+            raise os_error(error, mark) from error
         for folder in (self.path / trial, *self.path.glob(f"{trial}.try*")):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -137,7 +167,7 @@ class BlockFolder:
 
     def has_ended(self, attempt: int) -> bool:
         """Whether it is noted why an attempt ended."""
-        return (self.path / f"ended-{attempt}").exists()
+        return exists(self.path / f"ended-{attempt}")
 
     def losses(self, trial: str) -> int:
         """Return how many attempts ended, with no excuse, while this unfinished trial ran."""
@@ -177,16 +207,24 @@ def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
     return TrialEnd(folder, ended, found.node, found.job, found.epoch)
 
 
+def block_folders(root: Path) -> list[BlockFolder]:
+    """Return the folders of all blocks that a job was ever made for."""
+    names = settled(lambda: [entry.name for entry in os.scandir(root)], root) or []
+    return [BlockFolder(root / name) for name in sorted(names) if re.fullmatch(r"b[0-9]+", name)]
+
+
 def _read(path: Path) -> str:
     try:
-        return read_bytes(path).decode(errors="replace")
-    except OSError:
-        return ""
+        body = settled(lambda: read_bytes(path), path)
+    except RefusedFileError as error:
+        raise unread(error, path) from error
+    return (body or b"").decode(errors="replace")
 
 
 def _json(path: Path) -> dict[str, object] | None:
+    """Return a document, None where there is none or it is damaged."""
     try:
-        body = json.loads(read_bytes(path).decode())
-    except (OSError, ValueError, RecursionError):
+        body = json.loads((settled(lambda: read_bytes(path), path) or b"").decode())
+    except (RefusedFileError, ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None

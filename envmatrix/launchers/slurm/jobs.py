@@ -19,6 +19,7 @@ from envmatrix.matrix import Slurm
 from envmatrix.plan import Slot
 from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.store.run import Asked
+from envmatrix.store.shared import settled
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.trial import judged, make_job, program_folder
 from envmatrix.validation import in_words
@@ -112,8 +113,9 @@ def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial
     """Judge what a trial left on the shared file system, exactly as one that ran here."""
     job: Job = make_job(experiment, slot, end.folder / "work")
     log = end.folder / "log"
-    if job.log and log.exists():
-        shutil.copyfile(log, job.log)
+    if job.log:
+        target = job.log
+        settled(lambda: shutil.copyfile(log, target), log)
     return judged(experiment, slot, end.exit, job, started=end.started, node=end.node)
 
 

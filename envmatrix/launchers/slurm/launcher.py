@@ -9,6 +9,7 @@ from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Work
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
+from envmatrix.launchers.slurm.files import block_folders
 from envmatrix.launchers.slurm.flight import EXCUSED, Flight, Loss, clock_offset, clock_words, explain_loss
 from envmatrix.launchers.slurm.placing import Placing
 from envmatrix.launchers.slurm.script import CANNOT_WRITE, block_script
@@ -95,7 +96,7 @@ class SlurmLauncher:
         alive = {state.name: state for state in queue if state.alive}
         ended = {state.job: state.state for state in queue if not state.alive}
         root = jobs.block_folder(self._experiment, 0).path.parent
-        for path in sorted(root.glob("b[0-9]*")) if root.is_dir() else []:
+        for path in (known.path for known in block_folders(root)):
             block = int(path.name[1:])
             flight = self._flight(block, self._experiment.plan.block(block), work)
             state = alive.get(f"{self._prefix}{path.name}")
@@ -163,6 +164,8 @@ class SlurmLauncher:
                 del flight.slots[name]
                 flight.finished += 1
                 self._fruitless = 0
+            elif damaged := flight.files.set_aside(name):
+                self._say(f"what {name} left is damaged and lies in {damaged} now; it runs again")
         if not flight.slots:
             self._flights.pop(flight.block, None)
 

@@ -1,0 +1,158 @@
+"""A shared file system that fails for a moment, or for good, loses no trial that has ended."""
+
+import errno
+import json
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from envmatrix.errors import StoreError
+from envmatrix.launchers.slurm.files import BlockFolder, block_folders
+from envmatrix.launchers.slurm.flight import Flight
+from envmatrix.launchers.slurm.launcher import SlurmLauncher
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import Arm, Slot
+from envmatrix.store import RunFolder
+from envmatrix.store.shared import PAUSES_S
+from envmatrix.trials.program_files import edited_files, program_files
+from envmatrix.trials.trial import load_record
+from tests.synthetic import make_design, make_plan
+
+GOOD = {"job": "7", "node": "n1", "status": 0, "ooms": 0, "epoch": 5, "uptime": [10.0, 12.5], "limit": 60}
+PASSING = [errno.ESTALE, errno.EIO, errno.EMFILE]
+CALLS = ("open", "stat", "scandir")
+REAL = {call: getattr(os, call) for call in CALLS}
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    return pauses
+
+
+@pytest.fixture
+def failing(monkeypatch, slept):
+    """Make the system's calls fail for paths that end with a name, so many times."""
+
+    def fail(name, number, times, calls=CALLS):
+        left = dict.fromkeys(calls, times)
+
+        def failed(call, real):
+            def called(path, *arguments, **options):
+                if isinstance(path, (str, os.PathLike)) and str(path).endswith(name) and left[call] > 0:
+                    left[call] -= 1
+                    raise OSError(number, os.strerror(number), str(path))
+                return real(path, *arguments, **options)
+
+            return called
+
+        for call in calls:
+            monkeypatch.setattr(os, call, failed(call, REAL[call]))
+
+    def stop():
+        for call, real in REAL.items():
+            monkeypatch.setattr(os, call, real)
+
+    fail.stop = stop
+    return fail
+
+
+@pytest.fixture
+def block(tmp_path):
+    files = BlockFolder(tmp_path / "b0000")
+    assert files.next_attempt() == 1
+    (files.path / "t1").mkdir()
+    (files.path / "t1" / "end").write_text(json.dumps(GOOD))
+    return files
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_an_end_that_cannot_be_read_for_a_moment_is_read_again(block, failing, number):
+    failing("t1/end", number, times=2)
+    assert block.end("t1").node == "n1"
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_an_end_that_cannot_be_read_at_all_stops_the_run_names_it_and_stays(block, failing, slept, number):
+    failing("t1/end", number, times=10**6)
+    for read in (block.end, block.set_aside):
+        with pytest.raises(StoreError, match="t1/end") as caught:
+            read("t1")
+        assert "envmatrix resume" in caught.value.remedy
+    assert slept == [*PAUSES_S, *PAUSES_S]
+    failing.stop()
+    assert json.loads((block.path / "t1" / "end").read_text()) == GOOD
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_an_attempt_that_cannot_be_read_is_not_taken_for_none(block, failing, number):
+    failing("attempt", number, times=2)
+    assert block.attempt == 1
+    failing("attempt", number, times=10**6)
+    with pytest.raises(StoreError, match="attempt"):
+        block.next_attempt()
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_blocks_that_cannot_be_listed_are_not_taken_for_none(block, failing, number):
+    root = block.path.parent
+    failing(root.name, number, times=2)
+    assert block_folders(root) == [block]
+    failing(root.name, number, times=10**6)
+    with pytest.raises(StoreError, match=root.name):
+        block_folders(root)
+    assert block_folders(root / "none") == []
+
+
+def test_a_launcher_says_what_it_set_aside_and_a_trial_that_cannot_be_read_is_still_out(tmp_path, block, failing):
+    said = []
+    run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={},
+                          launcher_options={})  # fmt: skip
+    made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), None, said.append, None)
+    slot = Slot("t1", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
+    flight = made._flights[0] = Flight(0, {"t1": slot}, block, 1, job="7")
+    failing("t1/end", errno.ESTALE, times=10**6)
+    with pytest.raises(StoreError, match="t1/end"):
+        list(made._collect(flight, None))
+    assert "t1" in flight.slots
+    assert said == []
+
+
+def test_a_damaged_end_is_set_aside_and_told(tmp_path, block):
+    said = []
+    run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={},
+                          launcher_options={})  # fmt: skip
+    made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), None, said.append, None)
+    slot = Slot("t1", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
+    flight = made._flights[0] = Flight(0, {"t1": slot}, block, 1, job="7")
+    (block.path / "t1" / "end").write_text("{half")
+    assert list(made._collect(flight, None)) == []
+    assert said == [f"what t1 left is damaged and lies in {block.path / 't1.damaged1'} now; it runs again"]
+    assert (block.path / "t1.damaged1" / "end").read_text() == "{half"
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_a_record_that_cannot_be_read_makes_no_failed_trial(tmp_path, failing, number):
+    record = tmp_path / "record.json"
+    record.write_text('{"schema": 1}')
+    failing("record.json", number, times=2)
+    assert load_record(record)[0] == {"schema": 1}
+    failing("record.json", number, times=10**6)
+    with pytest.raises(StoreError, match=r"record\.json"):
+        load_record(record)
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_a_program_that_cannot_be_read_was_not_edited(tmp_path, failing, number):
+    (tmp_path / "train.py").write_text("print(1)\n")
+    workload = Workload(name="w", command=("python", "train.py"), files=str(tmp_path), metric={"wall": True})
+    began = program_files(workload)
+    assert list(began) == ["train.py"]
+    failing("train.py", number, times=2, calls=("open",))
+    assert edited_files(workload, began) == []
+    failing("train.py", number, times=10**6, calls=("open",))
+    with pytest.raises(StoreError, match=r"train\.py"):
+        edited_files(workload, began)
