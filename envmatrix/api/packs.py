@@ -86,8 +86,8 @@ def pack_run(
     manifest = make_manifest(packed, contents, files)
     signature = sign(manifest.text(), key) if key else None
     archive = Path(output) if output is not None else Path(f"{packed.name}.tar.gz")
-    write_archive(archive, manifest, contents, signature)
-    return Packed(archive, file_digest(archive), archive.stat().st_size, signature is not None, manifest)
+    written = write_archive(archive, manifest, contents, signature)
+    return Packed(archive, written.sha256, written.size, signature is not None, manifest)
 
 
 def reproduce(

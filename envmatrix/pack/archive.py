@@ -34,21 +34,48 @@ def entry_of(content: Content) -> Entry:
         raise os_error(error, content) from error
 
 
-def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content], signature: bytes | None) -> None:
-    """Write the archive whole or not at all; the manifest comes first, so that a reader knows what must follow."""
+class _Counted:
+    """Writes on, and knows what was written: of a pipe nobody can read that afterwards."""
+
+    def __init__(self, on: IO[bytes]) -> None:
+        self._on, self._total, self._size = on, hashlib.sha256(), 0
+
+    def write(self, piece: bytes) -> int:
+        self._total.update(piece)
+        self._size += memoryview(piece).nbytes
+        return self._on.write(piece)
+
+    def flush(self) -> None:
+        self._on.flush()
+
+    @property
+    def entry(self) -> Entry:
+        return Entry(self._total.hexdigest(), self._size)
+
+
+def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content], signature: bytes | None) -> Entry:
+    """Write the archive whole or not at all, and return its digest and size.
+
+    The manifest comes first, so that a reader knows what must follow.
+    """
     head: dict[str, Content] = {NAME: manifest.text().encode()}
     if signature:
         head[SIGNATURE] = signature
     try:
         with (
             named_file(path) as raw,
-            gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+            gzip.GzipFile("", "wb", 6, counted := _Counted(raw), mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
             for name, content in {**head, **dict(sorted(contents.items()))}.items():
                 _add(tar, name, content)
     except OSError as error:
-        raise StoreError(f"cannot write the archive: {error.strerror or error}", where=Where(path)) from error
+        raise StoreError(
+            f"cannot write the archive: {error.strerror or error}",
+            where=Where(path),
+            remedy="name a file, where there is room and you may write: --output FILE",
+        ) from error
+    return counted.entry
 
 
 def _add(tar: tarfile.TarFile, name: str, content: Content) -> None:

@@ -3,9 +3,11 @@
 import gzip
 import io
 import json
+import os
 import shutil
 import subprocess
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -55,6 +57,16 @@ def test_what_is_packed_is_unpacked_and_the_same_contents_give_the_same_bytes(tm
     assert found == manifest(FILES)
     assert text == found.text()
     assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == FILES
+
+
+def test_a_pack_is_written_to_a_pipe_and_its_digest_is_of_what_was_written(tmp_path):
+    pipe, archive = tmp_path / "pipe", packed(tmp_path / "a.tar.gz")
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as beside:
+        read = beside.submit(pipe.read_bytes)
+        written = write_archive(pipe, manifest(FILES), FILES, None)
+    assert read.result() == archive.read_bytes()
+    assert written == entry_of(archive)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
