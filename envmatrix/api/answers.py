@@ -17,6 +17,7 @@ from envmatrix.stats.effects import Effect
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.trials.resumed import note_reading
+from envmatrix.units import parse_tolerance
 
 
 def effects(
@@ -76,7 +77,7 @@ def compare(
         StoreError: a run cannot be read.
 
     """
-    names, limit = split_names(environments) or (), fraction("allowed", allowed) if allowed else 0.0
+    names, limit = split_names(environments) or (), fraction("allowed", allowed, parse_tolerance)
     first = find_run(named(old), results)
     if new is not None:
         return compare_runs(first, find_run(named(new), results), environments=names, allowed=limit, anyway=anyway)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envmatrix.errors import InputError, suggestion
@@ -53,9 +53,9 @@ def split_names(given: Names | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)
 
 
-def fraction(name: str, given: float | str) -> float:
+def fraction(name: str, given: float | str, parse: Callable[[object], float] = parse_percent) -> float:
     """Return what an argument called ``name`` says as 0.03 or '3%'; an InputError names it where it says neither."""
     try:
-        return parse_percent(given)
+        return parse(given)
     except ValueError as error:
         raise InputError(f"{name}: {error}") from error

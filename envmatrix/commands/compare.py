@@ -6,7 +6,7 @@ import argparse
 
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
-from envmatrix.commands.grammar import Parser, one_name, percentage
+from envmatrix.commands.grammar import Parser, one_name, tolerance
 from envmatrix.errors import ExitCode
 
 
@@ -17,9 +17,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_list("--environments", "ENV", "OLD,NEW within one run; of two runs: only these")
     parser.add_argument(
         "--fail-slower",
-        type=percentage,
+        type=tolerance,
         metavar="PERCENT",
-        help="exit code 5 when the interval says slower by more than this",
+        help="exit code 5 when the interval says slower by more than this (0: at all)",
     )
     parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, and say so")
     shared.add_results(parser)
@@ -47,4 +47,4 @@ def run(arguments: argparse.Namespace) -> int:
         common.print_json(found.to_json())
     else:
         common.print_text("\n".join(one_line(line, 1000) for line in found.lines()))
-    return found.exit_code if arguments.fail_slower else ExitCode.FINE
+    return found.exit_code if arguments.fail_slower is not None else ExitCode.FINE

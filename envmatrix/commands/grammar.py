@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import NoReturn, TypeVar
 
 from envmatrix.errors import InputError, suggestion
-from envmatrix.units import parse_duration, parse_percent
+from envmatrix.units import parse_duration, parse_percent, parse_tolerance
 
 Number = TypeVar("Number", int, float)
 #: A comma that separates; those of Slurm's n[1,3] do not.
@@ -174,6 +174,11 @@ def duration(text: str) -> float:
 def percentage(text: str) -> float:
     """Read 3% or 0.03 as 0.03."""
     return _typed(parse_percent, text)
+
+
+def tolerance(text: str) -> float:
+    """Read 3% or 0.03 as 0.03; 0 may be."""
+    return _typed(parse_tolerance, text)
 
 
 def whole(least: int) -> Callable[[str], int]:

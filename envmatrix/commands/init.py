@@ -74,5 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(
             "it is already there", where=Where(arguments.output), remedy="name another file: --output FILE"
         ) from error
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}",
+            where=Where(arguments.output),
+            remedy="name a file in a folder that is there and may be written: --output FILE",
+        ) from error
     common.print_text(f"wrote {arguments.output}: look at it, then `envmatrix bench`")
     return 0

@@ -229,10 +229,12 @@ def between(
 
 def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:
     """Return the effect of ``old`` over its reference ``new`` turned round: of ``new`` over ``old``."""
-    ratio, low, high = (None if value is None else 1.0 / value for value in (effect.ratio, effect.high, effect.low))
+    figures = (effect.ratio, effect.high, effect.low, effect.usual)
+    ratio, low, high, usual = (None if value is None else 1.0 / value for value in figures)
     return replace(
         effect, environment=new.environment, workload=new.workload, engine=new.engine, arm=new.name,
         reference=old.name, ratio=ratio, low=low, high=high, verdict=_OPPOSITE.get(effect.verdict, effect.verdict),
+        usual=usual, worst=None,
     )  # fmt: skip
 
 

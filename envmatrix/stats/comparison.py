@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.errors import ExitCode, InputError, suggestion
+from envmatrix.errors import ExitCode, InputError, StoreError, suggestion
 from envmatrix.plan import Arm
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
@@ -254,8 +255,9 @@ class _Pair:
         found = []
         for folder, run in runs_beside(*self.folders):
             if any(same_thing(old, run, arm) for arm in old.plan.arms):
-                measured = read_measurements(folder, run.plan)
-                found += [] if differences(old, run, (self.measured[0], measured)) else [(run, measured)]
+                with contextlib.suppress(StoreError):  # a damaged run is passed over
+                    measured = read_measurements(folder, run.plan)
+                    found += [] if differences(old, run, (self.measured[0], measured)) else [(run, measured)]
         return tuple(found)
 
     def means(self, arm: Arm, metric: Metric) -> list[Mean]:

@@ -6,8 +6,9 @@ only seen in several of them, and more blocks in one run do not show it.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,15 +44,14 @@ def against(olds: Sequence[Mean], new: Mean, comparisons: int = 1, level: float 
     return Quotient(ratio_of(mean), ratio_of(mean - reach), ratio_of(mean + reach), p)
 
 
-def runs_beside(old: RunFolder, new: RunFolder) -> Iterator[tuple[RunFolder, Run]]:
-    """Yield the runs in the folder that ``old`` lies in, but for the two; one that cannot be read is passed over."""
-    known = {old.path.resolve(), new.path.resolve()}
+def runs_beside(old: RunFolder, new: RunFolder) -> list[tuple[RunFolder, Run]]:
+    """Return the runs in the folder that ``old`` lies in, but for the two; one that cannot be read is passed over."""
+    known, found = {old.path.resolve(), new.path.resolve()}, []
     for path in sorted(old.path.resolve().parent.iterdir()):
-        if path not in known and (path / "run.json").is_file():
-            try:
-                yield RunFolder(path), RunFolder(path).load()
-            except StoreError:
-                continue
+        with contextlib.suppress(StoreError, OSError):
+            if path not in known and (path / "run.json").is_file():
+                found.append((RunFolder(path), RunFolder(path).load()))
+    return found
 
 
 def same_thing(one: Run, other: Run, arm: Arm) -> bool:

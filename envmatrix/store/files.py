@@ -22,6 +22,8 @@ _REMEDIES = {
     errno.ENOSPC: "free some space, then `envmatrix resume`",
     errno.EDQUOT: "your quota there is full: free some space, then `envmatrix resume`",
     errno.EACCES: "check who may write there",
+    errno.EROFS: "its file system is read-only: make it writable, or name another folder",
+    errno.ENOENT: "check the name, and that its folder is there",
     errno.ESTALE: "the file system that holds it went away: when it is back, `envmatrix resume`",
 }
 

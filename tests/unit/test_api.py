@@ -159,6 +159,9 @@ def test_runs_and_environments_are_compared(results, capsys):
     assert one == envmatrix.compare(envmatrix.load("new", results=results), environments="baseline,fast")
     two = envmatrix.compare(results / "old", "new", allowed="3%", anyway=True, results=results)
     assert {item.allowed for item in two.items} == {0.03}
+    gate = ["compare", "new", "--environments", "fast,baseline", "--results", str(results)]
+    assert [main([*gate, *more]) for more in ([], ["--fail-slower", "0"])] == [ExitCode.FINE, ExitCode.SLOWER]
+    capsys.readouterr()
     assert envmatrix.history(results).runs == 0, "no summary.json was written yet"
     assert capsys.readouterr() == ("", "")
 

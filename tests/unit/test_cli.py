@@ -50,6 +50,8 @@ def here(tmp_path, monkeypatch):
         (["evidence", "othr"], "did you mean 'other'?"),
         (["exec", "other"], "no command"),
         (["export", "other", "--as", "poem"], "cannot be 'poem'"),
+        (["init", "--output", "nosuch/x.yaml"], "-> name a file in a folder that is there"),
+        (["compare", "a", "--fail-slower", "150%"], "--fail-slower: '150%' must be 0 or lie between"),
     ],
 )
 def test_a_mistake_is_told_with_exit_code_2(here, capsys, argv, words):

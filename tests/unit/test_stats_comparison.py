@@ -143,6 +143,8 @@ def test_only_runs_of_the_same_thing_tell_how_runs_differ(tmp_path):
     made(tmp_path / "good", "short", {}, blocks=3)
     (tmp_path / "good" / "broken").mkdir()
     (tmp_path / "good" / "broken" / "run.json").write_text("{")
+    damaged = made(tmp_path / "good", "damaged", {}).trials_file
+    damaged.write_bytes(damaged.read_bytes() * 2)
     assert compare_runs(old, new).items[0].runs == 2
     made(tmp_path / "good", "one-more", {}, seed=20)
     assert compare_runs(old, new).items[0].runs == 3

@@ -15,7 +15,7 @@ from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
-from envmatrix.stats.analysis import estimate
+from envmatrix.stats.analysis import estimate, inverted
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.longrun import apart, too_short
 from envmatrix.stats.maxt import student_quantile
@@ -83,6 +83,9 @@ def test_what_is_claimed_of_an_environment_with_slow_trials_holds_with_them_and_
     assert effect.ratio < 1.12 < 1.19 < effect.usual < 1.21
     assert effect.low < effect.ratio < effect.usual < effect.high
     assert (effect.low < 1.0, effect.verdict) == (True, "undecided"), "three of 24 at half the speed may cost all of it"
+    arms = {arm.environment: arm for arm in PLAN.arms}
+    turned = inverted(effect, arms["fast"], arms["baseline"])
+    assert turned.low < turned.usual < turned.ratio < turned.high
 
 
 def test_slow_trials_of_the_reference_make_nobody_faster():
