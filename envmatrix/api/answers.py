@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.api.places import Names, PathLike, find_run, fraction, split_names
+from envmatrix.api.places import Names, PathLike, fraction, split_names
 from envmatrix.api.result import Result
-from envmatrix.api.runs import named
+from envmatrix.api.runs import run_to_read
 from envmatrix.errors import InputError
 from envmatrix.report.catalog import REPORTS, rendered
 from envmatrix.report.exports import figure_svg
@@ -16,7 +16,6 @@ from envmatrix.stats.comparison import Comparison, compare_environments, compare
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.trials.resumed import note_reading
 from envmatrix.units import parse_tolerance
 
 
@@ -39,7 +38,7 @@ def effects(
         StoreError: the run cannot be read.
 
     """
-    found = Result.of(find_run(named(run), results)).summary.analysis
+    found = Result.of(run_to_read(run, results)).summary.analysis
     if metric is None:
         return found.primary_effects()
     chosen = tuple(effect for effect in found.effects if effect.metric == metric)
@@ -78,9 +77,9 @@ def compare(
 
     """
     names, limit = split_names(environments) or (), fraction("allowed", allowed, parse_tolerance)
-    first = find_run(named(old), results)
+    first = run_to_read(old, results)
     if new is not None:
-        return compare_runs(first, find_run(named(new), results), environments=names, allowed=limit, anyway=anyway)
+        return compare_runs(first, run_to_read(new, results), environments=names, allowed=limit, anyway=anyway)
     if len(names) != 2:
         raise InputError(
             "one run needs two environments to compare",
@@ -91,13 +90,8 @@ def compare(
 
 
 def write_report(run: PathLike | Result | None = None, results: PathLike = "results", say: Say = silent) -> Result:
-    """Write summary.json, report.md and report.html of a run again and return its Result. Raises as ``effects``.
-
-    A run that another process is still running has been read then, which counts as a look (docs/statistics.md).
-    """
-    folder = find_run(named(run), results)
-    if folder.is_written():
-        note_reading(folder)
+    """Write summary.json, report.md and report.html of a run again and return its Result. Raises as ``effects``."""
+    folder = run_to_read(run, results)
     write_reports(folder, say=say)
     return Result.of(folder)
 
@@ -106,12 +100,12 @@ def report_as(
     form: str, run: PathLike | Result | None = None, environment: str = "baseline", results: PathLike = "results"
 ) -> str:
     """Return a run's report in another form; ``environment`` is whose trials pyperf gets. Raises as ``effects``."""
-    return rendered(REPORTS.make(form), Result.of(find_run(named(run), results)).summary, environment)
+    return rendered(REPORTS.make(form), Result.of(run_to_read(run, results)).summary, environment)
 
 
 def figure(kind: str, run: PathLike | Result | None = None, *, group: int = 0, results: PathLike = "results") -> str:
     """Return a figure of a run as an SVG file; ``group`` counts workloads and engines from 0. Raises as ``effects``."""
-    return figure_svg(Result.of(find_run(named(run), results)).summary, kind, group)
+    return figure_svg(Result.of(run_to_read(run, results)).summary, kind, group)
 
 
 def history(results: PathLike = "results") -> History:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -22,11 +23,12 @@ from envmatrix.report.write import write_reports
 from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.progress import LineProgress
 from envmatrix.say import Say, silent
+from envmatrix.store import RunFolder
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, reopen
 from envmatrix.trials.experiment import begin as begin_experiment
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
-from envmatrix.trials.resumed import resumed
+from envmatrix.trials.resumed import note_reading, resumed
 
 #: Shows the progress of a run while the context is open.
 Watch = Callable[[Experiment], AbstractContextManager[LineProgress]]
@@ -134,12 +136,23 @@ def load(run: PathLike | None = None, *, results: PathLike = "results") -> Resul
         StoreError: when what is asked of the result cannot be read.
 
     """
-    return Result.of(find_run(run, results))
+    return Result.of(run_to_read(run, results))
 
 
 def named(run: PathLike | Result | None) -> PathLike | None:
     """Return the path or name of a run."""
     return run.folder if isinstance(run, Result) else run
+
+
+def run_to_read(run: PathLike | Result | None, results: PathLike) -> RunFolder:
+    """Find a run that is read now: one that another process still runs has one look more (docs/statistics.md).
+
+    Whoever may not write there does not decide when it ends either.
+    """
+    folder = find_run(named(run), results)
+    if folder.is_written() and os.access(folder.path, os.W_OK):
+        note_reading(folder)
+    return folder
 
 
 def begin(

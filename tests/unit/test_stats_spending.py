@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envmatrix.api.answers import write_report
+import envmatrix
+from envmatrix.api.answers import figure, write_report
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.runner.estimate import RunningEstimate
@@ -129,13 +130,23 @@ def test_compare_and_reproduce_use_the_level_of_the_look(again):
     assert math.log(second.high / second.low) > math.log(first.high / first.low) * 1.1
 
 
-def test_what_is_read_while_the_run_goes_on_counts(tmp_path):
+@pytest.mark.parametrize(
+    "read",
+    [
+        write_report,
+        envmatrix.load,
+        envmatrix.effects,
+        lambda run: envmatrix.compare(run, environments=("baseline", "a")),
+        lambda run: figure("forest", run),
+    ],
+)
+def test_what_is_read_while_the_run_goes_on_counts(tmp_path, read):
     folder = write_run(tmp_path / "run", make_plan(("a",)), Machine({}), 9)
     write_report(folder.path)
     assert folder.load().history == (), "it had ended"
     folder.lock()
-    write_report(folder.path)
-    write_report(folder.path)
+    for _ in range(2):
+        read(folder.path)
     folder.unlock()
     assert folder.load().plan.looked == (9,)
 
