@@ -36,6 +36,8 @@ INDEX = (
     Row("image removed", "local apptainer", "here", "faults/test_gone.py::test_an_image_that_is_removed_in_the_middle_is_made_again", "made again"),
     Row("out of memory", "docker apptainer", "here", "engines/test_containers.py::test_running_out_of_memory_is_told", "failed, with that reason"),
     Row("out of memory", "local", "slurm", "cluster/test_slurm.py::test_a_trial_that_runs_out_of_memory_fails_with_that_reason_and_the_block_goes_on", "failed, with that reason"),
+    Row("out of memory in a child alone", "docker", "here", "engines/test_containers.py::test_memory_that_runs_out_in_a_child_is_told_from_other_ends", "failed, with that reason"),
+    Row("results read-only", "local", "here", "unit/test_store.py::test_on_a_read_only_file_system_a_run_can_be_read_and_what_cannot_be_written_is_told", "the run stops"),
     Row("results disk full", "local", "slurm", "cluster/test_bad_input.py::test_a_full_disk_loses_no_finished_trial", "the run stops"),
     Row("cache disk full", "local", "here", "engines/test_local_images.py::test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_built", "one error, nothing half built"),
     Row("clock step", "local", "slurm", "cluster/test_bad_input.py::test_a_clock_that_is_off_is_told_and_harms_nothing", "told"),

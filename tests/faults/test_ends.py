@@ -65,6 +65,7 @@ def test_a_daemon_that_outlived_its_warden_is_ended_before_the_next_trial_and_th
     warden = int((Path("/proc") / str(wrapper(toy)[0]) / "stat").read_text().rpartition(")")[2].split()[1])
     os.kill(warden, signal.SIGKILL)
     until(lambda: len(toy.trials()) == 1)
+    until(lambda: wrapper(toy), 200)  # before, the daemons at work may still be those of the first trial
     until(toy.at_work, 200)
     os.kill(wrapper(toy)[0], signal.SIGKILL)
     process.communicate(timeout=60)

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,25 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file_whole(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def mount(*words):
+    if subprocess.run(["mount", *words], capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+
+
+def test_on_a_read_only_file_system_a_run_can_be_read_and_what_cannot_be_written_is_told(tmp_path):
+    mount("-t", "tmpfs", "tmpfs", str(tmp_path))
+    try:
+        kept = RunFolder(tmp_path / "run")
+        kept.create(RUN, MATRIX_TEXT)
+        kept.append(trials(1)[0])
+        mount("-o", "remount,ro", str(tmp_path))
+        with pytest.raises(StoreError, match=r"(?s)trials.jsonl: Read-only file system.*make it writable"):
+            kept.append(trials(2)[1])
+        assert [trial.trial for trial in kept.trials(PLAN)] == [trials(1)[0].trial]
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 def test_where_a_person_said_a_link_stays_one_and_a_pipe_a_pipe(tmp_path):
