@@ -33,6 +33,7 @@ GROUPS = {
     },
     "share": {
         "export": "print the lines that set up an environment elsewhere",
+        "redact": "take folders of users, users and hosts out of an older run, to show it",
         "pack": "make one archive of a run, to repeat it elsewhere",
         "reproduce": "verify an archive, run its plan here, and say which effects are found again",
         "schema": "print the JSON Schema of matrix.yaml, for editors, or of run.json",

@@ -21,8 +21,10 @@ from envmatrix.pack.images import image_files, packed_images
 from envmatrix.pack.manifest import Manifest
 from envmatrix.pack.rerun import Opened, begin_again, built_images, open_pack, was_begun_from
 from envmatrix.pack.signature import sign
+from envmatrix.report.write import write_reports
 from envmatrix.say import Say, silent
-from envmatrix.store import write_whole
+from envmatrix.store import RunFolder, write_whole
+from envmatrix.store.redact import redact
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, kept_bench, reopen
 
@@ -88,6 +90,30 @@ def pack_run(
     archive = Path(output) if output is not None else Path(f"{packed.name}.tar.gz")
     written = write_archive(archive, manifest, contents, signature)
     return Packed(archive, written.sha256, written.size, signature is not None, manifest)
+
+
+def redact_run(
+    run: PathLike | Result | None = None, *, results: PathLike = "results", say: Say = silent
+) -> tuple[Result, tuple[str, ...]]:
+    """Write a run anew without folders of users, users and hosts, and make its reports again; no figure changes.
+
+    Args:
+        run: a Result, a run's name or its folder; None: the newest run.
+        results: where runs are looked for by name.
+        say: takes lines of progress.
+
+    Returns:
+        The Result, and the names of the files that changed.
+
+    Raises:
+        InputError: there is no such run.
+        StoreError: it cannot be read or written, or another envmatrix writes to it.
+
+    """
+    folder = find_run(named(run), results)
+    changed = redact(folder)
+    write_reports(RunFolder(folder.path), say=say)
+    return Result.of(RunFolder(folder.path)), changed
 
 
 def reproduce(

@@ -12,8 +12,9 @@ from envmatrix.benchmark import folder_digest
 from envmatrix.errors import StoreError, Where
 from envmatrix.host import Host
 from envmatrix.images.cache import file_digest, remove_tree
-from envmatrix.matrix import Design, Matrix, load
+from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
+from envmatrix.matrix.parse import parse
 from envmatrix.pack.archive import unpack
 from envmatrix.pack.images import given_images, image_files
 from envmatrix.pack.manifest import Manifest
@@ -21,6 +22,7 @@ from envmatrix.pack.signature import verify
 from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder
 from envmatrix.store.files import read_text
+from envmatrix.store.names import names_here
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, begin
 
@@ -70,7 +72,7 @@ def begin_again(
     {physical_cores} are filled for that machine: the environment is the recipe, not its numbers.
     """
     run = pack.run.load()
-    matrix = load(pack.folder / "matrix.yaml")
+    matrix = parse(_matrix_here(pack), pack.folder / "matrix.yaml")
     engines = tuple(dict.fromkeys(arm.engine for arm in run.arms))
     design = packed_design(run, pack.run.run_file)
     asked = {**(run.launcher_options if run.launcher == launcher else {}), **asked}
@@ -99,4 +101,9 @@ def built_images(experiment: Experiment) -> Mapping[str, str]:
 def was_begun_from(pack: Opened, folder: RunFolder) -> bool:
     """Whether a run was made with the matrix and the benchmark of a pack."""
     same_bench = folder.load().bench_digest == pack.run.load().bench_digest
-    return same_bench and folder.matrix() == read_text(pack.folder / "matrix.yaml")
+    return same_bench and folder.names.real(folder.matrix()) == _matrix_here(pack)
+
+
+def _matrix_here(pack: Opened) -> str:
+    """Return the matrix of a pack with this machine's folders where it says {home}, {cache} and {matrix}."""
+    return str(names_here(pack.folder).real(read_text(pack.folder / "matrix.yaml")))

@@ -64,8 +64,8 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
                 _sweep(experiment, say)
             for trial in launcher.trials(loop.blocks(), loop):
                 with interrupts.held():  # what has ended is on disk, whole
-                    folder.append(trial)
-                    loop.count(trial)
+                    recorded = folder.append(trial)
+                    loop.count(recorded)
                     loop.tell(trial)
             if launcher.measures_here:
                 with contextlib.suppress(EnvmatrixError):  # what is left now is removed when the next run begins

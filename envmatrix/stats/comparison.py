@@ -23,6 +23,7 @@ from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_t
 from envmatrix.stats.spending import level_at
 from envmatrix.stats.welch import Mean, mean_of, quotient
 from envmatrix.store import Run, RunFolder
+from envmatrix.store.names import is_numbered
 
 Floats = NDArray[np.float64]
 Status = Literal["slower", "not slower", "cannot say"]
@@ -184,7 +185,7 @@ def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements])
             ("cpus", list(old.host.cpus), list(new.host.cpus)),
             ("memory_bytes", old.host.memory_bytes, new.host.memory_bytes),
         )
-        if then != now
+        if then != now and not (key == "name" and (is_numbered(str(then)) or is_numbered(str(now))))
     ]
     if old.bench_digest != new.bench_digest:
         found.append("the benchmark itself differs")
@@ -212,7 +213,7 @@ def compare_runs(
     it cannot be said whether new is slower. Raises InputError when the runs are not comparable, unless ``anyway``: then
     the reasons are cautions.
     """
-    pair = _Pair((old, new), (old.load(), new.load()))
+    pair = _Pair((old, new), (old.load_here(), new.load_here()))
     runs, measured = pair.runs, pair.measured
     reasons = differences(*runs, measured)
     if reasons and not anyway:

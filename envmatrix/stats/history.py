@@ -12,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from envmatrix.errors import StoreError
 from envmatrix.plan.schedule import CONTROL
 from envmatrix.regular import read_bytes
 from envmatrix.stats.change_points import ERROR, FEWEST, change_points, fewest_runs
 from envmatrix.stats.metrics import number
 from envmatrix.stats.pairing import ratio_of
+from envmatrix.store import RunFolder
 
 _SUMMARY = "summary.json"
 _SCHEMA = 1
@@ -142,7 +144,11 @@ def _read(file: Path) -> _Read | None:
     if not isinstance(arms, list) or not all(isinstance(arm, dict) for arm in arms):
         return None
     keys = [tuple(str(arm.get(name)) for name in _ARM) for arm in arms]
-    read = _Read(str(body.get("created") or ""), str(body.get("host") or ""), tuple(arms))
+    try:
+        host = RunFolder(file.parent).names.real_host(str(body.get("host") or ""))
+    except StoreError:
+        return None
+    read = _Read(str(body.get("created") or ""), host, tuple(arms))
     return read if len(set(keys)) == len(keys) else None
 
 

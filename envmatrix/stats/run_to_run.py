@@ -50,7 +50,7 @@ def runs_beside(old: RunFolder, new: RunFolder) -> list[tuple[RunFolder, Run]]:
     for path in sorted(old.path.resolve().parent.iterdir()):
         with contextlib.suppress(StoreError, OSError):
             if path not in known and (path / "run.json").is_file():
-                found.append((RunFolder(path), RunFolder(path).load()))
+                found.append((RunFolder(path), RunFolder(path).load_here()))
     return found
 
 

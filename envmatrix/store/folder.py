@@ -1,4 +1,7 @@
-"""results/RUN/: run.json written once, trials.jsonl and history.jsonl appended and fsynced, nothing ever rewritten."""
+"""results/RUN/: run.json written once, trials.jsonl and history.jsonl appended and fsynced, nothing ever rewritten.
+
+What is written names no folder, user or host of this machine (``names``); ``load_here`` gives them back.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -24,6 +28,7 @@ from envmatrix.store.files import (
     take_lines,
     write_whole,
 )
+from envmatrix.store.names import Names, names_here, read_names
 from envmatrix.store.planned import Misfit, Refuse, planned_lines, refused
 from envmatrix.store.run import SCHEMA, Change, Run
 from envmatrix.store.shared import exists
@@ -40,6 +45,8 @@ class RunFolder:
         self.matrix_file = path / "matrix.yaml"
         self.trials_file = path / "trials.jsonl"
         self.history_file = path / "history.jsonl"
+        self.names_file = path / "names.json"
+        self._names: Names | None = None
         self._lock: int | None = None
 
     @property
@@ -47,14 +54,27 @@ class RunFolder:
         """Folder of the trials' logs."""
         return self.path / "logs"
 
-    def create(self, run: Run, matrix: str) -> None:
-        """Make the folder, keep the text of the ``matrix`` in it, and write run.json last."""
+    @property
+    def names(self) -> Names:
+        """What is shown instead of this machine's own; a run that has no names keeps those of its hosts."""
+        if self._names is None:
+            self._names = read_names(self.names_file) or names_here()
+        return self._names
+
+    def create(self, run: Run, matrix: str, home: Path | None = None, *, host_names: bool = False) -> None:
+        """Make the folder, keep the text of the ``matrix`` in it, and write run.json last.
+
+        ``home`` is the folder of the matrix; ``host_names``: hosts are called what they are called.
+        """
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise os_error(error, self.path) from error
         write_whole(self.matrix_file, without_userinfo(matrix))
-        write_whole(self.run_file, without_userinfo(json.dumps(run.model_dump(by_alias=True), indent=1)) + "\n")
+        self._names = names_here(home, None if host_names else {})
+        body = self._names.run(run.model_dump(by_alias=True))
+        self._names.save(self.names_file)
+        write_whole(self.run_file, without_userinfo(json.dumps(body, indent=1)) + "\n")
 
     def matrix(self) -> str:
         """Return the matrix as it was when the run began: one text that includes nothing."""
@@ -99,6 +119,13 @@ class RunFolder:
         """Read run.json, and lay over it what history.jsonl says was changed since."""
         return run_from_text(read_text(self.run_file), self.run_file).changed(self.history())
 
+    def load_here(self) -> Run:
+        """Read the run as ``load`` does, with folders and host as this machine knows them: to go on with it."""
+        run = self.load()
+        found = Run.model_validate(self.names.real(run.model_dump(by_alias=True)))
+        host = replace(run.host, name=self.names.real_host(run.host.name))
+        return found.model_copy(update={"history": run.history, "host": host})
+
     def history(self) -> Iterator[Change]:
         """Yield what was changed after the run began, in order; a half-written last line is passed over."""
         for number, line in read_whole_lines(self.history_file):
@@ -107,12 +134,17 @@ class RunFolder:
     def change(self, change: Change) -> None:
         """Append a change to the history; it is on disk before this returns."""
         mend_lines(self.history_file, self.path / "history.half-written")
-        line = json.dumps(change.model_dump(by_alias=True, exclude_none=True))
+        line = json.dumps(self.names.run(change.model_dump(by_alias=True, exclude_none=True)))
         append_line(self.history_file, without_userinfo(line))
 
-    def append(self, trial: Trial) -> None:
-        """Append one trial and make sure it is on disk before returning."""
-        append_line(self.trials_file, without_userinfo(trial.line()))
+    def append(self, trial: Trial) -> Trial:
+        """Append one trial and make sure it is on disk; return it with the node that readers see."""
+        hosts = len(self.names.hosts or {})
+        line = without_userinfo(shown_line(self.names, trial.line()))
+        if len(self.names.hosts or {}) > hosts:
+            self.names.save(self.names_file)
+        append_line(self.trials_file, line)
+        return replace(trial, node=self.names.host(trial.node))
 
     def mend(self) -> bool:
         """Cut off a last line that a crash left half-written; say whether there was one."""
@@ -132,6 +164,13 @@ class RunFolder:
     def _lines(self) -> Iterator[Trial]:
         for number, line in read_whole_lines(self.trials_file):
             yield trial_from_line(line.decode(errors="replace"), self.trials_file, number)
+
+
+def shown_line(names: Names, line: str) -> str:
+    """Return a line of trials.jsonl with names instead of a machine's own; one that needs none stays as it is."""
+    body = json.loads(line)
+    found = names.trial(body)
+    return line if found == body else json.dumps(found, separators=(",", ":"))
 
 
 def run_from_text(text: str, file: Path) -> Run:

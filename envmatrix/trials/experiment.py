@@ -191,7 +191,7 @@ def begin(
         launcher_options=dict(launcher_options or {}),
         command=command,
     )
-    run, folder = _new_folder(run, results, matrix.text)
+    run, folder = _new_folder(run, results, matrix)
     keep_given(folder, given or {})
     return Experiment(run, folder, engines, ready, bench, _data_folder())
 
@@ -246,14 +246,14 @@ def _data_folder() -> Path:
     return project.cache_folder() / "data"
 
 
-def _new_folder(run: Run, results: Path, matrix: str) -> tuple[Run, RunFolder]:
+def _new_folder(run: Run, results: Path, matrix: Matrix) -> tuple[Run, RunFolder]:
     """Create the run's folder under a name that no other run has."""
     for attempt in itertools.count(1):
         name = run.name if attempt == 1 else f"{run.name}-{attempt}"
         folder = RunFolder(results / name)
         if not folder.path.exists():
             named = run.model_copy(update={"name": name})
-            folder.create(named, matrix)
+            folder.create(named, matrix.text, Path(matrix.path).resolve().parent)
             return named, folder
     raise AssertionError
 
@@ -298,7 +298,7 @@ def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:
 
     The environments are those the run began with; of today's matrix only the place of its locks is used.
     """
-    run = folder.load()
+    run = folder.load_here()
     bench = kept_bench(run.bench_digest)
     engines = open_engines(dict.fromkeys(arm.engine for arm in run.arms), places_of(matrix_path, bench))
     ready, _ = prepare_images(run.environments, engines, libraries_of(folder, run), say, kept_given(folder))
@@ -311,7 +311,7 @@ def libraries_of(folder: RunFolder, run: Run) -> tuple[Library, ...]:
     """Return the libraries that a run's images hold: those of its whole matrix, also of levels that it left out."""
     if run.libraries is not None:
         return run.libraries
-    return environments.all_libraries(parse(folder.matrix(), folder.run_file))
+    return environments.all_libraries(parse(str(folder.names.real(folder.matrix())), folder.run_file))
 
 
 def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None:

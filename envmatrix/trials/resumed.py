@@ -33,7 +33,7 @@ def resumed(
     overridden(experiment.run.design, given)
     folder = experiment.folder
     folder.lock()
-    run = folder.load()
+    run = folder.load_here()
     design = overridden(run.design, given)
     options = {**run.launcher_options, **(launcher_options or {})}
     change = _change(run, design, options, command, _unread(folder, run))

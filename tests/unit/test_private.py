@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,14 @@ from bench import variables
 from bench.evidence import outside
 from bench.evidence.tree import Program
 from envmatrix.images.definitions import environment_variables
+from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import MatrixError, parse
 from envmatrix.record.evidence import Evidence
+from envmatrix.store import RunFolder, trial_of
+from envmatrix.store.names import Names
 from envmatrix.trials import trial
 from envmatrix.trials.proof import contradicting_variables
-from tests.synthetic import make_environment
+from tests.synthetic import make_environment, make_plan, make_run
 
 ROOT = Path(__file__).parents[2]
 CALLERS = {
@@ -105,3 +109,80 @@ def test_a_run_keeps_no_password_of_the_command_line(tmp_path, monkeypatch):
     folder.create(make_run(make_plan(()), command=("bench", "--x", "https://me:pw@h")), "# https://me:pw@h\n")
     assert "pw" not in folder.run_file.read_text() + folder.matrix_file.read_text()
     assert folder.load().command == ("bench", "--x", "https://(hidden)@h")
+
+
+MINE = Names(
+    {"/data/cache/envmatrix": "{cache}", "/home/alice/secret": "{matrix}", "/home/alice": "{home}"}, "alice", {}
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("/home/alice/secret/x.py:3", "{matrix}/x.py:3"),
+        ("a:/home/alice.", "a:{home}."),
+        ("cc -I/home/alice/include -L/home/alice/lib", "cc -I{home}/include -L{home}/lib"),
+        ("file:///home/alice/w.whl", "file://{home}/w.whl"),
+        ("/data/cache/envmatrix/venvs/0", "{cache}/venvs/0"),
+        ("/scratch/alice/x and /home/bob-2/y", "/scratch/{user}/x and {home}/y"),
+        ("/home/alice/.cache/envmatrix/venvs", "{cache}/venvs"),
+        ("failed\n/root/x", "failed\n{home}/x"),
+        ("/opt/rh/gcc-toolset-13/root/usr/bin/c++", None), ("/usr/lib/alice/x", None), ("/data/cache/envmatrix2", None),
+        ("http://h/home/alice", "http://h/home/{user}"), ("http://h/root", None), ("/roots", None), ("alice", None),
+    ],
+)  # fmt: skip
+def test_texts_name_no_folder_of_a_user(text, told):
+    assert MINE.text(text) == (told or text)
+
+
+def test_what_a_run_goes_on_with_is_what_was_meant():
+    body = {"workloads": {"own": {"files": "/home/alice/secret"}}, "variables": {"LIB": "/home/alice/lib:/home/bob/l"}}
+    shown = MINE.run({**body, "host": {"name": "n1"}})
+    assert "alice" not in str(shown)
+    assert shown["host"] == {"name": "node-1"}
+    assert MINE.real(shown) == {**body, "host": {"name": "node-1"}}
+
+
+def test_hosts_are_numbered_as_they_come_and_stay_so():
+    names = Names({}, hosts={})
+    lines = [
+        {"node": "gpu7.site.org", "reason": "gpu7.site.org was lost; agpu7 not", "record": {"level": "gpu7"}},
+        {"node": "gpu2,gpu7", "record": {"evidence": {"parallel": {"ranks": [
+            {"node": "gpu2", "host": "0123456789ab"}, {"node": "gpu9", "host": "gpu9"}]}}}},
+    ]  # fmt: skip
+    first, second = map(names.trial, lines)
+    assert first == {"node": "node-1", "reason": "node-1 was lost; agpu7 not", "record": {"level": "gpu7"}}
+    assert second["node"] == "node-2,node-1"
+    assert second["record"]["evidence"]["parallel"]["ranks"] == [
+        {"node": "node-2", "host": "0123456789ab"}, {"node": "node-3", "host": "node-3"},
+    ]  # fmt: skip
+    assert Names({}, hosts=None).trial(lines[0])["node"] == "gpu7.site.org"
+
+
+def test_a_run_on_disk_names_nothing_of_this_machine_and_goes_on_with_all_of_it(tmp_path, monkeypatch):
+    home = tmp_path / "home" / "carol"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    plan = make_plan(("baseline", "b"))
+    run = make_run(plan)
+    workload = Workload(name="own", command=("python", "x.py"), files=str(home / "study"))
+    run = run.model_copy(
+        update={"workloads": {**run.workloads, "own": workload}, "host": replace(run.host, name="login.site.org")}
+    )
+    folder = RunFolder(tmp_path / "run")
+    folder.create(run, "version: 1\n", home / "study")
+    slot = plan.block(0)[0]
+    folder.append(trial_of(slot, "failed", f"{tmp_path}/cache/x: gone", node="n5.site.org"))
+    folder.append(trial_of(slot, "failed", "on login", node="login"))
+    again = RunFolder(folder.path)
+    assert again.load().workloads["own"].files == "{matrix}"
+    assert again.load().host.name == "node-1"
+    here = again.load_here()
+    assert (here.workloads, here.host) == (run.workloads, run.host)
+    lines = [json.loads(line) for line in again.trials_file.read_text().splitlines()]
+    assert [line["node"] for line in lines] == ["node-2", "node-1"]
+    assert [line["reason"] for line in lines] == ["{cache}/x: gone", "on node-1"]
+    again.append(trial_of(slot, "failed", node="n6"))
+    assert json.loads(again.trials_file.read_text().splitlines()[-1])["node"] == "node-3"
+    written = again.run_file.read_text() + again.trials_file.read_text()
+    assert not any(name in written for name in ("carol", "site", str(tmp_path)))

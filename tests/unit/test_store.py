@@ -36,7 +36,8 @@ def trials(number):
 
 
 def test_a_run_comes_back_as_it_was_written(folder):
-    assert folder.load() == RUN
+    assert folder.load_here() == RUN
+    assert folder.load().host.name == "node-1"
 
 
 def test_trials_come_back_in_order(folder):
@@ -148,7 +149,7 @@ def test_a_run_of_schema_1_is_read_with_all_that_it_says(reference, tmp_path):
     assert RunFolder(reference).matrix() == old["matrix_text"]
     again = RunFolder(tmp_path / "again")
     again.create(run, "version: 1")
-    assert again.load() == run, "written anew it is the same run, in schema 2"
+    assert again.load_here() == run, "written anew it is the same run, in schema 2"
 
 
 def test_what_the_command_line_laid_over_a_design_of_schema_1_stands_in_its_plan_and_counts():

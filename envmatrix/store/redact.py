@@ -1,0 +1,90 @@
+"""Write an older run anew so that it names no folder of a user, no user and no host; every figure stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from envmatrix.benchmark import without_userinfo
+from envmatrix.errors import StoreError, Where
+from envmatrix.store.files import json_of, os_error, read_text, whole_file, write_whole
+from envmatrix.store.folder import RunFolder
+from envmatrix.store.names import Names
+
+_Change = Callable[[Mapping[str, object]], Mapping[str, object]]
+
+
+def redact(folder: RunFolder) -> tuple[str, ...]:
+    """Write run.json, history, trials and matrix anew, each whole or not at all; return the files that changed.
+
+    names.json is written first, so that nothing is lost and a second start goes on where one ended. The run's place
+    among others, by the age of run.json, stays. Raises StoreError when another envmatrix writes to the run.
+    """
+    folder.lock()
+    try:
+        folder.load()
+        folder.mend()
+        names = replace(folder.names, hosts=dict(folder.names.hosts or {}), again=True)
+        run = _shown_document(read_text(folder.run_file), folder.run_file, names)
+        names.save(folder.names_file)
+        done = {
+            folder.trials_file: _rewrite(folder.trials_file, names.trial),
+            folder.history_file: _rewrite(folder.history_file, lambda line: names.run(line, any_home=True)),
+        }
+        names.save(folder.names_file)
+        done[folder.matrix_file] = _replace(folder.matrix_file, lambda text: without_userinfo(names.text(text)))
+        done[folder.run_file] = _replace(folder.run_file, lambda _: run)
+    finally:
+        folder.unlock()
+    return tuple(file.name for file, changed in done.items() if changed)
+
+
+def _shown_document(text: str, file: Path, names: Names) -> str:
+    body = json_of(text, file)
+    assert isinstance(body, dict)
+    found = names.run(body, any_home=True)
+    return text if found == body else without_userinfo(json.dumps(found, indent=1)) + "\n"
+
+
+def _replace(file: Path, change: Callable[[str], str]) -> bool:
+    """Change a text file that there may be; its time stays, as runs are found by it."""
+    if not file.exists():
+        return False
+    before, stamp = read_text(file), file.stat()
+    after = change(before)
+    if after == before:
+        return False
+    write_whole(file, after)
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    return True
+
+
+def _rewrite(file: Path, change: _Change) -> bool:
+    """Change a file line by line; lines that need none stay byte for byte."""
+    if not file.exists():
+        return False
+    changed = False
+    try:
+        with file.open("rb") as old, whole_file(file) as new:
+            for number, line in enumerate(old, 1):
+                found = _line(line, change, Where(file, number))
+                changed = changed or found != line
+                new.write(found)
+    except OSError as error:
+        raise os_error(error, file) from error
+    return changed
+
+
+def _line(line: bytes, change: _Change, where: Where) -> bytes:
+    try:
+        body = json.loads(line)
+        found = change(body)
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise StoreError(
+            f"this line is damaged ({error}), and was left as it is with all others", where=where,
+            remedy="restore the file from a copy, or `envmatrix resume` sets such lines aside",
+        ) from error  # fmt: skip
+    return line if found == body else without_userinfo(json.dumps(found, separators=(",", ":"))).encode() + b"\n"

@@ -1,0 +1,95 @@
+"""A run that was made before names stood for folders and hosts, written anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from envmatrix.__main__ import main
+from envmatrix.errors import StoreError
+from envmatrix.report.json_file import summary_to_json
+from envmatrix.report.summary import summarise
+from envmatrix.store import RunFolder
+from envmatrix.store.redact import redact
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference-book"
+AS_IT_WAS = {"{cache}": "/home/dora/.cache/envmatrix", "{home}": "/home/dora", '"node-1"': '"vm9"'}
+
+
+@pytest.fixture
+def old(tmp_path):
+    """Return a real run as it was written on the machine of somebody else."""
+    for name in ("run.json", "trials.jsonl"):
+        text = (REFERENCE / name).read_text()
+        for shown, real in {**AS_IT_WAS, "/root/.": "/home/dora/.", '"vm"': '"vm9"'}.items():
+            text = text.replace(shown, real)
+        (tmp_path / "old").mkdir(exist_ok=True)
+        (tmp_path / "old" / name).write_text(text)
+    return RunFolder(tmp_path / "old")
+
+
+def figures(value):
+    """Return all of a document that is no text, in order."""
+    if isinstance(value, dict):
+        return [figures(entry) for entry in value.values()]
+    return [figures(entry) for entry in value] if isinstance(value, list) else None if isinstance(value, str) else value
+
+
+def strings(value):
+    if isinstance(value, dict):
+        return [*value, *(text for entry in value.values() for text in strings(entry))]
+    if isinstance(value, list):
+        return [text for entry in value for text in strings(entry)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_an_older_run_says_all_it_said_but_for_folders_and_hosts(old):
+    before = {file: [json.loads(line) for line in file.read_text().splitlines()] for file in [old.trials_file]}
+    said = json.loads(json.dumps(summary_to_json(summarise(old))))
+    run, stamp = json.loads(old.run_file.read_text()), old.run_file.stat()
+    assert redact(old) == ("trials.jsonl", "run.json")
+    after = RunFolder(old.path)
+    written = after.run_file.read_text() + after.trials_file.read_text()
+    assert "dora" not in written
+    assert "vm9" not in written
+    told = json.loads(json.dumps(summary_to_json(summarise(after))))
+    assert (said.pop("host"), told.pop("host")) == ("vm9", "node-1")
+    assert told == said, "effects, intervals, outcomes, digests"
+    lines = [json.loads(line) for line in after.trials_file.read_text().splitlines()]
+    assert figures(lines) == figures(before[after.trials_file])
+    pairs = zip(strings(before[after.trials_file]), strings(lines), strict=True)
+    changed = {text for text, shown in pairs if text != shown}
+    assert all("/home/dora" in text for text in changed)
+    again = json.loads(after.run_file.read_text())
+    assert figures(again) == figures(run)
+    assert {key for key in run if again[key] != run[key]} <= {"host", "matrix_text", "command"}
+    assert after.run_file.stat().st_mtime_ns == stamp.st_mtime_ns
+
+
+def test_a_second_time_nothing_changes_also_without_what_the_names_stand_for(old):
+    redact(old)
+    lines = old.trials_file.read_bytes()
+    assert redact(RunFolder(old.path)) == ()
+    old.names_file.unlink()
+    assert redact(RunFolder(old.path)) == ()
+    assert old.trials_file.read_bytes() == lines
+
+
+def test_a_damaged_line_is_named_and_all_stays(old):
+    with old.trials_file.open("ab") as file:
+        file.write(b'{"schema": 1, \n')
+    before = (old.run_file.read_bytes(), old.trials_file.read_bytes())
+    with pytest.raises(StoreError, match="damaged") as caught:
+        redact(old)
+    assert caught.value.where.line == len(before[1].splitlines())
+    assert (old.run_file.read_bytes(), old.trials_file.read_bytes()) == before
+
+
+def test_the_command_makes_the_reports_again(old, capsys):
+    shutil.copy(REFERENCE / "report.md", old.path)
+    assert main(["redact", str(old.path)]) == 0
+    assert "trials.jsonl, run.json changed" in capsys.readouterr().out
+    assert "node-1" in (old.path / "report.md").read_text()
