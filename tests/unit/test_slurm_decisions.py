@@ -1,14 +1,19 @@
 """What is made of Slurm's answers, and what is decided when a job ends too early."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from envmatrix.errors import EngineError, InputError
+from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
 from envmatrix.launchers.slurm.files import BlockFolder, trial_end
 from envmatrix.launchers.slurm.flight import clock_offset, explain_loss
+from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.process import Exit
+from envmatrix.store import RunFolder
+from tests.synthetic import make_design, make_plan
 
 SINFO = """\
 n1|debug*|idle|8|1|4|2|16000|gpu,fast|none
@@ -131,3 +136,16 @@ def test_a_damaged_end_is_no_end_and_the_trial_runs_again(tmp_path, change):
     assert (aside / "end").read_text() == "{half"
     assert not (tmp_path / "t1").exists()
     assert files.set_aside("t1") is None
+
+
+def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next_job(tmp_path):
+    plan = make_plan(())
+    run = SimpleNamespace(design=make_design(plan), created="2026", skipped={}, workloads={}, launcher_options={})
+    made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), None, print, None)
+    files, slots = jobs.block_folder(made._experiment, 0), plan.block(0)
+    files.next_attempt()
+    for slot in slots:
+        files.forget(slot.trial)
+    flight = made._flight(0, slots, SimpleNamespace(is_done=lambda trial: trial == slots[0].trial))
+    assert list(flight.slots) == [slot.trial for slot in slots[1:]]
+    assert [file.stem for file in files.path.glob("*.done")] == [slots[0].trial]

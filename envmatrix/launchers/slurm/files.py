@@ -161,6 +161,14 @@ class BlockFolder:
         for folder in (self.path / trial, *self.path.glob(f"{trial}.try*")):
             shutil.rmtree(folder, ignore_errors=True)
 
+    def recall(self, trial: str) -> None:
+        """Take the mark of ``forget`` back: the trial's line is not in trials.jsonl any more, so that it runs again."""
+        mark = self.path / f"{trial}.done"
+        try:
+            mark.unlink(missing_ok=True)
+        except OSError as error:
+            raise os_error(error, mark) from error
+
     def note_end(self, attempt: int, cause: str, *, excused: bool) -> None:
         """Note why an attempt ended too early, and whether that excuses the trial that ran."""
         write_whole(self.path / f"ended-{attempt}", f"{'excused' if excused else 'blamed'} {cause}\n")

@@ -126,6 +126,7 @@ class SlurmLauncher:
             if work.is_done(slot.trial):
                 files.forget(slot.trial)
             elif slot.arm.name not in self._experiment.run.skipped:
+                files.recall(slot.trial)
                 left[slot.trial] = slot
         return Flight(block, left, files, files.attempt)
 
