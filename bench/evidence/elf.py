@@ -22,12 +22,6 @@ class _Segment(NamedTuple):
     bytes: int
 
 
-def is_dynamic(path: str) -> bool:
-    """Whether a loader takes part in starting a program, so that it can preload anything. OSError: not readable."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return any(segment.kind == _PT_DYNAMIC for segment in _segments(content))
-
-
 def defines(path: str, symbol: str) -> bool:
     """Whether a 64-bit little-endian ELF file defines ``symbol`` for others. OSError, ValueError: not to be read."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
