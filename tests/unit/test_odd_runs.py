@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -108,7 +109,7 @@ def test_values_that_make_no_ratio_are_told(tmp_path, capsys):
     [
         (lambda body: body[:3000] + b"\0" * 500 + body[3500:], "damaged"),
         (lambda body: bytes(range(256)) * 9 + b"\n", "damaged"),
-        (lambda body: body.replace(b'"node":"made-up-host"', b'"node":{"a":1}', 1), "no trial"),
+        (lambda body: re.sub(rb'"node":"[^"]*"', b'"node":{"a":1}', body, count=1), "no trial"),
     ],
     ids=["zeros", "binary", "wrong type"],
 )
