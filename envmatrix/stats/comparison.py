@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Literal
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from envmatrix.errors import ExitCode, InputError, StoreError, suggestion
 from envmatrix.plan import Arm
-from envmatrix.stats.analysis import between, estimate
+from envmatrix.stats.analysis import Analysis, between, estimate
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
@@ -27,6 +27,11 @@ from envmatrix.store.names import is_numbered
 
 Floats = NDArray[np.float64]
 Status = Literal["slower", "not slower", "cannot say"]
+_WEAKER: Mapping[str, str] = {
+    Flag.FAILS_MORE: "fails more often than its reference",
+    Flag.UNPROVEN: "is unproven: not all that it promises was seen",
+    Flag.NO_OP: "does nothing here that its reference does not",
+}
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,15 @@ def compare_environments(run: Run, measured: Measurements, old: str, new: str, a
         items.append(_item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed))
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{other.name} did not do the work of {one.name}: {'; '.join(effect.notes)}")
-    return Comparison(tuple(items), tuple(cautions))
+    compared = dict.fromkeys(arm.name for pair in pairs for arm in pair)
+    return Comparison(tuple(items), (*cautions, *_weaker(analysis, compared)))
+
+
+def _weaker(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
+    """Yield what the run's own tables say of these arms, each against its reference."""
+    for name in arms:
+        effect = analysis.find(name)
+        yield from (f"{name} {text}" for flag, text in _WEAKER.items() if effect and flag in effect.flags)
 
 
 def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float) -> Compared:

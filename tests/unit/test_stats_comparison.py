@@ -67,6 +67,20 @@ def test_too_few_blocks_cannot_say(tmp_path):
     assert "too few trials" in found.lines()[0]
 
 
+def test_what_the_tables_say_of_an_environment_is_said_beside_its_comparison(tmp_path):
+    folder = made(tmp_path, "run", {})
+    run, measured = folder.load(), read_measurements(folder, PLAN)
+    facts = measured.facts["torch-2.13:cnn@local"]
+    facts.unproven["its libraries could not be read"] += 1
+    facts.outcomes["failed"] += 1
+    for names in (("torch-2.6", "torch-2.13"), ("torch-2.13", "baseline")):
+        said = compare_environments(run, measured, *names).cautions
+        assert [text.partition(" ")[2].split(":")[0] for text in said] == [
+            "fails more often than its reference",
+            "is unproven",
+        ]
+
+
 def test_an_unknown_environment_is_named_with_the_nearest_known(tmp_path):
     with pytest.raises(InputError, match=r"torch-2\.13"):
         between(made(tmp_path, "run", {}), new="torch-2.12")
