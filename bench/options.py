@@ -21,6 +21,13 @@ _FALSE = ("false", "no", "off", "0")
 #: ``package.module:name``, as in an entry point.
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
+#: The variable that says how many processes there are where the option does not: so a level of a factor can.
+PROCESSES_VARIABLE = "BENCH_PROCESSES"
+_DEFAULT_PROCESSES = 2
+_MOST_PROCESSES = 4096
+#: Strategies that need a process per share of the batch.
+WITH_RANKS = ("ddp", "ddp-pipeline", "fsdp", "lightning", "horovod")
+
 Value = Union[bool, int, float, str, list[int], None]
 #: One entry of ``options`` or of ``rules`` in options.json.
 Entry = Mapping[str, Any]
@@ -237,3 +244,50 @@ def requirements(values: Mapping[str, Any]) -> Iterator[tuple[str, Entry]]:
                 yield shown, needs[key]
         if option.get("entry_points") and is_reference(value):
             yield shown, {"object": value}
+
+
+def has_ranks(values: Mapping[str, Any]) -> bool:
+    """Whether processes of their own have to be started."""
+    return values["parallel"] in WITH_RANKS or bool(values["collective"] != "none")
+
+
+def processes(values: Mapping[str, Any], variables: Mapping[str, str]) -> int:
+    """Return the number of processes: the option's, else the variable's, else 2; 1 where there are no ranks."""
+    if not has_ranks(values):
+        return 1
+    if values["processes"] is not None:
+        return int(values["processes"])
+    text = variables.get(PROCESSES_VARIABLE, str(_DEFAULT_PROCESSES))
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_PROCESSES:
+        raise OptionError(f"{PROCESSES_VARIABLE} must be a number from 1 to {_MOST_PROCESSES}, not {text!r}")
+    return int(text)
+
+
+def effective_batch(values: Mapping[str, Any], world: int) -> int:
+    """Return the samples that one optimiser step sees, over all processes."""
+    size: int = values["batch_size"]
+    return size * (world if values["batch_scope"] == "process" else 1)
+
+
+def check_shares(values: Mapping[str, Any], variables: Mapping[str, str], threads: int = 1) -> None:
+    """Raise OptionError for a batch that cannot be cut into equal shares, or processes that no nodes share evenly.
+
+    ``threads`` share a process's part; an option that is not among ``values`` has its default.
+    """
+    whole = {**defaults(), **values}
+    world = processes(whole, variables)
+    if world % whole["nodes"]:
+        raise OptionError(
+            f"{world} processes cannot be spread evenly over {whole['nodes']} nodes",
+            "choose --processes as a multiple of --nodes",
+        )
+    shares = world * threads * whole["micro_batches"]
+    if whole["collective"] != "none" or shares == 1:
+        return
+    batch, parts = effective_batch(whole, world), shares * whole["accumulation"]
+    if batch % parts:
+        raise OptionError(
+            f"a batch of {batch} cannot be cut into {parts} equal parts (processes or threads {world * threads}, "
+            f"accumulation {whole['accumulation']}, micro_batches {whole['micro_batches']})",
+            f"choose a --batch-size that is a multiple of {parts}",
+        )

@@ -76,6 +76,9 @@ class _Options(Protocol):
     def listed(self) -> Mapping[str, Mapping[str, object]]: ...
     def convert(self, option: Mapping[str, object], given: object) -> OptionValue: ...
     def broken_rules(self, values: Mapping[str, OptionValue]) -> Sequence[BrokenRule]: ...
+    def check_shares(
+        self, values: Mapping[str, OptionValue], variables: Mapping[str, str], threads: int = 1
+    ) -> None: ...
 
 
 class _Digest(Protocol):
@@ -131,6 +134,15 @@ def convert(name: str, written: object) -> OptionValue:
 def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[BrokenRule]:
     """Return every rule of the benchmark that a combination of options breaks; the others have their defaults."""
     return _options().broken_rules(values)
+
+
+def check_shares(values: Mapping[str, OptionValue], variables: Mapping[str, str]) -> None:
+    """Raise WrongValueError for a batch that processes cannot share equally, or processes that nodes cannot."""
+    bench = _options()
+    try:
+        bench.check_shares(values, variables)
+    except bench.OptionError as error:
+        raise WrongValueError(error.text, error.remedy) from None
 
 
 def arguments(values: Mapping[str, OptionValue]) -> list[str]:

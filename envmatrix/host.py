@@ -15,18 +15,21 @@ _CPU = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True)
 class Host:
-    """The machine as this process sees it. ``cpus`` are those it may use; sizes are in bytes."""
+    """The machine as this process sees it. ``cpus`` are those it may use; sizes are in bytes.
+
+    Of the nodes of a cluster only what the scheduler knows is here; the rest is None, and each trial's evidence has it.
+    """
 
     name: str
-    kernel: str
+    kernel: str | None
     machine: str
-    distribution: str
-    cpu_model: str
+    distribution: str | None
+    cpu_model: str | None
     cpus: tuple[int, ...]
     physical_cpus: tuple[int, ...]
     numa_nodes: int
     memory_bytes: int
-    hypervisor: bool
+    hypervisor: bool | None
 
     def facts(self, cpus: Iterable[int] = ()) -> dict[str, str]:
         """Return the values of the templates of matrix.yaml, for the CPUs a trial is confined to."""
@@ -116,8 +119,8 @@ def this_host() -> Host:
         name=socket.gethostname(),
         kernel=platform.release(),
         machine=platform.machine(),
-        distribution=_os_release().get("PRETTY_NAME", ""),
-        cpu_model=_field(cpuinfo, "model name") or platform.processor(),
+        distribution=_os_release().get("PRETTY_NAME") or None,
+        cpu_model=_field(cpuinfo, "model name") or platform.processor() or None,
         cpus=cpus,
         physical_cpus=_one_per_core(cpus),
         numa_nodes=max(1, nodes),

@@ -8,17 +8,12 @@ from typing import cast
 
 from bench import options as workload_options
 from bench.errors import BenchError, SkipError
-from bench.options import Options
+from bench.options import PROCESSES_VARIABLE, WITH_RANKS, OptionError, Options, effective_batch, has_ranks
 
-#: The variable that says how many processes there are where the option does not: so a level of a factor can.
-PROCESSES_VARIABLE = "BENCH_PROCESSES"
+__all__ = ["PROCESSES_VARIABLE", "WITH_RANKS", "effective_batch", "has_ranks"]
+
 #: The variable that names the device of ``device: environment``.
 DEVICE_VARIABLE = "BENCH_DEVICE"
-_DEFAULT_PROCESSES = 2
-_MOST_PROCESSES = 4096
-
-#: Strategies that need a process per share of the batch.
-WITH_RANKS = ("ddp", "ddp-pipeline", "fsdp", "lightning", "horovod")
 
 
 def device(options: Options, variables: Mapping[str, str] | None = None) -> str:
@@ -36,27 +31,12 @@ def is_chosen(options: Options) -> bool:
     return has_ranks(options) or options["parallel"] != "none" or bool(options["device"] != "cpu")
 
 
-def has_ranks(options: Options) -> bool:
-    """Whether processes of their own have to be started."""
-    return options["parallel"] in WITH_RANKS or bool(options["collective"] != "none")
-
-
 def processes(options: Options, variables: Mapping[str, str] | None = None) -> int:
     """Return the number of processes: the option's, else the variable's, else 2; 1 where there are no ranks."""
-    if not has_ranks(options):
-        return 1
-    if options["processes"] is not None:
-        return int(options["processes"])
-    text = (os.environ if variables is None else variables).get(PROCESSES_VARIABLE, str(_DEFAULT_PROCESSES))
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_PROCESSES:
-        raise BenchError(f"{PROCESSES_VARIABLE} must be a number from 1 to {_MOST_PROCESSES}, not {text!r}")
-    return int(text)
-
-
-def effective_batch(options: Options, world: int) -> int:
-    """Return the samples that one optimiser step sees, over all processes."""
-    size: int = options["batch_size"]
-    return size * (world if options["batch_scope"] == "process" else 1)
+    try:
+        return workload_options.processes(options, os.environ if variables is None else variables)
+    except OptionError as error:
+        raise BenchError(str(error)) from error
 
 
 def learning_rate(options: Options, world: int) -> float:
@@ -81,28 +61,10 @@ def resolved(options: Options) -> Options:
 
 def check(options: Options) -> None:
     """Raise BenchError for a batch that cannot be cut into equal shares."""
-    world = _processes_over_nodes(options)
-    shares = world * _threads(options) * options["micro_batches"]
-    if options["collective"] != "none" or shares == 1:
-        return
-    batch, parts = effective_batch(options, world), shares * options["accumulation"]
-    if batch % parts:
-        raise BenchError(
-            f"a batch of {batch} cannot be cut into {parts} equal parts (processes or threads "
-            f"{world * _threads(options)}, accumulation {options['accumulation']}, micro_batches "
-            f"{options['micro_batches']}): choose a --batch-size that is a multiple of {parts}"
-        )
-
-
-def _processes_over_nodes(options: Options) -> int:
-    """Return the number of processes, after checking that every node gets as many."""
-    world = processes(options)
-    if world % options["nodes"]:
-        raise BenchError(
-            f"{world} processes cannot be spread evenly over {options['nodes']} nodes: "
-            f"choose --processes as a multiple of --nodes"
-        )
-    return world
+    try:
+        workload_options.check_shares(options, os.environ, _threads(options))
+    except OptionError as error:
+        raise BenchError(str(error)) from error
 
 
 def _threads(options: Options) -> int:

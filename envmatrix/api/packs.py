@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from envmatrix.pack.comparison import Reproduction, reproduction
 from envmatrix.pack.contents import bills, collect, make_manifest
 from envmatrix.pack.images import image_files, packed_images
 from envmatrix.pack.manifest import Manifest
+from envmatrix.pack.programs import MOST_BYTES, left_out, packed_programs
 from envmatrix.pack.rerun import Opened, begin_again, built_images, open_pack, was_begun_from
 from envmatrix.pack.signature import sign
 from envmatrix.report.write import write_reports
@@ -27,6 +29,7 @@ from envmatrix.store import RunFolder, write_whole
 from envmatrix.store.redact import redact
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, kept_bench, reopen
+from envmatrix.units import parse_bytes
 
 _UNVOUCHED = (
     "what runs now is the archive's own bench/, on this host and in its environments, "
@@ -50,6 +53,7 @@ def pack_run(
     *,
     output: PathLike | None = None,
     images: bool = False,
+    programs: int | str = MOST_BYTES,
     key: Path | None = None,
     matrix: PathLike | None = None,
     results: PathLike = "results",
@@ -61,6 +65,7 @@ def pack_run(
         run: a Result, a run's name or its folder; None: the newest run.
         output: the archive; None: RUN.tar.gz in the current folder.
         images: pack images that are files (SIF) too.
+        programs: pack the files of the run's own programs, so many bytes or a text such as '1GiB' at most; 0: none.
         key: sign with this SSH key.
         matrix: whose locks and definitions are packed; None: ./matrix.yaml, else the one that comes with envmatrix.
         results: where runs are looked for by name.
@@ -70,13 +75,14 @@ def pack_run(
         What was written.
 
     Raises:
-        InputError: no such run, or what it began with is gone.
+        InputError: no such run, what it began with is gone or was edited, or its programs are larger than ``programs``.
         StoreError: a file cannot be read or written.
 
     """
     folder, home = find_run(named(run), results), find_matrix(matrix)
     packed = folder.load()
     contents = collect(folder, packed, home, kept_bench(packed.bench_digest))
+    contents |= packed_programs(here := folder.load_here(), _size(programs))
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed.plan.arms):
         experiment = reopen(folder, home, say)
@@ -85,7 +91,7 @@ def pack_run(
         contents |= packed_images(experiment.engines, experiment.prepared) if images else {}
     if images and not files:
         say("no image of this run is a file: none was packed")
-    manifest = make_manifest(packed, contents, files)
+    manifest = make_manifest(packed, contents, files, _said(left_out(here, contents), folder, say))
     signature = sign(manifest.text(), key) if key else None
     archive = Path(output) if output is not None else Path(f"{packed.name}.tar.gz")
     written = write_archive(archive, manifest, contents, signature)
@@ -116,9 +122,25 @@ def redact_run(
     return Result.of(RunFolder(folder.path)), changed
 
 
+def _said(lines: Iterable[str], folder: RunFolder, say: Say) -> list[str]:
+    """Say what a pack does not hold, and return it without this machine's own folders."""
+    shown = [folder.names.text(line) for line in lines]
+    for line in shown:
+        say(line)
+    return shown
+
+
+def _size(programs: int | str) -> int:
+    try:
+        return parse_bytes(programs) if programs else 0
+    except ValueError as error:
+        raise InputError(f"programs: {error}") from error
+
+
 def reproduce(
     archive: PathLike, run: PathLike | Result | None = None, *,
     sha256: str = "", signers: PathLike | None = None, tolerance: float | str = 0.05, rebuild: bool = False,
+    programs: Mapping[str, PathLike] | None = None,
     results: PathLike = "results", launcher: str = "here", launcher_options: Asked | None = None, say: Say = silent,
 ) -> Reproduction:  # fmt: skip
     """Verify an archive that ``envmatrix pack`` wrote, run its plan here, and compare both runs' effects.
@@ -132,6 +154,7 @@ def reproduce(
         signers: a file of allowed signers (ssh-keygen); archives of others are refused.
         tolerance: effects this close agree: 0.05 or '5%'.
         rebuild: build images here even if they are in the archive.
+        programs: workload -> the folder in which this machine has its program, where the archive does not hold it.
         results: where the archive is unpacked, and the run's folder made.
         launcher: where trials run.
         launcher_options: what is asked of the launcher.
@@ -157,7 +180,7 @@ def reproduce(
     vouched = bool(sha256 or signers)
     again = begin_packed(
         opened, results=results, launcher=launcher, asked=launcher_options or {}, rebuild=rebuild, vouched=vouched,
-        say=say,
+        programs=programs, say=say,
     )  # fmt: skip
     return carry_out_again(opened, Path(archive), again, limit, telling(say))[0]
 
@@ -176,12 +199,14 @@ def open_archive(
     trusted = Path(signers) if signers is not None else None
     opened = open_pack(file, Path(results) / f"packed-{digest[:12]}", trusted)
     say(f"{file}: {len(opened.manifest.files)} files are as promised; {opened.signed}")
+    for line in opened.manifest.left_out:
+        say(line)
     return opened
 
 
 def begin_packed(
     opened: Opened, *, results: PathLike = "results", launcher: str = "here", asked: Asked | None = None,
-    rebuild: bool = False, vouched: bool = False, say: Say = silent,
+    rebuild: bool = False, vouched: bool = False, programs: Mapping[str, PathLike] | None = None, say: Say = silent,
 ) -> Experiment:  # fmt: skip
     """Begin the plan of a verified archive here. Raises as ``reproduce``."""
     if not vouched:
@@ -190,6 +215,7 @@ def begin_packed(
         opened, Path(results), say,
         lambda matrix, design, engines, asked: place(matrix, design, engines, launcher, asked, say),
         launcher=launcher, asked=asked or {}, rebuild=rebuild,
+        programs={name: Path(folder) for name, folder in (programs or {}).items()},
     )  # fmt: skip
 
 

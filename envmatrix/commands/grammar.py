@@ -6,10 +6,11 @@ import argparse
 import re
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from envmatrix.errors import InputError, suggestion
-from envmatrix.units import parse_duration, parse_percent, parse_tolerance
+from envmatrix.units import parse_bytes, parse_duration, parse_percent, parse_tolerance
 
 Number = TypeVar("Number", int, float)
 #: A comma that separates; those of Slurm's n[1,3] do not.
@@ -169,6 +170,19 @@ def one_name(text: str) -> str:
 def duration(text: str) -> float:
     """Read 90s, 10m, 2h or 9m30s as seconds; a number alone is seconds."""
     return _typed(parse_duration, text)
+
+
+def size(text: str) -> int:
+    """Read 512MiB or 2G as bytes, none as 0."""
+    return 0 if text == "none" else _typed(parse_bytes, text)
+
+
+def placed(text: str) -> tuple[str, Path]:
+    """Read NAME=FOLDER."""
+    name, equals, folder = text.partition("=")
+    if not name or not equals or not folder:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
+    return name, Path(folder)
 
 
 def percentage(text: str) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
-from envmatrix.commands.grammar import Parser
+from envmatrix.commands.grammar import Parser, size
 
 
 def add_arguments(parser: Parser) -> None:
@@ -15,6 +15,10 @@ def add_arguments(parser: Parser) -> None:
     shared.add_run(parser)
     shared.add_output(parser, "FILE", "the archive (default: RUN.tar.gz)")
     parser.add_argument("--images", action="store_true", help="with the image files (SIF); they are large")
+    parser.add_argument(
+        "--programs", type=size, default="64MiB", metavar="SIZE",
+        help="with the run's own programs, so large at most (default: 64MiB; none: without them)",
+    )  # fmt: skip
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this SSH key")
     shared.add_matrix(parser)
     shared.add_results(parser)
@@ -33,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.run_name,
         output=arguments.output,
         images=arguments.images,
+        programs=arguments.programs,
         key=arguments.sign,
         matrix=arguments.matrix,
         results=arguments.results,

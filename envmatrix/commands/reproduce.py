@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.commands import answer, common, launching
 from envmatrix.commands import arguments as shared
-from envmatrix.commands.grammar import Parser, one_name, percentage
+from envmatrix.commands.grammar import Parser, one_name, percentage, placed
 from envmatrix.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ def add_arguments(parser: Parser) -> None:
         help="effects this close agree (default: 5%%)",
     )
     parser.add_argument("--rebuild", action="store_true", help="build images here even if they are in the archive")
+    parser.add_argument(
+        "--program", type=placed, action="append", default=[], metavar="WORKLOAD=FOLDER",
+        help="where this machine has the program of a workload that was not packed",
+    )  # fmt: skip
     shared.add_results(parser)
     launching.add_launcher(parser)
     shared.add_answer(parser)
@@ -80,6 +84,7 @@ def _again(opened: Opened, arguments: argparse.Namespace) -> tuple[Reproduction,
         launcher=arguments.launcher,
         asked=launching.given_options(arguments),
         rebuild=arguments.rebuild,
+        programs=dict(arguments.program),
         vouched=bool(arguments.signers or arguments.sha256),
         say=say,
     )

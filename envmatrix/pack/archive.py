@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -128,6 +129,7 @@ def unpack(archive: Path, into: Path) -> tuple[Manifest, str, bytes | None]:
         manifest = read_manifest(text, archive)
         signature: bytes | None = None
         left = dict(manifest.files)
+        _check_room(manifest, into, archive)
         for information in members:
             stream = _member(tar, information, archive)
             if information.name == SIGNATURE and signature is None:
@@ -161,3 +163,15 @@ def _copy(stream: IO[bytes], target: Path, entry: Entry, archive: Path, name: st
             file.write(piece)
     if size != entry.size or total.hexdigest() != entry.sha256:
         raise _changed(archive, f"{name} is not what its manifest says")
+    if entry.executable:
+        target.chmod(target.stat().st_mode | 0o100)
+
+
+def _check_room(manifest: Manifest, into: Path, archive: Path) -> None:
+    """Refuse what promises more than the disk can take: a few zeros, packed, may fill any disk."""
+    needed, free = sum(entry.size for entry in manifest.files.values()), shutil.disk_usage(into.parent).free
+    if min((entry.size for entry in manifest.files.values()), default=0) < 0 or needed > free:
+        raise StoreError(
+            f"what is in it takes {needed / 2**20:.0f} MiB, and there are {free / 2**20:.0f} MiB free",
+            where=Where(archive), remedy=f"free some space where {into.parent} is; nothing of it was used",
+        )  # fmt: skip

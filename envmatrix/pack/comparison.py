@@ -13,6 +13,8 @@ from envmatrix.stats.replication import Replication, compare
 from envmatrix.store import Run, RunFolder
 
 _HOST = ("cpu_model", "cpus", "numa_nodes", "memory_bytes", "kernel", "distribution", "hypervisor")
+#: What a scheduler knows of its nodes; the rest of it is what somebody configured, or undefined.
+_NODES = ("cpus",)
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,9 @@ def _set_by(environment: Environment | None) -> dict[str, object]:
 def run_differences(first: Run, second: Run) -> list[Difference]:
     """List what differs in the machine, the benchmark and what environments set (templates fill per machine)."""
     hosts = [asdict(run.host) for run in (first, second)]
+    seen = _HOST if all(host["cpu_model"] for host in hosts) else _NODES
     found = [
-        *_mappings("host", *({key: host[key] for key in _HOST} for host in hosts)),
+        *_mappings("host", *({key: host[key] for key in seen} for host in hosts)),
         *_mappings("benchmark", {"digest": first.bench_digest}, {"digest": second.bench_digest}),
     ]
     for name, environment in first.environments.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from envmatrix import __version__
@@ -10,7 +12,8 @@ from envmatrix.engines.base import HasBills
 from envmatrix.errors import InputError
 from envmatrix.pack.archive import Content, entry_of
 from envmatrix.pack.images import image_name
-from envmatrix.pack.manifest import Manifest
+from envmatrix.pack.manifest import Entry, Manifest
+from envmatrix.pack.programs import FOLDER
 from envmatrix.report.catalog import report_files
 from envmatrix.say import silent
 from envmatrix.store import Run, RunFolder
@@ -56,11 +59,19 @@ def bills(experiment: Experiment) -> dict[str, Content]:
     return found
 
 
-def make_manifest(run: Run, contents: Mapping[str, Content], images: Mapping[str, Path]) -> Manifest:
+def _entry(name: str, content: Content) -> Entry:
+    """Return the entry of a file; of a program's own files it says which can be started."""
+    own = isinstance(content, Path) and name.startswith(f"{FOLDER}/")
+    return replace(entry_of(content), executable=own and os.access(str(content), os.X_OK))
+
+
+def make_manifest(
+    run: Run, contents: Mapping[str, Content], images: Mapping[str, Path], left: Sequence[str] = ()
+) -> Manifest:
     """Make the manifest; an image that is not among the contents is named by its digest alone."""
-    files = {name: entry_of(content) for name, content in contents.items()}
+    files = {name: _entry(name, content) for name, content in contents.items()}
     bits = {}
     for key, path in images.items():
         name = image_name(key, path)
         bits[key] = {"sha256": entry_of(path).sha256, **({"file": name} if name in contents else {})}
-    return Manifest(run.name, run.created, __version__, files, bits)
+    return Manifest(run.name, run.created, __version__, files, bits, tuple(left))

@@ -17,28 +17,38 @@ SIGNATURE = "manifest.json.sig"
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of a pack."""
+    """One file of a pack; ``executable`` is one that a program of the user's own starts."""
 
     sha256: str
     size: int
+    executable: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """Return what the manifest says of it."""
+        return {"sha256": self.sha256, "bytes": self.size, **({"executable": True} if self.executable else {})}
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a pack holds. ``images`` maps 'image@engine' to the digest (and file, when it was packed) of its bits."""
+    """What a pack holds. ``images`` maps 'image@engine' to the digest (and file, when it was packed) of its bits.
+
+    ``left_out`` says what the run needs beside that, each as a sentence.
+    """
 
     run: str
     created: str
     envmatrix: str
     files: Mapping[str, Entry]
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return the document, the same for the same contents."""
-        files = {name: {"sha256": entry.sha256, "bytes": entry.size} for name, entry in sorted(self.files.items())}
+        files = {name: entry.to_json() for name, entry in sorted(self.files.items())}
         body = {
             "schema": SCHEMA, "run": self.run, "created": self.created, "envmatrix": self.envmatrix,
-            "images": {key: dict(value) for key, value in sorted(self.images.items())}, "files": files,
+            "images": {key: dict(value) for key, value in sorted(self.images.items())},
+            **({"left_out": list(self.left_out)} if self.left_out else {}), "files": files,
         }  # fmt: skip
         return json.dumps(body, indent=1) + "\n"
 
@@ -58,9 +68,10 @@ def read_manifest(text: str, archive: Path) -> Manifest:
     if not isinstance(schema, int) or schema < 1:
         raise _refused(archive, f"{NAME} has no schema number")
     try:
-        files = {name: Entry(str(item["sha256"]), int(item["bytes"])) for name, item in body["files"].items()}
+        files = {name: _entry(item) for name, item in body["files"].items()}
         images = {key: {k: str(v) for k, v in value.items()} for key, value in body.get("images", {}).items()}
-        manifest = Manifest(str(body["run"]), str(body["created"]), str(body.get("envmatrix", "")), files, images)
+        manifest = Manifest(str(body["run"]), str(body["created"]), str(body.get("envmatrix", "")), files, images,
+                            tuple(map(str, body.get("left_out", ()))))  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise _refused(archive, f"{NAME} is no manifest that envmatrix wrote ({error})") from error
     bad = next((name for name in files if not is_safe(name)), None)
@@ -71,6 +82,10 @@ def read_manifest(text: str, archive: Path) -> Manifest:
     if absent is not None:
         raise _refused(archive, f"image {absent!r} is not among its files")
     return manifest
+
+
+def _entry(item: Mapping[str, object]) -> Entry:
+    return Entry(str(item["sha256"]), int(str(item["bytes"])), item.get("executable") is True)
 
 
 def is_safe(name: str) -> bool:
@@ -94,4 +109,5 @@ def summary_of(manifest: Manifest) -> dict[str, object]:
     return {
         "run": manifest.run, "created": manifest.created, "envmatrix": manifest.envmatrix,
         "files": len(manifest.files), "bytes": sum(entry.size for entry in manifest.files.values()),
+        "left_out": list(manifest.left_out),
     }  # fmt: skip

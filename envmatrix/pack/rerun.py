@@ -18,6 +18,7 @@ from envmatrix.matrix.parse import parse
 from envmatrix.pack.archive import unpack
 from envmatrix.pack.images import given_images, image_files
 from envmatrix.pack.manifest import Manifest
+from envmatrix.pack.programs import check_there, given_programs, with_programs
 from envmatrix.pack.signature import verify
 from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder
@@ -62,17 +63,22 @@ def open_pack(archive: Path, into: Path, signers: Path | None) -> Opened:
 
 
 def begin_again(
-    pack: Opened, results: Path, say: Say, place: Place, *, launcher: str, asked: Asked, rebuild: bool
-) -> Experiment:
+    pack: Opened, results: Path, say: Say, place: Place, *,
+    launcher: str, asked: Asked, rebuild: bool, programs: Mapping[str, Path],
+) -> Experiment:  # fmt: skip
     """Begin the plan of a pack again, with its seed, in its environments.
 
     Images that came with the pack are used as they are, unless ``rebuild``; the others are built from its own locks.
     ``place`` says on which machine trials will run, ``asked`` what is asked of the launcher there (over what the packed
     run asked of the same one). Templates such as
-    {physical_cores} are filled for that machine: the environment is the recipe, not its numbers.
+    {physical_cores} are filled for that machine: the environment is the recipe, not its numbers. ``programs`` says in
+    which folder this machine has the program of a workload. What the pack does not hold must be here before anything is
+    built.
     """
     run = pack.run.load()
-    matrix = parse(_matrix_here(pack), pack.folder / "matrix.yaml")
+    matrix = with_programs(parse(_matrix_here(pack), pack.folder / "matrix.yaml"), pack.folder)
+    matrix = given_programs(matrix, run, programs)
+    check_there(matrix, pack.run.load_here(), pack.folder)
     engines = tuple(dict.fromkeys(arm.engine for arm in run.arms))
     design = packed_design(run, pack.run.run_file)
     asked = {**(run.launcher_options if run.launcher == launcher else {}), **asked}

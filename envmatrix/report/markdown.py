@@ -92,7 +92,7 @@ def _facts(summary: Summary) -> str:
     outcomes = ", ".join(f"{number} {name}" for name, number in summary.outcomes.items()) or "none"
     rows = [
         ("run", run.name), ("design", run.plan.design), ("created", run.created),
-        ("host", run.host.name or NONE),
+        ("host", run.host.name or NONE), ("processor", summary.processors or NONE),
         ("trials", outcomes), ("data", data), ("seed", str(run.plan.seed)),
         ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
         *(("resumed", change.text()) for change in run.history),

@@ -183,6 +183,12 @@ class Summary:
         )
 
     @property
+    def processors(self) -> str:
+        """Which processors the trials saw, else what is known of the machine; '' where neither is."""
+        seen = {name for facts in self.measured.facts.values() for name in facts.evidence.get("cpu.model", ())}
+        return ", ".join(sorted(seen)) or self.run.host.cpu_model or ""
+
+    @property
     def trials(self) -> int:
         """Number of trials on disk that belong to the plan."""
         return sum(self.outcomes.values())

@@ -198,7 +198,8 @@ def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements])
             ("cpus", list(old.host.cpus), list(new.host.cpus)),
             ("memory_bytes", old.host.memory_bytes, new.host.memory_bytes),
         )
-        if then != now and not (key == "name" and (is_numbered(str(then)) or is_numbered(str(now))))
+        if then != now and None not in (then, now)
+        if not (key == "name" and (is_numbered(str(then)) or is_numbered(str(now))))
     ]
     if old.bench_digest != new.bench_digest:
         found.append("the benchmark itself differs")

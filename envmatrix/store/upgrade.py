@@ -1,4 +1,4 @@
-"""Runs of schema 1, turned into what schema 2 says when they are read. On disk they stay as they are."""
+"""Older runs, turned into what the newest schema says when they are read. On disk they stay as they are."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _LIMITS = {
 
 def upgraded(body: dict[str, object]) -> dict[str, object]:
     """Return a document of run.json as the newest schema has it; what is wrong in it is left for its type to say."""
+    body = {**body, "host": _host(body["host"])} if "host" in body else body
     if body.get("schema") != 1:
         return body
     plan = body.get("plan")
@@ -39,6 +40,13 @@ def upgraded(body: dict[str, object]) -> dict[str, object]:
         "environments": _each(body.get("environments"), _environment),
         "workloads": _each(body.get("workloads"), _workload),
     }
+
+
+def _host(host: object) -> object:
+    """Leave undefined what runs under Slurm wrote as blanks, and whether there is a hypervisor, which was a guess."""
+    if not isinstance(host, dict) or host.get("cpu_model") != "":
+        return host
+    return {key: None if value == "" or key == "hypervisor" else value for key, value in host.items()}
 
 
 def _renamed(design: Mapping[str, object]) -> dict[str, object]:

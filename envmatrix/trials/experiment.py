@@ -28,6 +28,7 @@ from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder, read_json, write_whole
 from envmatrix.store.run import Asked
 from envmatrix.trials.data import pinned_workload, prepare_data, wanted_data
+from envmatrix.trials.possible import check_shares, placed_workload
 from envmatrix.trials.program_files import program_files
 
 #: Images that a run did not build (they came with a pack), beside its run.json.
@@ -164,13 +165,12 @@ def begin(
     ``bench`` the benchmark (None: the project's), ``name`` the run's (None: design and time), ``given`` ready images.
     """
     digest, bench = snapshot_bench(bench)
-    host = host or this_host()
-    chosen = environments_on(host, matrix, design)
+    chosen = environments_on(host := host or this_host(), matrix, design)
+    arms, placed = arms_of(design, tuple(chosen), engine_names), _placed(matrix, design)
+    check_shares(arms, chosen, placed)
     engines = open_engines(engine_names, places_of(Path(matrix.path), bench))
     libraries = environments.all_libraries(matrix)
     ready, missing = prepare_images(chosen, engines, libraries, say, given)
-    _say_what_shm_does_not(design, engines, say)
-    arms = arms_of(design, tuple(chosen), engine_names)
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
         name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}",
@@ -182,7 +182,7 @@ def begin(
         host=host,
         versions={"envmatrix": __version__},
         environments=chosen,
-        workloads=(workloads := _workloads(matrix, design, bench, say)),
+        workloads=(workloads := _pinned(placed, bench, say)),
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=libraries,
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
@@ -191,6 +191,7 @@ def begin(
         launcher_options=dict(launcher_options or {}),
         command=command,
     )
+    _say_what_shm_does_not(design, engines, say)
     run, folder = _new_folder(run, results, matrix)
     keep_given(folder, given or {})
     return Experiment(run, folder, engines, ready, bench, _data_folder())
@@ -216,30 +217,22 @@ def _skipped(design: Design, arms: tuple[Arm, ...], missing: Mapping[tuple[str, 
     return skipped
 
 
-def _workloads(matrix: Matrix, design: Design, bench: Path, say: Say) -> dict[str, Workload]:
-    """Return the workloads of a design as run.json keeps them, their data sets made ready and named."""
-    chosen = {name: matrix.workloads[name] for name in (*design.workloads, *design.application)}
-    names = prepare_data(bench, _data_folder(), _data_of(chosen.values()), say)
+def _placed(matrix: Matrix, design: Design) -> dict[str, Workload]:
+    """Return the workloads of a design, those with a program of the user's own with its folder, which is there."""
     home = Path(matrix.path).resolve().parent
-    return {name: placed_workload(pinned_workload(entry, names), home) for name, entry in chosen.items()}
+    chosen = (*design.workloads, *design.application)
+    return {name: placed_workload(matrix.workloads[name], home) for name in chosen}
+
+
+def _pinned(placed: Mapping[str, Workload], bench: Path, say: Say) -> dict[str, Workload]:
+    """Return workloads as run.json keeps them, their data sets made ready and named."""
+    names = prepare_data(bench, _data_folder(), _data_of(placed.values()), say)
+    return {name: pinned_workload(entry, names) for name, entry in placed.items()}
 
 
 def _data_of(workloads: Iterable[Workload]) -> list[str | None]:
     """Return the data sets that the built-in workloads among these ask for."""
     return [wanted_data(workload) for workload in workloads if not workload.command]
-
-
-def placed_workload(workload: Workload, home: Path) -> Workload:
-    """Return a workload with the absolute path of its program's folder (by default, that of matrix.yaml)."""
-    if not workload.command:
-        return workload
-    folder = (home / (workload.files or ".")).resolve()
-    if not folder.is_dir():
-        raise InputError(
-            f"workload {workload.name!r}: files: there is no folder {folder}",
-            remedy="name the folder that holds the program, relative to matrix.yaml",
-        )
-    return workload.model_copy(update={"files": str(folder)})
 
 
 def _data_folder() -> Path:

@@ -132,7 +132,7 @@ def test_before_an_archive_runs_that_nobody_vouches_for_this_is_said(tmp_path, m
     def begin_again(*_, **__):
         raise InputError("it would run now")
 
-    pack = SimpleNamespace(manifest=SimpleNamespace(files={}), signed="not signed")
+    pack = SimpleNamespace(manifest=SimpleNamespace(files={}, left_out=()), signed="not signed")
     monkeypatch.setattr("envmatrix.api.packs.open_pack", lambda *_: pack)
     monkeypatch.setattr("envmatrix.api.packs.begin_again", begin_again)
     archive = tmp_path / "run.tar.gz"
@@ -142,3 +142,11 @@ def test_before_an_archive_runs_that_nobody_vouches_for_this_is_said(tmp_path, m
     said = capsys.readouterr().err
     assert ("the archive's own bench/" in said) is not vouched
     assert "it would run now" in said
+
+
+def test_what_a_scheduler_does_not_know_of_its_nodes_is_no_difference():
+    node = replace(HOST, kernel=None, distribution=None, cpu_model=None, hypervisor=None, memory_bytes=2**20)
+    assert run_differences(Fact(), Fact(host=node)) == []
+    assert [str(item) for item in run_differences(Fact(host=node), Fact(host=replace(node, cpus=(0,))))] == [
+        "host: cpus was [0, 1], is [0]"
+    ]

@@ -52,6 +52,11 @@ def test_templates_are_filled_from_the_nodes_not_from_the_login_machine():
     }  # fmt: skip
 
 
+def test_what_slurm_does_not_know_of_its_nodes_is_undefined():
+    host = nodes_host(read_nodes(SINFO))
+    assert (host.kernel, host.distribution, host.cpu_model, host.hypervisor) == (None, None, None, None)
+
+
 def test_nodes_of_different_shapes_and_no_node_at_all_are_told():
     one = read_nodes(SINFO)[0]
     other = dataclasses.replace(one, name="n9", cpus=64)

@@ -152,6 +152,14 @@ def test_a_run_of_schema_1_is_read_with_all_that_it_says(reference, tmp_path):
     assert again.load_here() == run, "written anew it is the same run, in schema 2"
 
 
+def test_blanks_and_a_guess_of_an_older_run_under_slurm_are_undefined():
+    old = {"name": "n1", "kernel": "", "distribution": "", "cpu_model": "", "hypervisor": False, "numa_nodes": 1}
+    undefined = dict.fromkeys(("kernel", "distribution", "cpu_model", "hypervisor"))
+    assert upgraded({"schema": 2, "host": old})["host"] == {**old, **undefined}
+    here = {**old, "cpu_model": "x", "hypervisor": False}
+    assert upgraded({"schema": 2, "host": here})["host"] == here
+
+
 def test_what_the_command_line_laid_over_a_design_of_schema_1_stands_in_its_plan_and_counts():
     plan = {"seed": 7, "min_blocks": 3, "max_blocks": 9, "target": 0.2, "margin": 0.1, "budget_s": 60.0, "race": True}
     design = {"seed": 1, "min_blocks": 6, "target": 0.03, "budget": 300.0, "ladder": ["a"]}

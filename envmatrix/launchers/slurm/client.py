@@ -235,7 +235,7 @@ def nodes_host(nodes: list[Node]) -> Host:
     node = usable[0]
     cpus = tuple(range(node.cpus))
     return Host(
-        name=",".join(sorted(n.name for n in usable)), kernel="", machine=os.uname().machine, distribution="",
-        cpu_model="", cpus=cpus, physical_cpus=cpus[: node.cpus // max(1, node.threads)], numa_nodes=node.sockets,
-        memory_bytes=node.memory_bytes, hypervisor=False,
+        name=",".join(sorted(n.name for n in usable)), kernel=None, machine=os.uname().machine, distribution=None,
+        cpu_model=None, cpus=cpus, physical_cpus=cpus[: node.cpus // max(1, node.threads)], numa_nodes=node.sockets,
+        memory_bytes=node.memory_bytes, hypervisor=None,
     )  # fmt: skip

@@ -1,0 +1,66 @@
+"""What can be known to fail is said before anything is built or fetched."""
+
+import pytest
+
+from envmatrix.errors import InputError
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import make_arms
+from envmatrix.say import silent
+from envmatrix.trials import experiment
+from envmatrix.trials.possible import check_shares
+from tests.synthetic import make_environment
+
+ARMS = make_arms(("a",), ("w",), ("local",), "a")
+
+
+def checked(options, variables=None, command=()):
+    workload = Workload(name="w", options=options) if not command else Workload(name="w", command=command)
+    check_shares(ARMS, {"a": make_environment("a", variables=variables or {})}, {"w": workload})
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "words"),
+    [
+        ({"parallel": "ddp", "processes": 3, "batch_size": 64}, {}, "'w' in environment 'a': a batch of 64 .* 3 equal"),
+        ({"parallel": "ddp", "batch_size": 64}, {"BENCH_PROCESSES": "3"}, "a batch of 64 cannot be cut into 3"),
+        ({"parallel": "ddp", "batch_size": 63}, {}, "a batch of 63 cannot be cut into 2"),
+        ({"parallel": "ddp", "batch_size": 64}, {"BENCH_PROCESSES": "many"}, "must be a number from 1"),
+        ({"parallel": "ddp", "processes": 3, "nodes": 2, "batch_size": 6}, {}, "evenly over 2 nodes"),
+    ],
+)
+def test_a_batch_that_cannot_be_shared_is_refused(options, variables, words):
+    with pytest.raises(InputError, match=words):
+        checked(options, variables)
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        ({"parallel": "ddp", "batch_size": 63}, {"BENCH_PROCESSES": "3"}),
+        ({"parallel": "ddp", "processes": 3, "batch_size": 7, "batch_scope": "process"}, {}),
+        ({"batch_size": 63}, {"BENCH_PROCESSES": "2"}),
+    ],
+)
+def test_a_batch_that_can_be_shared_is_not(options, variables):
+    checked(options, variables)
+
+
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        ("{command: [python, train.py], files: nowhere, metric: {wall: true}}", "there is no folder .*nowhere"),
+        ("{parallel: ddp, processes: 3, batch_size: 64}", "cannot be cut into 3"),
+    ],
+)
+def test_it_is_said_before_an_image_is_prepared(tmp_path, monkeypatch, workload, words):
+    from envmatrix.matrix import load
+
+    (tmp_path / "matrix.yaml").write_text(
+        f"version: 1\nenvironments: {{plain: {{}}}}\nworkloads: {{w: {workload}}}\n"
+        "designs: {d: {baseline: plain, environments: [plain], workloads: [w]}}\n"
+    )
+    matrix = load(tmp_path / "matrix.yaml")
+    for step in ("open_engines", "prepare_images", "prepare_data"):
+        monkeypatch.setattr(experiment, step, lambda *_: pytest.fail("too late"))
+    with pytest.raises(InputError, match=words):
+        experiment.begin(matrix, matrix.designs["d"], ("local",), tmp_path / "results", silent, ())

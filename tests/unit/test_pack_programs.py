@@ -1,0 +1,136 @@
+"""The user's own program comes along in a pack; what does not is said, and missed before anything is fetched."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from envmatrix.errors import EnvmatrixError, InputError, StoreError
+from envmatrix.matrix.model import Workload
+from envmatrix.pack.archive import unpack, write_archive
+from envmatrix.pack.contents import make_manifest
+from envmatrix.pack.manifest import Entry, Manifest
+from envmatrix.pack.programs import check_there, given_programs, left_out, packed_programs, with_programs
+from envmatrix.trials.program_files import program_files
+
+
+class Matrix(SimpleNamespace):
+    def model_copy(self, update):
+        return Matrix(**{**self.__dict__, **update})
+
+
+@pytest.fixture
+def program(tmp_path):
+    folder = tmp_path / "mine"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "train.sh").write_text("#!/bin/sh\n")
+    (folder / "train.sh").chmod(0o755)
+    (folder / "train.py").write_text("import parts\n")
+    (folder / "parts" / "__init__.py").write_text("")
+    (folder / "data.bin").write_text("1")
+    return folder
+
+
+def made(folder, command=("./train.sh", "train.py"), engine="local", interpreter=None):
+    workload = Workload(name="w", command=command, files=str(folder), metric={"wall": True})
+    image = SimpleNamespace(interpreter=interpreter)
+    return SimpleNamespace(
+        name="r", created="2026", workloads={"w": workload}, programs={"w": program_files(workload)},
+        environments={"a": SimpleNamespace(image=image)}, arms=[SimpleNamespace(engine=engine, workload="w")],
+    )  # fmt: skip
+
+
+def packed(tmp_path, run, most=2**20):
+    contents = packed_programs(run, most)
+    manifest = make_manifest(run, contents, {}, left_out(run, contents))
+    write_archive(tmp_path / "r.tar.gz", manifest, contents, None)
+    found, _, _ = unpack(tmp_path / "r.tar.gz", tmp_path / "there")
+    return found
+
+
+def elsewhere(tmp_path, run):
+    """Return the matrix as it was unpacked on a machine that has no program of this user."""
+    workload = run.workloads["w"].model_copy(update={"files": "../nowhere"})
+    return with_programs(Matrix(workloads={"w": workload}), tmp_path / "there")
+
+
+def test_a_program_comes_along_and_is_there_where_it_is_reproduced(tmp_path, program):
+    run = made(program)
+    manifest = packed(tmp_path, run)
+    assert sorted(manifest.files) == [f"program/w/{name}" for name in ("parts/__init__.py", "train.py", "train.sh")]
+    matrix = elsewhere(tmp_path, run)
+    check_there(matrix, run, tmp_path / "there")
+    root = Path(matrix.workloads["w"].files)
+    assert program_files(matrix.workloads["w"]) == run.programs["w"]
+    assert [os.access(root / name, os.X_OK) for name in ("train.sh", "train.py")] == [True, False]
+    assert manifest.left_out == (
+        "workload 'w': of its folder data.bin are not packed: neither Python files nor named by its command",
+    )
+
+
+def test_one_that_is_too_large_is_refused_with_both_ways_on(program):
+    with pytest.raises(InputError, match=r"more than 0\.0 MiB") as caught:
+        packed_programs(made(program), 5)
+    assert "--programs SIZE" in caught.value.remedy
+    assert "--programs none" in caught.value.remedy
+
+
+@pytest.mark.parametrize("edit", [lambda file: file.write_text("2"), lambda file: file.unlink()])
+def test_one_that_was_edited_since_is_not_packed_as_if_it_were_the_same(program, edit):
+    run = made(program)
+    edit(program / "train.py")
+    with pytest.raises(InputError, match=r"train\.py is no longer what the run began with"):
+        packed_programs(run)
+
+
+def test_a_program_that_was_not_packed_is_missed_at_once_and_can_be_named(tmp_path, program):
+    run = made(program)
+    manifest = packed(tmp_path, run, most=0)
+    assert manifest.left_out == ("workload 'w': its program is not packed",)
+    matrix = elsewhere(tmp_path, run)
+    with pytest.raises(InputError, match="was not packed and is not there") as caught:
+        check_there(matrix, run, tmp_path / "there")
+    assert "--program w=FOLDER" in caught.value.remedy
+    check_there(given_programs(matrix, run, {"w": program}), run, tmp_path / "there")
+    (program / "train.py").write_text("another")
+    with pytest.raises(InputError, match="is not what the run ran"):
+        check_there(given_programs(matrix, run, {"w": program}), run, tmp_path / "there")
+
+
+@pytest.mark.parametrize("given", [{"x": "."}, {"w": "nowhere"}])
+def test_a_program_named_wrongly_is_told(tmp_path, program, given):
+    run = made(program)
+    with pytest.raises(InputError, match=r"no program 'x'|no folder nowhere"):
+        given_programs(Matrix(workloads=run.workloads), run, {name: Path(folder) for name, folder in given.items()})
+
+
+def test_what_lies_outside_is_said_and_missed_on_engine_local_alone(tmp_path, program):
+    data = tmp_path / "data.csv"
+    data.touch()
+    run = made(program, ("./train.sh", str(data)))
+    packed(tmp_path, run)
+    assert f"workload 'w': {data} is not packed" in left_out(run, packed_programs(run))
+    matrix = elsewhere(tmp_path, run)
+    check_there(matrix, run, tmp_path / "there")
+    data.unlink()
+    with pytest.raises(StoreError, match="not packed and is not here"):
+        check_there(matrix, run, tmp_path / "there")
+    check_there(matrix, made(program, ("./train.sh", str(data)), "docker"), tmp_path / "there")
+
+
+def test_an_interpreter_is_said_and_missed(tmp_path, program):
+    run = made(program, interpreter="/no/such/python")
+    assert next(iter(left_out(run, packed_programs(run)))).startswith("interpreter /no/such/python is not packed")
+    with pytest.raises(InputError, match="/no/such/python, which was not packed and is not here"):
+        check_there(Matrix(workloads={}), run, tmp_path)
+
+
+@pytest.mark.parametrize("size", [2**60, -1])
+def test_an_archive_that_promises_more_than_the_disk_holds_is_refused_before_it_is_unpacked(tmp_path, size):
+    manifest = Manifest("r", "2026", "0.1", {"a": Entry("0", size)})
+    write_archive(tmp_path / "r.tar.gz", manifest, {"a": b""}, None)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(EnvmatrixError, match="MiB free"):
+        unpack(tmp_path / "r.tar.gz", tmp_path / "there")
+    assert list((tmp_path / "there").iterdir()) == []
