@@ -111,5 +111,5 @@ def was_begun_from(pack: Opened, folder: RunFolder) -> bool:
 
 
 def _matrix_here(pack: Opened) -> str:
-    """Return the matrix of a pack with this machine's folders where it says {home}, {cache} and {matrix}."""
-    return str(names_here(pack.folder).real(read_text(pack.folder / "matrix.yaml")))
+    """Return the matrix of a pack with this user's folders where it says {home} and {cache}."""
+    return str(names_here().real(read_text(pack.folder / "matrix.yaml")))

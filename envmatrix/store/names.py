@@ -10,7 +10,7 @@ import getpass
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -62,6 +62,11 @@ class Names:
         found = pattern.sub(lambda match: self.folders.get(match[0], HOME), value)
         found = self._user.sub(lambda match: match[1] + USER, found) if self._user else found
         return found.replace(f"{HOME}/.cache/envmatrix", CACHE) if any_home else found
+
+    def matrix(self, text: str) -> str:
+        """Return the text of a matrix as a pack holds it: what is read elsewhere is not beside the same files."""
+        folders = {real: shown for real, shown in self.folders.items() if shown != MATRIX}
+        return replace(self, folders=folders).text(text, any_home=False)
 
     def host(self, name: str) -> str:
         """Return the names of hosts, comma-separated, as they are shown; a container's id is no host's name."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,11 +94,14 @@ class Project:
         return max((self.folder / "results").glob("*/run.json"), key=lambda file: file.stat().st_mtime).parent
 
     def trials(self):
+        """Return the lines of the newest run, with nodes as they are really called."""
         try:
             lines = (self.newest() / "trials.jsonl").read_text().splitlines()
+            hosts = json.loads((self.newest() / "names.json").read_text())["hosts"]
         except (OSError, ValueError):
             return []
-        return [json.loads(line) for line in lines]
+        real = {shown: name for name, shown in hosts.items()}
+        return [json.loads(re.sub(r"\bnode-\d+\b", lambda match: real[match[0]], line)) for line in lines]
 
     def started(self):
         """Return (trial, node) of every start of a trial so far."""

@@ -108,6 +108,7 @@ def test_the_toys_are_used_in_every_command(project, capsys):
     assert "reproduced" in again
     newest = max((project / "results").glob("default-*"), key=lambda path: path.stat().st_mtime)
     assert "'mark': 'there'" in (newest / "toy-launcher.txt").read_text()
+    assert "node-1" not in envmatrix("redact", "one")
     assert used == set(COMMANDS) - ELSEWHERE | {"check"}
 
 

@@ -140,6 +140,7 @@ def test_what_a_run_goes_on_with_is_what_was_meant():
     shown = MINE.run({**body, "host": {"name": "n1"}})
     assert "alice" not in str(shown)
     assert shown["host"] == {"name": "node-1"}
+    assert MINE.matrix("/home/alice/secret/own.py") == "{home}/secret/own.py", "a pack's matrix lies elsewhere"
     assert MINE.real(shown) == {**body, "host": {"name": "node-1"}}
 
 
