@@ -12,7 +12,7 @@ from envmatrix.report.catalog import REPORTS, rendered
 from envmatrix.report.exports import figure_svg
 from envmatrix.report.write import write_reports
 from envmatrix.say import Say, silent
-from envmatrix.stats.comparison import Comparison, compare_environments, compare_runs
+from envmatrix.stats.comparison import Comparison, compare_environments, compare_runs, compare_sides
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements
@@ -61,7 +61,7 @@ def compare(
 
     Args:
         old: the run, or the older one of two: a Result, a name or a folder.
-        new: the newer run; None: two ``environments`` of one run are compared.
+        new: the newer run; None: two ``environments`` of one run are compared, or its two sides.
         environments: (old, new) within one run; of two runs: only these.
         allowed: the slow-down that is accepted: 0.03 or '3%'.
         anyway: compare runs that are not comparable; the reasons are then cautions.
@@ -80,12 +80,14 @@ def compare(
     first = run_to_read(old, results)
     if new is not None:
         return compare_runs(first, run_to_read(new, results), environments=names, allowed=limit, anyway=anyway)
+    whole = first.load()
+    if whole.sides and not names:
+        return compare_sides(whole, read_measurements(first, whole.plan), limit)
     if len(names) != 2:
         raise InputError(
             "one run needs two environments to compare",
             remedy=f"envmatrix compare {first.path.name} --environments OLD,NEW, or name a second run",
         )
-    whole = first.load()
     return compare_environments(whole, read_measurements(first, whole.plan), *names, limit)
 
 

@@ -63,5 +63,5 @@ def lines_of_best(experiment: Experiment, group: Group) -> str:
     if group.best is None:
         return ""
     environment = experiment.run.environments[group.best.arm.runs]
-    prepared = experiment.prepared[environment.image.name, group.engine]
+    prepared = experiment.prepared[environment.image_key, group.engine]
     return export_lines(environment, preload_paths(prepared, environment), "sh")

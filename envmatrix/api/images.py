@@ -26,11 +26,9 @@ from envmatrix.store import write_whole
 from envmatrix.trials.experiment import (
     design_environments,
     find_design,
-    open_engines,
-    places_of,
-    prepare_images,
     snapshot_bench,
 )
+from envmatrix.trials.images import open_engines, places_of, prepare_images
 
 #: Before a word that names a design and an environment.
 _DESIGN = "design:"

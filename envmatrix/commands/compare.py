@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
 
+from envmatrix.commands import answer, common
 from envmatrix.commands import arguments as shared
-from envmatrix.commands import common
-from envmatrix.commands.grammar import Parser, one_name, tolerance
-from envmatrix.errors import ExitCode
+from envmatrix.commands.grammar import Parser, duration, one_name, tolerance, whole
+from envmatrix.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from envmatrix.stats.comparison import Comparison
+
+#: Options of a run that only --rerun begins.
+_OF_RERUN = ("design", "workloads", "engine", "budget", "max_blocks", "name")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,17 +31,35 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, and say so")
     shared.add_results(parser)
-    shared.add_json(parser)
+    shared.add_answer(parser)
+    _add_rerun(parser)
     parser.examples(
         "envmatrix compare reference-default --environments baseline,tcmalloc",
-        "envmatrix compare before after --fail-slower 3%",
+        "envmatrix compare --rerun ../base . --fail-slower 3%",
     )
 
 
+def _add_rerun(parser: Parser) -> None:
+    parser.add_argument(
+        "--rerun",
+        action="store_true",
+        help="measure both anew in the same blocks; each is a matrix, a folder with a matrix.yaml, or a run",
+    )
+    group = parser.add_argument_group("with --rerun")
+    group.add_argument("--design", type=one_name, metavar="DESIGN", help="the newer one's design (default: default)")
+    parser.add_list("--workloads", "NAME", "only these: a,b or given again", target=group)
+    parser.add_list("--engine", "NAME", "the engines (default: the design's)", target=group, spaced=False)
+    group.add_argument("--budget", type=duration, metavar="TIME", help="stop after this time, such as 90s, 10m or 2h")
+    group.add_argument("--max-blocks", type=whole(1), metavar="N", help="stop after this many blocks")
+    group.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Compare two environments of one run, or two runs."""
+    """Compare two environments of one run, two runs, or two matrices in one new run."""
+    _check(arguments)
+    if arguments.rerun:
+        return _rerun(arguments)
     from envmatrix.api.answers import compare
-    from envmatrix.printable import one_line
 
     found = compare(
         arguments.old,
@@ -43,8 +69,58 @@ def run(arguments: argparse.Namespace) -> int:
         anyway=arguments.anyway,
         results=arguments.results,
     )
-    if arguments.json:
+    _show(found, as_json=arguments.json)
+    return found.exit_code if arguments.fail_slower is not None else ExitCode.FINE
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if not arguments.rerun:
+        given = next((name for name in _OF_RERUN if getattr(arguments, name) is not None), None)
+        if given:
+            option = given.replace("_", "-")
+            raise InputError(f"--{option} belongs to --rerun", remedy="stored runs are compared as they are")
+    elif arguments.new is None:
+        raise InputError("--rerun compares two", remedy="envmatrix compare --rerun OLD NEW")
+    elif arguments.anyway:
+        raise InputError("--anyway is for stored runs: with --rerun both sides must do the same work")
+
+
+def _rerun(arguments: argparse.Namespace) -> int:
+    """Measure both sides in one run and compare them; an interrupted run says how to go on."""
+    from envmatrix.api import reruns, runs
+    from envmatrix.trials.requested import Overrides
+
+    experiment = reruns.begin_rerun(
+        arguments.old,
+        arguments.new,
+        arguments.design,
+        Overrides(
+            budget=arguments.budget,
+            max_blocks=arguments.max_blocks,
+            workloads=arguments.workloads,
+            environments=arguments.environments,
+        ),
+        engines=arguments.engine or (),
+        results=arguments.results,
+        name=arguments.name,
+        command=tuple(sys.argv[1:]),
+        say=common.say_to_stderr,
+    )
+    result = runs.carry_out(experiment, *answer.watching(quiet=arguments.quiet))
+    common.say_to_stderr(f"{result.name}: {result.why}")
+    code = answer.end(result)
+    if code == ExitCode.INTERRUPTED:
+        common.say_to_stderr(f"then: envmatrix compare {result.name}")
+        return code
+    found = reruns.compared(experiment.folder, arguments.fail_slower or 0.0)
+    _show(found, as_json=arguments.json)
+    return found.exit_code if arguments.fail_slower is not None and found.exit_code else code
+
+
+def _show(found: Comparison, *, as_json: bool) -> None:
+    from envmatrix.printable import one_line
+
+    if as_json:
         common.print_json(found.to_json())
     else:
         common.print_text("\n".join(one_line(line, 1000) for line in found.lines()))
-    return found.exit_code if arguments.fail_slower is not None else ExitCode.FINE

@@ -29,6 +29,11 @@ def collect(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str,
     """Return the files of a pack by name: results, matrix, locks and definitions, SBOMs, and bench/ itself."""
     if not folder.trials_file.exists():
         raise InputError(f"run {run.name} has no trials yet", remedy=f"`envmatrix resume {run.name}`")
+    if run.sides:
+        raise InputError(
+            f"run {run.name} compares two matrices, and a pack holds one",
+            remedy="pack a run of one of them; its folder, copied as it is, holds both",
+        )
     found: dict[str, Content] = {"matrix.yaml": folder.names.matrix(folder.matrix()).encode()}
     for name in ("run.json", "history.jsonl", "trials.jsonl", *report_files(silent)):
         if (folder.path / name).exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.host import parse_cpus
@@ -68,7 +68,8 @@ class Environment:
 
     ``variables`` maps to None where a variable is explicitly absent. ``preload`` is (library key, file name) in
     the order in which LD_PRELOAD must list them; an empty key means: wherever the system has it. ``own_levels`` are
-    the levels that are not their factor's first (None: not known, in runs of an older envmatrix).
+    the levels that are not their factor's first (None: not known, in runs of an older envmatrix). ``side`` is ``old``
+    or ``new`` where a run compares two matrices.
     """
 
     name: str
@@ -83,6 +84,16 @@ class Environment:
     changes_numerics: bool = False
     libraries: tuple[Library, ...] = ()
     own_levels: Mapping[str, str] | None = None
+    side: str | None = None
+
+    @property
+    def image_key(self) -> str:
+        """Name of the image in its run: two sides may call two images the same."""
+        return f"{self.side}.{self.image.name}" if self.side else self.image.name
+
+    def of_side(self, side: str | None) -> Environment:
+        """Return the environment as a run of two sides has it, under a name of its own; None: as it is."""
+        return replace(self, name=f"{side}.{self.name}", side=side) if side else self
 
     def levels_text(self) -> str:
         """Return what makes this environment differ from all factors' first levels, for people."""

@@ -10,6 +10,8 @@ from envmatrix.matrix import Design
 
 #: Name of the second copy of the baseline (A/A): its interval is the noise floor.
 CONTROL = "control"
+#: The two sides of a run that compares two matrices; environments of the first are the references.
+SIDES = ("old", "new")
 
 
 @dataclass(frozen=True)
@@ -142,4 +144,19 @@ def make_arms(
             ]
             if workload == workloads[0]:
                 arms += [Arm(arm_name(name, name, engine), name, baseline, name, engine, base) for name in application]
+    return tuple(arms)
+
+
+def side_arms(environments: tuple[str, ...], workloads: tuple[str, ...], engines: tuple[str, ...]) -> tuple[Arm, ...]:
+    """Return an arm of each side for every environment, the old one as the reference, and a control of the first."""
+    arms: list[Arm] = []
+    for workload in workloads:
+        for engine in engines:
+            for position, name in enumerate(environments):
+                old, new = (f"{side}.{name}" for side in SIDES)
+                base = arm_name(old, workload, engine)
+                arms.append(Arm(base, old, old, workload, engine, None))
+                if position == 0:
+                    arms.append(Arm(arm_name(CONTROL, workload, engine), CONTROL, old, workload, engine, base))
+                arms.append(Arm(arm_name(new, workload, engine), new, new, workload, engine, base))
     return tuple(arms)

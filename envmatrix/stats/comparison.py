@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.errors import ExitCode, InputError, StoreError, suggestion
-from envmatrix.plan import Arm
+from envmatrix.plan import SIDES, Arm
 from envmatrix.stats.analysis import Analysis, between, estimate
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
 from envmatrix.stats.measurements import Measurements, read_measurements
@@ -179,6 +179,19 @@ def _weaker(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
     for name in arms:
         effect = analysis.find(name)
         yield from (f"{name} {text}" for flag, text in _WEAKER.items() if effect and flag in effect.flags)
+
+
+def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Comparison:
+    """Compare the two sides of a run that was begun with two matrices, environment by environment."""
+    old, new = SIDES
+    found = [
+        compare_environments(run, measured, f"{old}.{name}", f"{new}.{name}", allowed)
+        for name in run.design.environments
+    ]
+    items = tuple(item for one in found for item in one.items)
+    cautions = tuple(text for one in found for text in one.cautions)
+    each = f"each of the {len(items)} intervals holds with 95 % by itself, not all of them together"
+    return Comparison(items, (*cautions, each) if len(items) > 1 else cautions)
 
 
 def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float) -> Compared:

@@ -64,6 +64,6 @@ def _thing(run: Run, arm: Arm) -> tuple[object, ...]:
     there = any(own.name == arm.name and own.runs == arm.runs for own in run.arms)
     if environment is None or not there:
         return ()
-    facts = run.images.get(f"{environment.image.name}@{arm.engine}", {})
+    facts = run.images.get(f"{environment.image_key}@{arm.engine}", {})
     bits = {name: value for name, value in facts.items() if name.startswith(_BITS)}
     return replace(environment, description="", own_levels=None), bits, run.workloads.get(arm.workload)

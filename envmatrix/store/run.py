@@ -70,6 +70,19 @@ class Change(BaseModel):
         return design.model_copy(update=self._asked())
 
 
+class SideOf(BaseModel):
+    """One side of a run that compares two matrices: what it was called, and what its images are made from.
+
+    Its locks and its matrix are kept in the run's folder.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    matrix: str = Field(description="the matrix, or the run, that was named")
+    matrix_digest: str
+    libraries: tuple[Library, ...]
+
+
 class Run(BaseModel):
     """All that is needed to understand and to repeat a run.
 
@@ -77,7 +90,8 @@ class Run(BaseModel):
     those of the whole matrix, which every image holds (None: a run of schema 1, whose matrix says it); ``images``
     maps 'image@engine' to its facts, ``skipped`` an arm's name to why it cannot be run here. ``programs`` has
     the digest of each file of a workload's own program, as it was when the run began. ``launcher_options`` are what was
-    asked of the launcher beside the design.
+    asked of the launcher beside the design. ``sides`` are ``old`` and ``new`` where two matrices are compared; the rest
+    is of the new one then.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -97,6 +111,7 @@ class Run(BaseModel):
     libraries: tuple[Library, ...] | None = None
     images: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     skipped: Mapping[str, str] = Field(default_factory=dict)
+    sides: Mapping[str, SideOf] = Field(default_factory=dict)
     launcher: str = "here"
     launcher_options: Asked = Field(default_factory=dict)
     command: tuple[str, ...] = ()

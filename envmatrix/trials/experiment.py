@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix import __version__, benchmark, project
-from envmatrix.engines.base import Engine, Prepared, library_path
-from envmatrix.engines.build_record import prepared_from, recorded
-from envmatrix.engines.catalog import find_engine
-from envmatrix.errors import EngineError, InputError, NothingRanError, SkipEnvironmentError, suggestion
+from envmatrix.engines.base import Engine, Prepared
+from envmatrix.errors import InputError, NothingRanError, suggestion
 from envmatrix.host import Host, format_cpus, has_gpu, parse_cpus, this_host
 from envmatrix.images.cache import Cache
-from envmatrix.images.places import Places
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import Workload, cells
-from envmatrix.matrix.parse import parse
 from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.plan import environment as environments
-from envmatrix.plan.environment import Environment, Library
+from envmatrix.plan.environment import Environment
 from envmatrix.say import Say
-from envmatrix.store import Run, RunFolder, read_json, write_whole
+from envmatrix.store import Run, RunFolder
 from envmatrix.store.run import Asked
 from envmatrix.trials.data import pinned_workload, prepare_data, wanted_data
+from envmatrix.trials.images import (
+    Images,
+    Maker,
+    check_same_bits,
+    keep_given,
+    kept_given,
+    kept_matrix,
+    libraries_of,
+    makers_of,
+    prepare_sides,
+)
 from envmatrix.trials.possible import check_shares, placed_workload
 from envmatrix.trials.program_files import program_files
-
-#: Images that a run did not build (they came with a pack), beside its run.json.
-_GIVEN = "images.json"
+from envmatrix.trials.sides import Side, arms_of_sides, check_sides, keep_sides
 
 
 @dataclass(frozen=True)
@@ -76,53 +80,6 @@ def arms_of(design: Design, names: tuple[str, ...], engines: tuple[str, ...]) ->
     return make_arms(names, design.workloads, engines, design.baseline, design.application)
 
 
-def prepare_images(
-    chosen: Mapping[str, Environment],
-    engines: Mapping[str, Engine],
-    libraries: tuple[Library, ...],
-    say: Say,
-    given: Mapping[tuple[str, str], Prepared] | None = None,
-) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
-    """Build every image on every engine; return what is ready and, per (environment, engine), why it is not.
-
-    ``given`` (image, engine) is ready already.
-    """
-    ready: dict[tuple[str, str], Prepared] = dict(given or {})
-    missing: dict[tuple[str, str], str] = {}
-    failures: dict[tuple[str, str], str] = {}
-    for engine in engines.values():
-        for env in chosen.values():
-            key = (env.image.name, engine.name)
-            try:
-                if key not in ready and key not in failures:
-                    ready[key] = engine.prepare(env.image, libraries, say)
-                if key in ready:
-                    check_libraries(ready[key], env)
-            except (SkipEnvironmentError, EngineError) as error:
-                if key not in ready:
-                    failures[key] = str(error)
-                missing[env.name, engine.name] = str(error)
-            if key in failures:
-                missing[env.name, engine.name] = failures[key]
-    return ready, missing
-
-
-def check_libraries(prepared: Prepared, env: Environment) -> None:
-    """Find every library that ``env`` preloads, or raise SkipEnvironmentError with the install lines."""
-    for key, file in env.preload:
-        library_path(prepared, key, file)
-
-
-def open_engines(names: Iterable[str], places: Places) -> dict[str, Engine]:
-    """Find the engines and make sure that each can be used here."""
-    engines = {name: find_engine(name, places) for name in names}
-    for name, engine in engines.items():
-        reason = engine.unavailable()
-        if reason:
-            raise EngineError(f"engine {name} cannot be used here: {reason}", remedy="`envmatrix doctor` says more")
-    return engines
-
-
 def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
     """Copy ``bench`` into the cache under its digest, so that an edit during a run changes nothing in it."""
     source = source or project.bench_folder()
@@ -145,6 +102,14 @@ def _bench_copy(digest: str) -> Path:
     return project.cache_folder() / "bench" / digest.removeprefix("sha256:")[:16] / "bench"
 
 
+def maker_of(experiment: Experiment, environment: Environment) -> Maker:
+    """Return what makes the image of an environment again."""
+    run, folder = experiment.run, experiment.folder
+    if environment.side is None:
+        return Maker(experiment.engines, libraries_of(folder, run))
+    return makers_of(folder, run, kept_matrix(folder, environment.side), experiment.bench)[environment.side]
+
+
 def begin(
     matrix: Matrix,
     design: Design,
@@ -157,20 +122,19 @@ def begin(
     launcher_options: Asked | None = None,
     bench: Path | None = None,
     name: str | None = None,
-    given: Mapping[tuple[str, str], Prepared] | None = None,
+    given: Images | None = None,
+    sides: Sequence[Side] = (),
 ) -> Experiment:
     """Prepare everything a design needs and write run.json; nothing has been measured yet.
 
     ``host`` is the machine that trials run on (None: this one), ``launcher_options`` what was asked of the launcher,
     ``bench`` the benchmark (None: the project's), ``name`` the run's (None: design and time), ``given`` ready images.
+    ``sides``: the old and the new one, where two matrices are compared; ``matrix`` is the new one's then.
     """
     digest, bench = snapshot_bench(bench)
-    chosen = environments_on(host := host or this_host(), matrix, design)
-    arms, placed = arms_of(design, tuple(chosen), engine_names), _placed(matrix, design)
-    check_shares(arms, chosen, placed)
-    engines = open_engines(engine_names, places_of(Path(matrix.path), bench))
-    libraries = environments.all_libraries(matrix)
-    ready, missing = prepare_images(chosen, engines, libraries, say, given)
+    placed, host = _placed(matrix, design), host or this_host()
+    about = (host, matrix, sides, design, engine_names, bench, say)
+    ready, missing, chosen, arms, engines = _prepared(*about, given or {}, placed)
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
         name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}",
@@ -184,17 +148,39 @@ def begin(
         environments=chosen,
         workloads=(workloads := _pinned(placed, bench, say)),
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
-        libraries=libraries,
+        libraries=environments.all_libraries(matrix),
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
         skipped=_skipped(design, arms, missing),
+        sides={side.name: side.of_run() for side in sides if side.name},
         launcher=launcher,
         launcher_options=dict(launcher_options or {}),
         command=command,
     )
-    _say_what_shm_does_not(design, engines, say)
     run, folder = _new_folder(run, results, matrix)
     keep_given(folder, given or {})
+    keep_sides(folder, sides, bench)
     return Experiment(run, folder, engines, ready, bench, _data_folder())
+
+
+def _prepared(
+    host: Host, matrix: Matrix, sides: Sequence[Side], design: Design, names: tuple[str, ...], bench: Path, say: Say,
+    given: Images, placed: Mapping[str, Workload],
+) -> tuple[
+    dict[tuple[str, str], Prepared], dict[tuple[str, str], str], dict[str, Environment], tuple[Arm, ...],
+    Mapping[str, Engine],
+]:  # fmt: skip
+    """Return what ``prepare_sides`` does, the environments of all sides by their names in the run, arms and engines."""
+    whole = sides or (Side(None, matrix),)
+    found = [one.of_side(side.name) for side in whole for one in environments_on(host, side.matrix, design).values()]
+    chosen = {environment.name: environment for environment in found}
+    arms = arms_of_sides(design, names) if sides else arms_of(design, tuple(chosen), names)
+    check_shares(arms, chosen, placed)
+    makers = {side.name: side.maker(names, bench) for side in whole}
+    engines = next(reversed(makers.values())).engines
+    ready, missing = prepare_sides(chosen, makers, say, given)
+    check_sides(sides, chosen, ready, missing)
+    _say_what_shm_does_not(design, engines, say)
+    return ready, missing, chosen, arms, engines
 
 
 def _say_what_shm_does_not(design: Design, engines: Mapping[str, Engine], say: Say) -> None:
@@ -293,51 +279,12 @@ def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:
     """
     run = folder.load_here()
     bench = kept_bench(run.bench_digest)
-    engines = open_engines(dict.fromkeys(arm.engine for arm in run.arms), places_of(matrix_path, bench))
-    ready, _ = prepare_images(run.environments, engines, libraries_of(folder, run), say, kept_given(folder))
+    makers = makers_of(folder, run, matrix_path, bench)
+    engines = next(reversed(makers.values())).engines
+    ready, _ = prepare_sides(run.environments, makers, say, kept_given(folder))
     check_same_bits(run, ready)
     prepare_data(bench, _data_folder(), _data_of(run.workloads.values()), say)
     return Experiment(run, folder, engines, ready, bench, _data_folder())
-
-
-def libraries_of(folder: RunFolder, run: Run) -> tuple[Library, ...]:
-    """Return the libraries that a run's images hold: those of its whole matrix, also of levels that it left out."""
-    if run.libraries is not None:
-        return run.libraries
-    return environments.all_libraries(parse(str(folder.names.real(folder.matrix())), folder.run_file))
-
-
-def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None:
-    """Raise InputError for an image that holds other versions than when the run began: one run, one set of bits."""
-    for (image, engine), prepared in ready.items():
-        for name, before in run.images.get(f"{image}@{engine}", {}).items():
-            now = prepared.facts.get(name)
-            if name.startswith(("package ", "system ", "base_digest")) and now != before:
-                raise InputError(
-                    f"image {image} on {engine} is not what this run began with: {name} is {now or 'gone'}, "
-                    f"and was {before}",
-                    remedy="check out the locks (containers/locks) that began it, or begin a new run",
-                )
-
-
-def keep_given(folder: RunFolder, given: Mapping[tuple[str, str], Prepared]) -> None:
-    """Note, beside run.json, which images were given, so that ``resume`` uses the same ones."""
-    if given:
-        write_whole(folder.path / _GIVEN, json.dumps([recorded(prepared) for prepared in given.values()]) + "\n")
-
-
-def kept_given(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
-    """Return the images that a run was given; an InputError names one that is gone."""
-    file = folder.path / _GIVEN
-    bodies = read_json(file) if file.exists() else []
-    found = [prepared_from(body) for body in bodies] if isinstance(bodies, list) else []
-    for prepared in found:
-        if prepared and not Path(prepared.reference).exists():
-            raise InputError(
-                f"image {prepared.reference}, which this run was begun with, is gone",
-                remedy="`envmatrix reproduce ARCHIVE --check` unpacks it again",
-            )
-    return {(prepared.image, prepared.engine): prepared for prepared in found if prepared}
 
 
 def kept_bench(digest: str) -> Path:
@@ -352,10 +299,3 @@ def kept_bench(digest: str) -> Path:
             remedy="check out the version that began it, or begin a new run",
         )
     return kept
-
-
-def places_of(matrix_path: Path, bench: Path) -> Places:
-    """Return where engines find locks and bench/, and where they build. Locks beside the matrix come first."""
-    beside = matrix_path.resolve().parent / "containers" / "locks"
-    locks = beside if beside.is_dir() else project.locks_folder()
-    return Places(Cache(project.cache_folder()), locks, bench)

@@ -20,7 +20,8 @@ from envmatrix.process import Exit
 from envmatrix.regular import read_bytes
 from envmatrix.say import Say
 from envmatrix.trials import leftovers
-from envmatrix.trials.experiment import check_placement, open_engines, places_of, snapshot_bench
+from envmatrix.trials.experiment import check_placement, snapshot_bench
+from envmatrix.trials.images import open_engines, places_of
 from envmatrix.trials.trial import base_variables, environment_variables, placed_limits, preload_paths
 
 _EVIDENCE_LIMIT_S = 300.0

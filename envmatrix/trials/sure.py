@@ -6,7 +6,8 @@ from envmatrix.errors import EngineError, EngineGoneError, InputError, NoTrialEr
 from envmatrix.plan import Slot
 from envmatrix.say import Say
 from envmatrix.store import Trial
-from envmatrix.trials.experiment import Experiment, check_same_bits, libraries_of
+from envmatrix.trials.experiment import Experiment, maker_of
+from envmatrix.trials.images import check_same_bits
 from envmatrix.trials.trial import refused, run_trial
 
 
@@ -29,22 +30,24 @@ def run_surely(experiment: Experiment, slot: Slot, say: Say) -> Trial:
 
 def restore(experiment: Experiment, slot: Slot, error: NoTrialError, say: Say) -> None:
     """Make a missing image again, the same bits; raise EngineGoneError where engine or image cannot be had."""
-    engine, image = experiment.engines[slot.arm.engine], experiment.run.environments[slot.arm.runs].image
+    engine, environment = experiment.engines[slot.arm.engine], experiment.run.environments[slot.arm.runs]
+    image, key = environment.image, (environment.image_key, engine.name)
     reason = engine.unavailable()
     if reason:
         raise _gone(experiment, f"engine {engine.name} is gone: {reason}") from error
     try:
-        if engine.holds(experiment.prepared[image.name, engine.name]):
+        if engine.holds(experiment.prepared[key]):
             return
         say(f"image {image.name} is gone from {engine.name}: making it again")
-        made = engine.prepare(image, libraries_of(experiment.folder, experiment.run), say)
-        check_same_bits(experiment.run, {(image.name, engine.name): made})
+        maker = maker_of(experiment, environment)
+        made = maker.engines[engine.name].prepare(image, maker.libraries, say)
+        check_same_bits(experiment.run, {key: made})
         there = engine.holds(made)
     except (EngineError, SkipEnvironmentError, InputError) as why:
         raise _gone(experiment, f"image {image.name} is gone from {engine.name}: {why.message}") from error
     if not there:
         raise _gone(experiment, f"image {image.name} is gone from {engine.name}, and making it again did not help")
-    experiment.prepared[image.name, engine.name] = made
+    experiment.prepared[key] = made
 
 
 def _gone(experiment: Experiment, what: str) -> EngineGoneError:

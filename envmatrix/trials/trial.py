@@ -97,7 +97,7 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
     arm = slot.arm
     environment = experiment.run.environments[arm.runs]
     engine = experiment.engines[arm.engine]
-    prepared = experiment.prepared[environment.image.name, arm.engine]
+    prepared = experiment.prepared[environment.image_key, arm.engine]
     workload = experiment.run.workloads[arm.workload]
     files = {_FILES: Path(workload.files)} if workload.command and workload.files else {}
     mounts = Mounts(work, {"bench": experiment.bench, "data": experiment.data, **files})

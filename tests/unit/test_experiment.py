@@ -13,7 +13,8 @@ from envmatrix.matrix import load
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import all_libraries
 from envmatrix.store import RunFolder
-from envmatrix.trials.experiment import check_same_bits, libraries_of, snapshot_bench
+from envmatrix.trials.experiment import snapshot_bench
+from envmatrix.trials.images import check_same_bits, libraries_of
 from envmatrix.trials.requested import Overrides, requested_design
 from tests.synthetic import make_plan, make_run
 

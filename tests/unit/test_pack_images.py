@@ -12,7 +12,7 @@ from envmatrix.pack.archive import entry_of, unpack, write_archive
 from envmatrix.pack.images import given_images, packed_images
 from envmatrix.pack.manifest import Manifest
 from envmatrix.store import RunFolder
-from envmatrix.trials.experiment import keep_given, kept_given, prepare_images
+from envmatrix.trials.images import keep_given, kept_given, prepare_images
 
 KEY = ("torch-2.13.0", "apptainer")
 

@@ -1,0 +1,170 @@
+"""The images of a run: prepared from the locks of each side, given by a pack, and held to what the run began with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envmatrix import project
+from envmatrix.engines.base import Engine, Prepared, library_path
+from envmatrix.engines.build_record import prepared_from, recorded
+from envmatrix.engines.catalog import find_engine
+from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
+from envmatrix.images.cache import Cache
+from envmatrix.images.places import Places
+from envmatrix.matrix.parse import parse
+from envmatrix.plan.environment import Environment, Library, all_libraries
+from envmatrix.say import Say
+from envmatrix.store import Run, RunFolder, read_json, write_whole
+
+#: Images that a run did not build (they came with a pack), beside its run.json.
+_GIVEN = "images.json"
+#: What the images of each side are made from, in the folder of a run that compares two.
+_SIDES = "sides"
+
+Images = Mapping[tuple[str, str], Prepared]
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What makes the images of one side: engines that find its locks, and the libraries that every image holds."""
+
+    engines: Mapping[str, Engine]
+    libraries: tuple[Library, ...]
+
+
+def prepare_images(
+    chosen: Mapping[str, Environment],
+    engines: Mapping[str, Engine],
+    libraries: tuple[Library, ...],
+    say: Say,
+    given: Images | None = None,
+) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
+    """Build every image on every engine; return what is ready and, per (environment, engine), why it is not.
+
+    ``given`` (image, engine) is ready already.
+    """
+    ready: dict[tuple[str, str], Prepared] = dict(given or {})
+    missing: dict[tuple[str, str], str] = {}
+    failures: dict[tuple[str, str], str] = {}
+    for engine in engines.values():
+        for env in chosen.values():
+            key = (env.image_key, engine.name)
+            try:
+                if key not in ready and key not in failures:
+                    ready[key] = engine.prepare(env.image, libraries, say)
+                if key in ready:
+                    check_libraries(ready[key], env)
+            except (SkipEnvironmentError, EngineError) as error:
+                if key not in ready:
+                    failures[key] = str(error)
+                missing[env.name, engine.name] = str(error)
+            if key in failures:
+                missing[env.name, engine.name] = failures[key]
+    return ready, missing
+
+
+def check_libraries(prepared: Prepared, env: Environment) -> None:
+    """Find every library that ``env`` preloads, or raise SkipEnvironmentError with the install lines."""
+    for key, file in env.preload:
+        library_path(prepared, key, file)
+
+
+def open_engines(names: Iterable[str], places: Places) -> dict[str, Engine]:
+    """Find the engines and make sure that each can be used here."""
+    engines = {name: find_engine(name, places) for name in names}
+    for name, engine in engines.items():
+        reason = engine.unavailable()
+        if reason:
+            raise EngineError(f"engine {name} cannot be used here: {reason}", remedy="`envmatrix doctor` says more")
+    return engines
+
+
+def prepare_sides(
+    chosen: Mapping[str, Environment], makers: Mapping[str | None, Maker], say: Say, given: Images | None = None
+) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
+    """Prepare the images of every side (None: the run has but one) with its own maker; see ``prepare_images``."""
+    ready: dict[tuple[str, str], Prepared] = dict(given or {})
+    missing: dict[tuple[str, str], str] = {}
+    for side, maker in makers.items():
+        own = {name: environment for name, environment in chosen.items() if environment.side == side}
+        found, without = prepare_images(own, maker.engines, maker.libraries, say, ready)
+        ready |= found
+        missing |= without
+    return ready, missing
+
+
+def makers_of(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str | None, Maker]:
+    """Return what makes the images of a run that was begun: locks beside ``matrix``, or those kept of each side."""
+    names = tuple(dict.fromkeys(arm.engine for arm in run.arms))
+    if not run.sides:
+        return {None: Maker(open_engines(names, places_of(matrix, bench)), libraries_of(folder, run))}
+    return {
+        name: Maker(open_engines(names, places_of(kept_matrix(folder, name), bench)), side.libraries)
+        for name, side in run.sides.items()
+    }
+
+
+def keep_side(folder: RunFolder, side: str, matrix: str, locks: Path) -> None:
+    """Keep what the images of a side are made from, so that ``resume`` needs neither worktree nor checkout."""
+    kept = kept_matrix(folder, side)
+    beside = kept.parent / "containers" / "locks"
+    beside.mkdir(parents=True, exist_ok=True)
+    for file in sorted(locks.glob("*.txt")):
+        shutil.copyfile(file, beside / file.name)
+    write_whole(kept, matrix)
+
+
+def kept_matrix(folder: RunFolder, side: str) -> Path:
+    """Return the matrix of a side, in the run's folder; its locks lie beside it."""
+    return folder.path / _SIDES / side / "matrix.yaml"
+
+
+def libraries_of(folder: RunFolder, run: Run) -> tuple[Library, ...]:
+    """Return the libraries that a run's images hold: those of its whole matrix, also of levels that it left out."""
+    if run.libraries is not None:
+        return run.libraries
+    return all_libraries(parse(str(folder.names.real(folder.matrix())), folder.run_file))
+
+
+def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None:
+    """Raise InputError for an image that holds other versions than when the run began: one run, one set of bits."""
+    for (image, engine), prepared in ready.items():
+        for name, before in run.images.get(f"{image}@{engine}", {}).items():
+            now = prepared.facts.get(name)
+            if name.startswith(("package ", "system ", "base_digest")) and now != before:
+                raise InputError(
+                    f"image {image} on {engine} is not what this run began with: {name} is {now or 'gone'}, "
+                    f"and was {before}",
+                    remedy="check out the locks (containers/locks) that began it, or begin a new run",
+                )
+
+
+def keep_given(folder: RunFolder, given: Mapping[tuple[str, str], Prepared]) -> None:
+    """Note, beside run.json, which images were given, so that ``resume`` uses the same ones."""
+    if given:
+        write_whole(folder.path / _GIVEN, json.dumps([recorded(prepared) for prepared in given.values()]) + "\n")
+
+
+def kept_given(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
+    """Return the images that a run was given; an InputError names one that is gone."""
+    file = folder.path / _GIVEN
+    bodies = read_json(file) if file.exists() else []
+    found = [prepared_from(body) for body in bodies] if isinstance(bodies, list) else []
+    for prepared in found:
+        if prepared and not Path(prepared.reference).exists():
+            raise InputError(
+                f"image {prepared.reference}, which this run was begun with, is gone",
+                remedy="`envmatrix reproduce ARCHIVE --check` unpacks it again",
+            )
+    return {(prepared.image, prepared.engine): prepared for prepared in found if prepared}
+
+
+def places_of(matrix_path: Path, bench: Path) -> Places:
+    """Return where engines find locks and bench/, and where they build. Locks beside the matrix come first."""
+    beside = matrix_path.resolve().parent / "containers" / "locks"
+    locks = beside if beside.is_dir() else project.locks_folder()
+    return Places(Cache(project.cache_folder()), locks, bench)

@@ -1,0 +1,239 @@
+"""compare --rerun: two matrices in the same blocks, each made from its own locks. Engine and trials are made up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envmatrix.__main__ import main
+from envmatrix.api.reruns import begin_rerun
+from envmatrix.api.runs import reopen_run
+from envmatrix.engines.base import Prepared
+from envmatrix.errors import ExitCode, InputError, NoTrialError, SkipEnvironmentError
+from envmatrix.images.places import Places
+from envmatrix.runner import loop
+from envmatrix.store import RunFolder
+from envmatrix.trials import experiment, images
+from envmatrix.trials.requested import Overrides
+from envmatrix.trials.sure import restore
+from tests.synthetic import Machine, make_trials
+
+MATRIX = """version: 2
+factors:
+  malloc: {glibc: {}, jemalloc: {env: {MALLOC_CONF: "a:1"}}}
+environments: {baseline: {}, jemalloc: {malloc: jemalloc}}
+workloads: {cnn: {batch_size: 64}}
+designs: {default: {environments: [jemalloc], workloads: cnn, min_blocks: 6, max_blocks: 8}}
+"""
+
+
+@dataclass
+class FromLocks:
+    """An engine whose images are what the lock beside the matrix says."""
+
+    places: Places
+    name: str = "local"
+    sizes_shm: bool = True
+
+    def unavailable(self):
+        return None
+
+    def prepare(self, image, libraries, say):
+        lock = self.places.locks / "torch.txt"
+        if not lock.is_file():
+            raise SkipEnvironmentError("there is no lock")
+        facts = {"package torch": lock.read_text()}
+        return Prepared(image.name, self.name, f"{lock.read_text()}-{len(libraries)}", "python", {}, facts)
+
+    def holds(self, prepared):
+        return not prepared.reference.startswith("lost")
+
+    def sweep(self, run):
+        return 0
+
+
+@pytest.fixture
+def two(tmp_path, monkeypatch):
+    """Two folders, each with a matrix and a lock of one name."""
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(images, "find_engine", lambda name, places: FromLocks(places, name))
+    monkeypatch.setattr(experiment, "prepare_data", lambda bench, folder, wanted, say: dict.fromkeys(wanted, "digits"))
+    monkeypatch.chdir(tmp_path)
+    for side, version in (("before", "2.12"), ("after", "2.13")):
+        locks = tmp_path / side / "containers" / "locks"
+        locks.mkdir(parents=True)
+        (locks / "torch.txt").write_text(version)
+        (tmp_path / side / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def made_up(monkeypatch, speed, outcome=None):
+    """Let trials be made up, as fast as ``speed`` says."""
+
+    def run_trial(begun, slot, say):
+        made = make_trials(begun.plan, Machine(speed, noise=0.01, outcome=outcome or {}), begun.plan.max_blocks)
+        return next(trial for trial in made if trial.trial == slot.trial)
+
+    monkeypatch.setattr(loop, "run_surely", run_trial)
+
+
+def versions(run):
+    return {key: facts["package torch"] for key, facts in run.images.items()}
+
+
+BOTH = {"old.default@local": "2.12", "new.default@local": "2.13"}
+
+
+def test_each_side_is_made_from_its_own_locks_and_compared_with_the_other(two):
+    run = begin_rerun("before", "after/matrix.yaml").run
+    assert versions(run) == BOTH
+    assert [(arm.environment, arm.runs, arm.reference) for arm in run.arms] == [
+        ("old.baseline", "old.baseline", None),
+        ("control", "old.baseline", "old.baseline:cnn@local"),
+        ("new.baseline", "new.baseline", "old.baseline:cnn@local"),
+    ]
+
+
+def test_environments_that_are_named_are_each_compared_with_their_own_old_side(two):
+    run = begin_rerun("before", "after", overrides=Overrides(environments=("jemalloc", "baseline"))).run
+    assert {arm.environment: arm.reference for arm in run.arms} == {
+        "old.jemalloc": None,
+        "control": "old.jemalloc:cnn@local",
+        "new.jemalloc": "old.jemalloc:cnn@local",
+        "old.baseline": None,
+        "new.baseline": "old.baseline:cnn@local",
+    }
+
+
+def test_it_is_resumed_from_its_own_folder_alone(two):
+    begun = begin_rerun("before", "after")
+    for side in ("before", "after"):
+        shutil.rmtree(two / side)
+    again = reopen_run(begun.run.name)
+    assert again.prepared == begun.prepared
+    assert {key: done.reference for key, done in again.prepared.items()} == {
+        ("old.default", "local"): "2.12-0",
+        ("new.default", "local"): "2.13-0",
+    }
+    (begun.folder.path / "sides" / "old" / "containers" / "locks" / "torch.txt").write_text("2.11")
+    with pytest.raises(InputError, match=r"image old\.default on local .* is 2\.11, and was 2\.12"):
+        reopen_run(begun.run.name)
+
+
+def test_an_image_that_is_lost_is_made_again_from_the_locks_of_its_side(two):
+    begun = begin_rerun("before", "after")
+    for side in ("before", "after"):
+        shutil.rmtree(two / side)
+    for slot in begun.plan.block(0):
+        key = (begun.run.environments[slot.arm.runs].image_key, "local")
+        whole = begun.prepared[key]
+        begun.prepared[key] = Prepared(whole.image, "local", "lost", "python", {}, whole.facts)
+        restore(begun, slot, NoTrialError("gone"), print)
+        assert begun.prepared[key] == whole
+
+
+@pytest.mark.parametrize(
+    ("speed", "options", "code", "said"),
+    [
+        (0.8, ("--fail-slower", "5%"), ExitCode.SLOWER, "slower by more than 5.0%"),
+        (0.8, (), ExitCode.FINE, "times as fast as old.baseline: slower"),
+        (1.0, ("--fail-slower", "5%"), ExitCode.FINE, "not slower by more than 5.0%"),
+    ],
+)
+def test_it_is_a_gate(two, monkeypatch, capsys, speed, options, code, said):
+    made_up(monkeypatch, {"new.baseline": speed})
+    assert main(["compare", "--rerun", "before", "after", "--name", "gate", "--quiet", *options]) == code
+    first = capsys.readouterr().out
+    assert said in first
+    assert main(["compare", "gate", *options]) == code
+    assert capsys.readouterr().out == first
+    assert (two / "results" / "gate" / "report.md").is_file()
+
+
+def test_a_new_side_whose_trials_fail_does_not_pass(two, monkeypatch, capsys):
+    made_up(monkeypatch, {}, {"new.baseline": "failed"})
+    code = main(["compare", "--rerun", "before", "after", "--fail-slower", "5%", "--quiet"])
+    assert code == ExitCode.SOME_FAILED
+    assert "cannot say" in capsys.readouterr().out
+
+
+def test_several_environments_say_that_each_interval_holds_by_itself(two, monkeypatch, capsys):
+    made_up(monkeypatch, {})
+    words = ["compare", "--rerun", "before", "after", "--environments", "baseline,jemalloc", "--json", "--quiet"]
+    assert main(words) == ExitCode.FINE
+    found = json.loads(capsys.readouterr().out)
+    assert [item["new"] for item in found["comparisons"]] == ["new.baseline", "new.jemalloc"]
+    assert found["cautions"] == ["each of the 2 intervals holds with 95 % by itself, not all of them together"]
+
+
+def test_a_side_that_cannot_be_had_is_nothing_to_compare(two, capsys):
+    (two / "after" / "containers" / "locks" / "torch.txt").unlink()
+    assert main(["compare", "--rerun", "before", "after"]) == ExitCode.NOTHING_RAN
+    assert "new.baseline cannot be had on local" in capsys.readouterr().err
+    assert not (two / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("edit", "words", "said"),
+    [
+        (("batch_size: 64", "batch_size: 32"), (),
+         "before/matrix.yaml:5:18: workload 'cnn' is not that of after/matrix.yaml:5:18"),
+        (("jemalloc: {malloc: jemalloc}", "other: {malloc: jemalloc}"), ("--environments", "other"),
+         "before/matrix.yaml:4:15: old: no environment 'other'"),
+        (("workloads: {cnn", "workloads: {mlp: {batch_size: 8}, cnn"), ("--workloads", "mlp"),
+         "before/matrix.yaml:5:12: workload 'mlp' is missing"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_refused_with_its_place(two, capsys, edit, words, said):
+    text = MATRIX.replace(*edit).replace("environments: [jemalloc]", "environments: [baseline]")
+    (two / "after" / "matrix.yaml").write_text(text)
+    assert main(["compare", "--rerun", "before", "after", *words]) == ExitCode.BAD_INPUT
+    assert said in capsys.readouterr().err
+    assert not (two / "results").exists()
+
+
+def stored(two, version):
+    """Return the name of a run of one matrix, made with ``after`` in the current folder."""
+    begun = begin_rerun("before", "before")
+    run = begun.run.model_copy(update={"sides": {}, "images": {"default@local": {"package torch": version}}})
+    folder = RunFolder(two / "results" / "stored")
+    folder.create(run, MATRIX)
+    shutil.copytree(two / "after", two, dirs_exist_ok=True)
+    return folder
+
+
+def test_a_run_is_a_side_where_its_bits_can_be_had_again(two):
+    folder = stored(two, "2.13")
+    assert versions(begin_rerun("before", "stored").run) == BOTH
+    folder = stored(two, "2.12")
+    with pytest.raises(InputError, match=r"package torch is 2\.13, and was 2\.12"):
+        begin_rerun(folder.path, "after")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("before", "after", "--budget", "5m"), "--budget belongs to --rerun"),
+        (("--rerun", "before"), "--rerun compares two"),
+        (("--rerun", "before", "after", "--anyway"), "--anyway is for stored runs"),
+        (("--rerun", "before", "nowhere"), "'nowhere' is no matrix, no folder with a matrix.yaml and no run"),
+        (("--rerun", "before", "after", "--name", "a/b"), "is no usable name"),
+    ],
+)
+def test_what_is_not_understood_is_said(two, capsys, words, said):
+    assert main(["compare", *words]) == ExitCode.BAD_INPUT
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_of_two_matrices_is_neither_a_side_nor_packed(two, capsys, monkeypatch):
+    made_up(monkeypatch, {})
+    assert main(["compare", "--rerun", "before", "after", "--name", "both", "--quiet"]) == ExitCode.FINE
+    assert main(["compare", "--rerun", "both", "after"]) == ExitCode.BAD_INPUT
+    assert str(Path("results/both/sides/old")) in capsys.readouterr().err
+    assert main(["pack", "both"]) == ExitCode.BAD_INPUT
+    assert "compares two matrices" in capsys.readouterr().err
+    assert versions(begin_rerun("results/both/sides/old", "results/both/sides/new").run) == BOTH
