@@ -6,7 +6,7 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import make_arms
 from envmatrix.say import silent
-from envmatrix.trials import experiment
+from envmatrix.trials import experiment, images
 from envmatrix.trials.possible import check_shares
 from tests.synthetic import make_environment
 
@@ -60,7 +60,7 @@ def test_it_is_said_before_an_image_is_prepared(tmp_path, monkeypatch, workload,
         "designs: {d: {baseline: plain, environments: [plain], workloads: [w]}}\n"
     )
     matrix = load(tmp_path / "matrix.yaml")
-    for step in ("open_engines", "prepare_images", "prepare_data"):
-        monkeypatch.setattr(experiment, step, lambda *_: pytest.fail("too late"))
+    for module, step in ((images, "open_engines"), (images, "prepare_images"), (experiment, "prepare_data")):
+        monkeypatch.setattr(module, step, lambda *_: pytest.fail("too late"))
     with pytest.raises(InputError, match=words):
         experiment.begin(matrix, matrix.designs["d"], ("local",), tmp_path / "results", silent, ())
