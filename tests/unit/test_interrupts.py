@@ -81,33 +81,23 @@ def test_a_signal_soon_after_a_line_reached_the_disk_ends_the_run(tmp_path, monk
         assert 0 < len(names) < len(planned)
 
 
-def test_what_is_held_is_done_whole_and_the_signal_is_raised_after_it():
+@pytest.mark.parametrize("deep", [1, 2])
+def test_what_is_held_is_done_whole_and_the_signal_is_raised_after_it(deep):
     done = []
 
-    def work():
+    def work(left):
         with interrupts.held():
-            os.kill(os.getpid(), signal.SIGTERM)
-            done.append("whole")
-        done.append("never")
-
-    with pytest.raises(KeyboardInterrupt), interrupts.remembered():
-        work()
-    assert done == ["whole"]
-
-
-def test_what_is_held_inside_what_is_held_does_not_raise_before_the_outer_is_done():
-    done = []
-
-    def work():
-        with interrupts.held():
-            with interrupts.held():
+            if left > 1:
+                work(left - 1)
+            else:
                 os.kill(os.getpid(), signal.SIGTERM)
             done.append("whole")
-        done.append("never")
+        if left == deep:
+            done.append("never")
 
     with pytest.raises(KeyboardInterrupt), interrupts.remembered():
-        work()
-    assert done == ["whole"]
+        work(deep)
+    assert done == ["whole"] * deep
 
 
 class Swallows:

@@ -107,13 +107,19 @@ def test_blocks_that_cannot_be_listed_are_not_taken_for_none(block, failing, num
     assert block_folders(root / "none") == []
 
 
-def test_a_launcher_says_what_it_set_aside_and_a_trial_that_cannot_be_read_is_still_out(tmp_path, block, failing):
+def in_flight(folder, block):
+    """Return a launcher with one trial out, its flight, and the list of what it says."""
     said = []
     run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={},
                           launcher_options={})  # fmt: skip
-    made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), None, said.append, None)
+    made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(folder)), None, said.append, None)
     slot = Slot("t1", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
     flight = made._flights[0] = Flight(0, {"t1": slot}, block, 1, job="7")
+    return made, flight, said
+
+
+def test_a_launcher_says_what_it_set_aside_and_a_trial_that_cannot_be_read_is_still_out(tmp_path, block, failing):
+    made, flight, said = in_flight(tmp_path, block)
     failing("t1/end", errno.ESTALE, times=10**6)
     with pytest.raises(StoreError, match="t1/end"):
         list(made._collect(flight, None))
@@ -122,12 +128,7 @@ def test_a_launcher_says_what_it_set_aside_and_a_trial_that_cannot_be_read_is_st
 
 
 def test_a_damaged_end_is_set_aside_and_told(tmp_path, block):
-    said = []
-    run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={},
-                          launcher_options={})  # fmt: skip
-    made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), None, said.append, None)
-    slot = Slot("t1", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
-    flight = made._flights[0] = Flight(0, {"t1": slot}, block, 1, job="7")
+    made, flight, said = in_flight(tmp_path, block)
     (block.path / "t1" / "end").write_text("{half")
     assert list(made._collect(flight, None)) == []
     assert said == [f"what t1 left is damaged and lies in {block.path / 't1.damaged1'} now; it runs again"]
