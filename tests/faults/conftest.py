@@ -31,26 +31,32 @@ environments: {baseline: {}, red: {colour: red}}
 workloads:
   toy: {command: [python, toy.py, "0.1", FAULTS-MARK], metric: {regex: "speed ([0-9.]+)"}, files: program}
   long: {command: [python, toy.py, "600", FAULTS-MARK], metric: {regex: "speed ([0-9.]+)"}, files: program}
+  held: {command: [python, toy.py, held, FAULTS-MARK], metric: {regex: "speed ([0-9.]+)"}, files: program}
 designs:
   toy: {environments: [red], workloads: toy, min_blocks: 2, max_blocks: 4, budget: 10m, target: 0.01%}
   long: {environments: [], workloads: long, max_blocks: 1, budget: 10m, trial_limit: 3s}
   endless: {environments: [], workloads: long, max_blocks: 1, budget: 10m, trial_limit: 300s}
+  held: {environments: [red], workloads: held, min_blocks: 2, max_blocks: 2, budget: 10m, trial_limit: 300s}
 """
 ENGINES = [
     "local",
     pytest.param("docker", marks=pytest.mark.docker),
     pytest.param("apptainer", marks=pytest.mark.apptainer),
 ]
-#: Ignores every kind word, as do the daemon and the child that it starts.
+#: Ignores every kind word, as do the daemon and the child that it starts. Told `held`, it ends when a test lets it.
 PROGRAM = """
 import os, signal, subprocess, sys, time
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 beside = "import time; time.sleep(600)  # FAULTS-MARK"
 subprocess.Popen([sys.executable, "-c", beside], start_new_session=True)
 subprocess.Popen([sys.executable, "-c", beside])
-time.sleep(float(sys.argv[1]))
-print("speed", 1 / float(sys.argv[1]))
+if sys.argv[1] == "held":
+    signal.sigwait([signal.SIGUSR1])
+else:
+    time.sleep(float(sys.argv[1]))
+print("speed", 1.0)
 """
 
 
@@ -121,6 +127,27 @@ class Toy:
     def at_work(self) -> bool:
         """Whether the program has started its two daemons."""
         return len(running(f"# {self.mark}")) == 2
+
+    def programs(self) -> list[int]:
+        """Return the programs that are held at work, without what is around them: it names the same file."""
+        found = []
+        for pid in self.left() if self.at_work() else ():
+            with contextlib.suppress(OSError):
+                if (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")[1] == b"toy.py":
+                    found.append(pid)
+        return found
+
+    def let_end(self) -> None:
+        """Let the trial that is held end, as soon as it is at work, and wait until it is recorded."""
+        before = len(self.trials())
+        os.kill(until(self.programs, 200)[0], signal.SIGUSR1)
+        until(lambda: len(self.trials()) > before)
+
+    def let_all_end(self, process: subprocess.Popen[str]) -> str:
+        """Let one trial after the other end until all are recorded, and return what the tool wrote to stderr."""
+        while len(self.trials()) < len(self.planned()):
+            self.let_end()
+        return process.communicate(timeout=200)[1]
 
 
 @pytest.fixture(scope="session")

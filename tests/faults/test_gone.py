@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docker import DockerClient
 
 from tests.engines.conftest import demand
 from tests.faults.conftest import Toy, until
@@ -22,11 +22,12 @@ pytestmark = [pytest.mark.timeout(400)]
     [("local", "venvs/*/bin/python"), pytest.param("apptainer", "sif/*/image.sif", marks=pytest.mark.apptainer)],
 )
 def test_an_image_that_is_removed_in_the_middle_is_made_again(toy: Toy, engine: str, images: str) -> None:
-    process = toy.start("bench", "toy", "--engine", engine)
-    until(lambda: len(toy.trials()) >= 2, 200)
+    process = toy.start("bench", "held", "--engine", engine)
+    toy.let_end()
+    until(toy.programs, 200)
     for file in toy.cache.glob(images):
         file.unlink()
-    _, err = process.communicate(timeout=200)
+    err = toy.let_all_end(process)
     assert process.returncode == 0, err
     assert "making it again" in err
     assert [(trial["trial"], trial["outcome"]) for trial in toy.trials()] == [(name, "ok") for name in toy.planned()]
@@ -50,11 +51,12 @@ class Daemon:
     def docker(self, *words: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(["docker", "--host", self.host, *words], capture_output=True, check=False)
 
-    def remove_images(self, name: str) -> None:
-        client = DockerClient(base_url=self.host)
-        for image in client.images.list(name):
-            client.images.remove(image.id, force=True)
-        client.close()
+    def remove_image(self) -> None:
+        """Remove the image of the toy, which Docker refuses as long as a container runs in it."""
+        until(lambda: not self.docker("ps", "-q").stdout)
+        name = self.docker("images", "-q", "envmatrix/image-image-plain").stdout.decode().strip()
+        removed = self.docker("rmi", "--force", name)
+        assert removed.returncode == 0, removed.stderr
 
     def stop(self) -> None:
         self.process.terminate()
@@ -89,22 +91,24 @@ def test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resu
 ) -> None:
     give_image(toy, daemon)
     toy.variables["DOCKER_HOST"] = daemon.host
-    process = toy.start("bench", "toy", "--engine", "docker")
-    until(lambda: len(toy.trials()) >= 2, 200)
+    process = toy.start("bench", "held", "--engine", "docker")
+    toy.let_end()
+    until(toy.programs, 200)
     daemon.stop()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4
     assert "engine docker is gone" in err
-    assert "envmatrix resume toy-" in err
-    assert {trial["outcome"] for trial in toy.trials()} == {"ok"}
+    assert "envmatrix resume held-" in err
+    assert [trial["outcome"] for trial in toy.trials()] == ["ok"]
     daemon.start()
     again = toy.start("resume")
-    before = len(toy.trials())
-    until(lambda: len(toy.trials()) > before, 200)
-    daemon.docker(
-        "rmi", "--force", daemon.docker("images", "-q", "envmatrix/image-image-plain").stdout.decode().strip()
-    )
-    _, err = again.communicate(timeout=200)
+    held = until(toy.programs, 200)
+    again.send_signal(signal.SIGSTOP)  # so that no further trial starts before the image is removed
+    os.kill(held[0], signal.SIGUSR1)
+    daemon.remove_image()
+    again.send_signal(signal.SIGCONT)
+    until(lambda: len(toy.trials()) == 2)
+    err = toy.let_all_end(again)
     assert again.returncode == 0, err
     assert "making it again" in err
     assert [(trial["trial"], trial["outcome"]) for trial in toy.trials()] == [(name, "ok") for name in toy.planned()]
