@@ -41,6 +41,7 @@ SlurmdTimeout=20
 KillWait=2
 MinJobAge=600
 Licenses=machine:1
+Prolog={folder}/prolog
 SlurmdParameters=config_overrides
 {accounting}
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} {shape}
@@ -116,6 +117,9 @@ class Cluster:
         for name in (".", "munge"):
             (self.folder / name).chmod(0o755)
         self._write_configuration()
+        prolog = self.folder / "prolog"
+        prolog.write_text(f'#!/bin/sh\n[ ! -e "{self.folder}/no-job-starts-on-$SLURMD_NODENAME" ]\n')
+        prolog.chmod(0o755)
         munge = self.folder / "munge"
         (munge / "key").write_bytes(os.urandom(1024))
         (munge / "key").chmod(0o600)
@@ -184,6 +188,17 @@ class Cluster:
         covered = 'mount -t tmpfs -o ro none "$1" && shift && exec "$@"'
         self._spawn("unshare", "--mount", "sh", "-c", covered, "sh", str(hidden), "slurmd", "-D", "-N", node, key=node)
 
+    def break_prolog(self, node):
+        """Let every job fail to start on a node, until ``clean``."""
+        (self.folder / f"no-job-starts-on-{node}").touch()
+
+    def take_license(self):
+        """Keep the jobs of designs that want the license waiting until the job that is returned is cancelled."""
+        asked = ("--parsable", "--licenses=machine:1", "--output=/dev/null", "--wrap=sleep 3600")
+        job = self.do("sbatch", *asked).strip()
+        wait_for(lambda: self.jobs("running"), 30, "the job that has the license")
+        return job
+
     def ask(self, *argv):
         return subprocess.run(argv, env=self.variables, capture_output=True, text=True, timeout=60, check=False)
 
@@ -205,6 +220,8 @@ class Cluster:
 
     def clean(self):
         """Bring everything back up for the next test: no job, both nodes idle."""
+        for mark in self.folder.glob("no-job-starts-on-*"):
+            mark.unlink()
         if "slurmctld" not in self.processes:
             self.start_controller()
         for node in ("n1", "n2"):

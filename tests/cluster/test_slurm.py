@@ -168,6 +168,36 @@ def test_a_requeued_job_goes_on_and_repeats_no_finished_trial(project, cluster):
     assert len([name for name, _ in project.started()]) == len(planned(project.newest())) + 1
 
 
+def test_a_job_that_slurm_could_not_start_and_holds_is_told_and_its_block_goes_to_another_node(project, cluster):
+    cluster.break_prolog("n1")
+    done = project.run("bench", "long", *SLURM, "--max-blocks", "1")  # Slurm chooses the node
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"could not start it on node n1, which is drain\S* \(Prolog error\), and holds it", done.stderr)
+    assert re.search(r"`scontrol release \d+` would let it try again", done.stderr)
+    assert "node n1 is left out" in done.stderr
+    assert {trial["node"] for trial in done_once(project)} == {"n2"}
+    assert cluster.jobs() == []
+
+
+def test_a_job_that_somebody_holds_is_told_and_left_to_resume_while_the_other_block_is_run(project, cluster):
+    first = cluster.take_license()
+    process = project.start("bench", "tiny", *SLURM, *QUICK)
+    project.wait_for(lambda: len(cluster.jobs("pending")) == 2)
+    job = min(cluster.jobs("pending"))[0]
+    cluster.do("scontrol", "uhold", job)
+    cluster.do("scancel", first)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 3, said
+    assert f"job {job} waits (JobHeldUser); `scontrol release {job}` lets it run" in said
+    assert f"`scontrol release {job}`, then `envmatrix resume`" in said
+    assert len({trial["block"] for trial in project.trials()}) == 1
+    cluster.do("scontrol", "release", job)
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    done_once(project)
+    assert len(project.started()) == 4  # by the job that was released
+
+
 def test_a_host_killed_while_jobs_run_finds_them_again(project, cluster):
     process = project.start("bench", "tiny", *SLURM, *QUICK)
     project.wait_for(lambda: len(project.started()) >= 2)

@@ -42,4 +42,6 @@ INDEX = (
     Row("cache disk full", "local", "here", "engines/test_local_images.py::test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_built", "one error, nothing half built"),
     Row("clock step", "local", "slurm", "cluster/test_bad_input.py::test_a_clock_that_is_off_is_told_and_harms_nothing", "told"),
     Row("node lost", "local", "slurm", "cluster/test_slurm.py::test_a_node_that_fails_is_named_and_left_out_and_its_block_is_finished_there_when_it_is_back", "named, left out"),
+    Row("job that cannot be started, and is held (a Prolog fails)", "local", "slurm", "cluster/test_slurm.py::test_a_job_that_slurm_could_not_start_and_holds_is_told_and_its_block_goes_to_another_node", "named, left out"),
+    Row("job held by somebody", "local", "slurm", "cluster/test_slurm.py::test_a_job_that_somebody_holds_is_told_and_left_to_resume_while_the_other_block_is_run", "told; its block is left to resume"),
 )  # fmt: skip

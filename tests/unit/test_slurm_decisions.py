@@ -9,7 +9,7 @@ from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
 from envmatrix.launchers.slurm.files import BlockFolder, trial_end
-from envmatrix.launchers.slurm.flight import clock_offset, explain_loss
+from envmatrix.launchers.slurm.flight import clock_offset, explain_loss, not_started
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.process import Exit
 from envmatrix.store import RunFolder
@@ -99,6 +99,39 @@ def test_why_a_job_ended_decides_who_is_blamed(queue, past, stopped, unusable, c
     loss = explain_loss(queue, past, stopped, unusable)
     assert (loss.cause, loss.excused, loss.give_up, loss.bad_node) == (cause, excused, give_up, bad_node)
     assert loss.text
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "held", "by_somebody"),
+    [
+        ("PENDING", "launch failed requeued held", True, False),
+        ("PENDING", "job requeued in held state", True, False),
+        ("PENDING", "JobHoldMaxRequeue", True, False),
+        ("PENDING", "JobHeldUser", True, True),
+        ("PENDING", "JobHeldAdmin", True, True),
+        ("REQUEUE_HOLD", "None", True, False),
+        ("PENDING", "Resources", False, False),
+        ("RUNNING", "None", False, False),
+    ],
+)
+def test_a_held_job_is_told_from_one_that_waits(name, reason, held, by_somebody):
+    found = state(name, "", reason)
+    assert (found.held, found.held_by_somebody) == (held, by_somebody)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "unusable", "bad"),
+    [
+        (["n1"], {}, "n1"),
+        (["n1", "n2"], {"n2": "drained (Prolog error)", "n3": "down"}, "n2"),
+        (["n1", "n2"], {}, ""),
+        ([], {"n3": "down"}, ""),
+    ],
+)
+def test_the_node_on_which_a_job_could_not_be_started_is_named_where_it_is_known(nodes, unusable, bad):
+    loss = not_started(state("PENDING", "", "launch failed requeued held"), nodes, unusable)
+    assert (loss.bad_node, loss.excused, loss.give_up) == (bad, True, False)
+    assert "launch failed requeued held" in loss.text
 
 
 def test_a_clock_is_called_wrong_only_when_it_certainly_is():

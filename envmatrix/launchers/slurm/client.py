@@ -23,6 +23,8 @@ ALIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING",
     "SIGNALING", "STAGE_OUT", "STOPPED", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 })  # fmt: skip
+#: Why a job waits that nothing but `scontrol release` lets run, as squeue's %r says it.
+_HELD = re.compile(r"held|Held|JobHoldMaxRequeue")
 _USABLE = frozenset({
     "idle", "alloc", "allocated", "mix", "mixed", "comp", "completing", "plnd", "planned", "resv", "reserved",
     "reboot", "powering_up", "pow_up", "powered_down", "pow_dn",
@@ -47,6 +49,18 @@ class JobState:
     def alive(self) -> bool:
         """Whether the job may still run."""
         return self.state in ALIVE
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits until somebody releases it."""
+        return self.state in ("REQUEUE_HOLD", "SPECIAL_EXIT") or (
+            self.state == "PENDING" and bool(_HELD.search(self.reason))
+        )
+
+    @property
+    def held_by_somebody(self) -> bool:
+        """Whether a person holds it; else Slurm does, which could not start it."""
+        return self.held and self.reason in ("JobHeldUser", "JobHeldAdmin")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,7 +19,10 @@ _CLOCK_S = 5.0
 
 @dataclass
 class Flight:
-    """A block that is out: its slots that are not done, and the job that runs them."""
+    """A block that is out: its slots that are not done, and the job that runs them.
+
+    ``node`` is where it was sent, ``seen`` where Slurm last had it; ``held``: somebody keeps it from starting.
+    """
 
     block: int
     slots: dict[str, Slot]
@@ -27,6 +30,8 @@ class Flight:
     attempt: int = 0
     job: str = ""
     node: str = ""
+    seen: str = ""
+    held: bool = False
     submitted: float = 0.0
     finished: int = 0
     gone: int = 0
@@ -57,12 +62,14 @@ class Flight:
 
     def news(self, state: JobState) -> str:
         """Return one line when the job's state or what it waits for has changed, else ''."""
+        self.seen, self.held = state.node or self.seen, state.held
         waits = state.state == "PENDING"
         line = f"waits ({state.reason})" if waits else f"is {state.state.lower()} on {state.node}"
         if line == self.told:
             return ""
         self.told = line
-        return f"block {self.block}: job {state.job} {line}"
+        release = f"; `scontrol release {state.job}` lets it run" if state.held else ""
+        return f"block {self.block}: job {state.job} {line}{release}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,17 @@ class Loss:
     excused: bool = False
     give_up: bool = False
     bad_node: str = ""
+
+
+def not_started(state: JobState, nodes: Sequence[str], unusable: Mapping[str, str]) -> Loss:
+    """Say why Slurm holds a job that it could not start; ``nodes`` are those that it may have tried.
+
+    Of several, the one that is unusable since failed (a Prolog that fails drains its node).
+    """
+    bad = next((name for name in nodes if name in unusable), nodes[0] if len(nodes) == 1 else "")
+    where = f" on node {bad}" if bad else ""
+    known = f", which is {unusable[bad]}" if bad in unusable else ""
+    return Loss("HELD", f"Slurm could not start it{where}{known}, and holds it ({state.reason})", True, bad_node=bad)
 
 
 def explain_loss(

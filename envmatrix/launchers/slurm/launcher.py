@@ -10,7 +10,7 @@ from envmatrix.launchers.base import Ask, Work
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
 from envmatrix.launchers.slurm.files import block_folders
-from envmatrix.launchers.slurm.flight import EXCUSED, Flight, Loss, clock_offset, clock_words, explain_loss
+from envmatrix.launchers.slurm.flight import EXCUSED, Flight, Loss, clock_offset, clock_words, explain_loss, not_started
 from envmatrix.launchers.slurm.placing import Placing
 from envmatrix.launchers.slurm.script import CANNOT_WRITE, block_script
 from envmatrix.plan import Slot
@@ -63,8 +63,8 @@ class SlurmLauncher:
         yield from self._adopt(work)
         source = iter(blocks)
         more = True
-        while more or self._flights or self._backlog:
-            while more and len(self._flights) + len(self._backlog) < self.width:
+        while more or self._working or self._backlog:
+            while more and self._working + len(self._backlog) < self.width:
                 block = next(source, None)
                 more = block is not None
                 yield from self._take(block or [], work)
@@ -72,8 +72,15 @@ class SlurmLauncher:
                 yield from self._collect(flight, work)
             if time.monotonic() >= self._next_look and (self._flights or self._backlog):
                 yield from self._look(work)
-            if self._flights or self._backlog:
+            if self._working or self._backlog:
                 time.sleep(_FILES_S)
+        for flight in self._flights.values():
+            self._say(f"block {flight.block} is left: `scontrol release {flight.job}`, then `envmatrix resume`")
+
+    @property
+    def _working(self) -> int:
+        """How many blocks are out whose jobs nobody holds."""
+        return sum(not flight.held for flight in self._flights.values())
 
     def interrupted(self) -> None:
         """Ask whether to cancel the jobs; without someone to ask they go on, and ``resume`` collects them."""
@@ -133,7 +140,7 @@ class SlurmLauncher:
     def _watch(self, flight: Flight, job: str) -> None:
         flight.job, flight.submitted = job, time.time()
         flight.finished = flight.gone = 0
-        flight.told = ""
+        flight.told, flight.seen, flight.held = "", "", False
         self._flights[flight.block] = flight
         self._look_soon()
 
@@ -206,7 +213,7 @@ class SlurmLauncher:
 
     def _submit_backlog(self, queue: list[JobState]) -> Trials:
         alive = {state.name: state.job for state in queue if state.alive}
-        while self._backlog and len(self._flights) < self.width:
+        while self._backlog and self._working < self.width:
             flight = self._backlog[0]
             known = alive.get(f"{self._prefix}{flight.files.path.name}")
             if known:  # sbatch was cut off before it could answer, but Slurm has the job
@@ -224,7 +231,7 @@ class SlurmLauncher:
             except SilentError:
                 raise
             except EngineError as error:
-                if not self._flights:
+                if not self._working:
                     raise
                 self._say(f"{error.message}; trying again when a job has ended")
                 return
@@ -257,6 +264,9 @@ class SlurmLauncher:
         stopped = flight.files.stopped(flight.attempt)
         if state and state.alive and not stopped:
             flight.gone = 0
+            if state.held and not state.held_by_somebody:
+                self._take_back(flight, state)
+                return
             unusable = self._placing.unusable() if state.state == "PENDING" and flight.places else {}
             lost = next((name for name in flight.places if name in unusable), None)
             if lost:  # it was requeued, and would wait for a node that may never come back
@@ -276,6 +286,18 @@ class SlurmLauncher:
         yield from self._collect(flight, work)
         if flight.slots:
             self._lost(flight, state)
+
+    def _take_back(self, flight: Flight, state: JobState) -> None:
+        """Send a block elsewhere whose job Slurm could not start and would keep until somebody releases it."""
+        unusable = self._placing.unusable()
+        seen = flight.seen.split(",") if flight.seen else flight.places or self._placing.lost_since(unusable)
+        loss = not_started(state, seen, unusable)
+        self._say(
+            f"block {flight.block}: job {state.job} is held ({state.reason}); `scontrol release {state.job}` would let "
+            "it try again: instead it is cancelled, and its block goes elsewhere"
+        )
+        self._client.cancel([flight.job])
+        self._drop(flight, loss)
 
     def _lost(self, flight: Flight, state: JobState | None) -> None:
         """Find out why a job ended before its trials did."""

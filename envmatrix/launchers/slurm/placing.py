@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from envmatrix.errors import EngineError
 from envmatrix.launchers.slurm.client import SilentError, SlurmClient
@@ -19,6 +19,7 @@ class Placing:
         self._say = say
         self._span = span
         self.left_out: dict[str, str] = {}
+        self._good: list[str] = []
 
     def leave_out(self, node: str, reason: str) -> None:
         """Name a node that failed; no further block goes there."""
@@ -34,6 +35,10 @@ class Placing:
             if not node.usable and not node.undetermined
         }
 
+    def lost_since(self, unusable: Mapping[str, str]) -> list[str]:
+        """Return the nodes that could take jobs when one was last submitted, and cannot now."""
+        return sorted(set(self._good) & set(unusable))
+
     def node_for(self, block: int, home: str) -> str | None:
         """Return the node a block must run on ('': any), or None when the one that began it cannot be had.
 
@@ -42,6 +47,7 @@ class Placing:
         """
         nodes = self._client.nodes(self._options)
         good = [node.name for node in nodes if node.usable and node.name not in self.left_out]
+        self._good = good
         missing = set(home.split(",")) - set(good) if home else set()
         if any(node.undetermined and (len(set(good)) < self._span or node.name in missing) for node in nodes):
             raise SilentError("Slurm does not know yet how its nodes are", remedy="when it does: `envmatrix resume`")
