@@ -2,9 +2,17 @@
 # every factor at its first level
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context baseline --output build/context
-#   docker build --network none -f containers/baseline.Dockerfile -t envmatrix/baseline build/context
+#   BASE=$(docker load -i build/context-base.tar | sed 's/.*: //')
+#   docker build --network none --build-arg BASE=$BASE $(sed 's/^/--build-arg /' build/context.args) -f containers/baseline.Dockerfile -t envmatrix/baseline build/context
 
-ARG BASE="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"
+ARG VERSION="0.1.0"
+ARG BASE_NAME="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"
+ARG BASE_DIGEST="sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"
+ARG LOCK=""
+ARG BENCH=""
+ARG SOURCE=""
+ARG REVISION=""
+ARG BASE=${BASE_NAME}
 FROM ${BASE} AS build
 LABEL org.envmatrix.stage="build"
 COPY . /opt/context/
@@ -33,7 +41,25 @@ ENV PYTHONPATH="/envmatrix"
 ENV PYTHONNOUSERSITE="1"
 ENV PYTHONDONTWRITEBYTECODE="1"
 ENV PYTHONHASHSEED="0"
-LABEL org.opencontainers.image.title="envmatrix/baseline"
 WORKDIR /work
 USER 65532:65532
-CMD ["python3", "-m", "bench"]
+ENTRYPOINT ["env", "PYTHONSAFEPATH=1", "python3", "-m", "bench"]
+ARG VERSION
+ARG BASE_NAME
+ARG BASE_DIGEST
+ARG LOCK
+ARG BENCH
+ARG SOURCE
+ARG REVISION
+LABEL org.envmatrix.bench="${BENCH}" \
+      org.envmatrix.levels="{\"affinity\": \"none\", \"cuda-allocator\": \"default\", \"cuda-loading\": \"default\", \"device\": \"cpu\", \"fp32-maths\": \"default\", \"gloo\": \"default\", \"hugepages\": \"default\", \"inductor\": \"default\", \"isa\": \"default\", \"malloc\": \"glibc\", \"nccl\": \"default\", \"onednn-cache\": \"default\", \"openmp\": \"gnu\", \"processes\": \"default\", \"tf32\": \"default\", \"threads\": \"default\", \"torch\": \"2.13.0\", \"wait\": \"default\"}" \
+      org.envmatrix.lock="${LOCK}" \
+      org.opencontainers.image.base.digest="${BASE_DIGEST}" \
+      org.opencontainers.image.base.name="${BASE_NAME}" \
+      org.opencontainers.image.created="2025-01-01T00:00:00Z" \
+      org.opencontainers.image.description="PyTorch as pip installs it" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.title="envmatrix/baseline" \
+      org.opencontainers.image.version="${VERSION}"

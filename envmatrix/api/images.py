@@ -12,9 +12,10 @@ from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
 from envmatrix.errors import InputError, suggestion
 from envmatrix.host import this_host
-from envmatrix.images.archive import docker_archive, rooted
-from envmatrix.images.context import gather, system_packages, write_context
+from envmatrix.images.archive import docker_archive, rooted, rooted_name
+from envmatrix.images.context import Ingredients, bench_digest, gather, system_packages, write_context
 from envmatrix.images.generated import definition_files
+from envmatrix.images.labels import OF_PUBLISHER, publisher_labels
 from envmatrix.images.locks import Locks
 from envmatrix.images.places import Places
 from envmatrix.images.suites import Suite
@@ -46,11 +47,15 @@ class Built:
 
 @dataclass(frozen=True)
 class Context:
-    """The folder of a build by hand, an archive of its base for where no registry can be reached, and that base."""
+    """The folder of a build by hand, an archive of its base for where no registry can be reached, and that base.
+
+    ``arguments`` is a file of build arguments, NAME=VALUE: that base, and what the labels say of this context.
+    """
 
     folder: Path
     archive: Path
     base: str
+    arguments: Path
 
 
 def build(
@@ -199,5 +204,17 @@ def write_build_context(
     archive = target.with_name(f"{target.name}-base.tar")
     with place.cache.scratch("context") as scratch:
         rooted(tar, scratch / "base.tar")  # so that an ordinary user without a range of users can build from it
-        docker_archive(scratch / "base.tar", archive, base.reference)
-    return Context(target, archive, base.choice)
+        docker_archive(scratch / "base.tar", archive, rooted_name(base.reference))
+    arguments = target.with_name(f"{target.name}.args")
+    write_whole(arguments, _arguments_text(made, place, Path(whole.path).resolve().parent))
+    return Context(target, archive, base.choice, arguments)
+
+
+def _arguments_text(made: Ingredients, place: Places, folder: Path) -> str:
+    """Return the build arguments of a context, as `apptainer build --build-arg-file` reads them."""
+    publisher = publisher_labels(folder)
+    said = {
+        **made.build_arguments(bench_digest(place)),
+        **{argument: publisher[label] for label, argument in OF_PUBLISHER.items()},
+    }
+    return "".join(f"{name}={value}\n" for name, value in said.items())

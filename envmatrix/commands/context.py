@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.environment, arguments.output, matrix=arguments.matrix, say=common.say_to_stderr
     )
     common.print_text(
-        f"{made.folder}: the context; {made.archive}: a base for where no registry can be reached ({made.base})"
+        f"{made.folder}: the context; {made.archive}: a base for where no registry can be reached ({made.base}); "
+        f"{made.arguments}: build arguments for it"
     )
     return 0

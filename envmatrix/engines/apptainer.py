@@ -29,7 +29,6 @@ from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
 from envmatrix.engines.docker import DockerEngine, let_write
 from envmatrix.engines.docker_client import why_not
-from envmatrix.engines.docker_images import named_labels
 from envmatrix.engines.local import group_name, plain_name, sweep_groups
 from envmatrix.engines.memory import confined
 from envmatrix.errors import EngineError, EnvmatrixError
@@ -38,6 +37,7 @@ from envmatrix.images.archive import docker_archive, rooted
 from envmatrix.images.cache import digest_of, disk_errors, disk_full, is_disk_full
 from envmatrix.images.context import Base, bench_digest, context_facts, gather, write_context
 from envmatrix.images.definitions import ROOM, definition, named_definition
+from envmatrix.images.labels import publisher_labels
 from envmatrix.images.places import Places
 from envmatrix.images.rootfs import PROGRAM
 from envmatrix.plan.environment import Environment, Image, Library
@@ -140,8 +140,8 @@ class ApptainerEngine(Engine):
                 write_context(made, self.places.bench, scratch / "context")
                 rooted(tar, scratch / "rooted.tar")
                 docker_archive(scratch / "rooted.tar", scratch / "base.tar", base.reference)
-                text = definition(None, made.recipe(bench_digest(self.places)), {})
-                self._build_definition(place / "image.sif", text, scratch)
+                said = made.build_arguments(bench_digest(self.places))
+                self._build_definition(place / "image.sif", definition(None, made.recipe()), scratch, said)
 
         self.places.cache.folder(sif.parent, build)
         loader = self._inside(sif, made.python, _LOADER)
@@ -165,12 +165,13 @@ class ApptainerEngine(Engine):
             return DockerEngine(self.places).base(image, say)
         return bootstrapped_base(image, self.places, say)[0]
 
-    def _build_definition(self, sif: Path, text: str, scratch: Path) -> None:
+    def _build_definition(self, sif: Path, text: str, scratch: Path, said: Mapping[str, str]) -> None:
         file = scratch / "image.def"
         file.write_text(text, encoding="utf-8")
         arguments = (
             "--build-arg", "BOOTSTRAP=docker-archive", "--build-arg", f"FROM={scratch / 'base.tar'}",
             "--build-arg", f"CONTEXT={scratch / 'context'}",
+            *(word for name, value in said.items() for word in ("--build-arg", f"{name}={value}")),
         )  # fmt: skip
         self._build(sif, str(file), scratch, arguments)
 
@@ -207,7 +208,7 @@ class ApptainerEngine(Engine):
         room = _COPIES_OF_SIF * Path(prepared.reference).stat().st_size
         with self.places.cache.quick_scratch("named", room) as scratch:
             file = scratch / "named.def"
-            text = named_definition(environment, prepared.reference, named_labels(environment))
+            text = named_definition(environment, prepared.reference, publisher_labels(folder))
             file.write_text(text, encoding="utf-8")
             built = scratch / "named.sif"
             self._build(built, str(file), scratch, (), _SQUASH_NAMED)

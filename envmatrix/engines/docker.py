@@ -33,6 +33,7 @@ from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.images.cache import disk_errors
 from envmatrix.images.context import Base, bench_digest, context_facts
 from envmatrix.images.definitions import ROOM, USER
+from envmatrix.images.labels import publisher_labels
 from envmatrix.images.places import Places
 from envmatrix.images.rootfs import PROGRAM
 from envmatrix.plan.environment import Environment, Image, Library
@@ -124,7 +125,8 @@ class DockerEngine(Engine):
         prepared = self.prepare_current(environment.image, libraries, say)
         bills.lay_beside(self.places.cache, prepared, folder, environment.name)
         with _open(f"building {environment.name}") as client:
-            tag = DockerImages(client, self.places).named(environment, prepared.reference, say)
+            publisher = publisher_labels(folder)
+            tag = DockerImages(client, self.places).named(environment, prepared.reference, publisher, say)
             return NamedImage(tag, f"docker run --rm {tag}")
 
     def save(self, prepared: Prepared, file: Path) -> None:
@@ -193,6 +195,7 @@ def _no_trial() -> Iterator[None]:
 def container_config(job: Job, user: str) -> dict[str, object]:
     """Return the API's configuration of a job's container: a pure function, compared whole in a test.
 
+    The program is the entry point: Podman takes an empty one for the image's own.
     seccomp is off, as under Apptainer: Docker's filter would block set_mempolicy and can slow the CPU down.
     """
     limits = job.limits
@@ -221,8 +224,8 @@ def container_config(job: Job, user: str) -> dict[str, object]:
         host |= {"Memory": limits.memory_bytes, "MemorySwap": limits.memory_bytes}
     return {
         "Image": job.prepared.reference,
-        "Entrypoint": [],
-        "Cmd": list(job.argv),
+        "Entrypoint": list(job.argv[:1]),
+        "Cmd": list(job.argv[1:]),
         "Env": [f"{name}={value}" for name, value in variables.items()],
         "WorkingDir": _WORK,
         "User": user,
@@ -338,6 +341,7 @@ def _look_inside(client: DockerClient, tag: str, python: str) -> _Inside:
 
 def _output(client: DockerClient, tag: str, argv: list[str]) -> str:
     said = client.containers.run(
-        tag, argv, network_mode="none", user=f"{USER}:{USER}", remove=True, labels={RUN_LABEL: "build"}
-    )
+        tag, argv[1:], entrypoint=argv[:1], network_mode="none", user=f"{USER}:{USER}", remove=True,
+        labels={RUN_LABEL: "build"},
+    )  # fmt: skip
     return bytes(said).decode()

@@ -16,7 +16,8 @@ from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFoun
 from envmatrix.errors import EngineError
 from envmatrix.images.cache import digest_of, disk_errors
 from envmatrix.images.context import Base, Ingredients, bench_digest, container_suite, gather, write_context
-from envmatrix.images.definitions import dockerfile, named_dockerfile
+from envmatrix.images.definitions import STAGE_LABEL, dockerfile, named_dockerfile
+from envmatrix.images.labels import TITLE, image_title, named_labels
 from envmatrix.images.places import Places
 from envmatrix.images.suites import BASES
 from envmatrix.plan.environment import Environment, Image, Library
@@ -26,7 +27,6 @@ from envmatrix.say import Say
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*\Z")
 #: The label by which a run's containers are found again.
 RUN_LABEL = "org.envmatrix.run"
-_STAGE = "org.envmatrix.stage=build"
 
 
 def tag_part(name: str) -> str:
@@ -108,7 +108,9 @@ class DockerImages:
         say(f"building {tag} on {made.base.reference} ({made.base.choice})")
         with self.places.cache.only_one(tag), self.places.cache.scratch("context") as scratch:
             write_context(made, self.places.bench, scratch)
-            self.build_from(scratch, dockerfile(made.recipe(bench)), tag, made.base.reference)
+            arguments = {**made.build_arguments(bench), "BASE": self._id(made.base.reference)}
+            self.build_from(scratch, dockerfile(made.recipe(stage=tag)), tag, arguments)
+            self._remove_untagged(TITLE, image_title(image.name))
         return tag, made
 
     def _id(self, reference: str) -> str:
@@ -119,26 +121,31 @@ class DockerImages:
             found = self.client.images.get(f"localhost/{reference}")
         return str(found.id).removeprefix("sha256:")
 
-    def build_from(self, context: Path, text: str, tag: str, base: str | None = None) -> None:
+    def build_from(self, context: Path, text: str, tag: str, arguments: Mapping[str, str]) -> None:
         """Build a Dockerfile's text with the network off; what a failed build leaves is removed."""
         with disk_errors(context):
             (context / "Dockerfile").write_text(text, encoding="utf-8")
         with docker_errors(f"building {tag}"):
             try:
                 self.client.images.build(
-                    path=str(context), tag=tag, rm=True, forcerm=True, network_mode="none",
-                    buildargs={"BASE": self._id(base)} if base else {},
-                )  # fmt: skip
+                    path=str(context), tag=tag, rm=True, forcerm=True, network_mode="none", buildargs=dict(arguments)
+                )
             finally:
-                with contextlib.suppress(APIError):
-                    self.client.images.prune(filters={"dangling": True, "label": _STAGE})
+                self._remove_untagged(STAGE_LABEL, tag)
 
-    def named(self, environment: Environment, parent: str, say: Say) -> str:
+    def _remove_untagged(self, label: str, value: str) -> None:
+        """Remove the images of that label that no name leads to: stages of a build, and what a newer image replaced.
+
+        What a container still runs stays until the next build.
+        """
+        with contextlib.suppress(APIError):
+            self.client.images.prune(filters={"dangling": True, "label": f"{label}={value}"})
+
+    def named(self, environment: Environment, parent: str, publisher: Mapping[str, str], say: Say) -> str:
         """Build the image of a named environment: its image plus variables and labels; return its tag."""
         tag = f"envmatrix/{tag_part(environment.name)}:latest"
-        labels = named_labels(environment)
         with docker_errors(f"looking for {parent}"):
-            text = named_dockerfile(environment, self._id(parent), labels)
+            text = named_dockerfile(environment, self._id(parent), publisher)
         say(f"building {tag} on {parent}: metadata only")
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
@@ -146,10 +153,11 @@ class DockerImages:
             member.size = len(text.encode())
             tar.addfile(member, io.BytesIO(text.encode()))
         archive.seek(0)
-        with docker_errors(f"building {tag}"):
+        with docker_errors(f"building {tag}"), self.places.cache.only_one(tag):
             self.client.images.build(
                 fileobj=archive, custom_context=True, tag=tag, rm=True, forcerm=True, network_mode="none"
             )
+            self._remove_untagged(TITLE, named_labels(environment)[TITLE])
         return tag
 
     def bench_inside(self, tag: str) -> str | None:
@@ -165,15 +173,6 @@ class DockerImages:
         with docker_errors(f"saving {tag}"), disk_errors(file), file.open("wb") as target:
             for piece in self.client.images.get(tag).save(chunk_size=2**20, named=True):
                 target.write(piece)
-
-
-def named_labels(environment: Environment) -> dict[str, str]:
-    """Return the labels of a named image."""
-    return {
-        "org.opencontainers.image.title": f"envmatrix/{environment.name}",
-        "org.opencontainers.image.description": environment.description or environment.name,
-        "org.envmatrix.levels": json.dumps(dict(environment.levels), sort_keys=True),
-    }
 
 
 def _has(client: DockerClient, tag: str) -> bool:

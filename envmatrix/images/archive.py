@@ -26,6 +26,11 @@ def rooted(tar: Path, target: Path) -> None:
             written.addfile(member, source.extractfile(member) if member.isreg() else None)
 
 
+def rooted_name(reference: str) -> str:
+    """Return the name of a ``rooted`` base: under the base's own, `docker load` would take its name from it."""
+    return f"{reference}-rooted"
+
+
 def docker_archive(tar: Path, archive: Path, name: str) -> None:
     """Write ``tar`` as a docker archive of one layer, called ``name``."""
     digest = file_digest(tar)

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envmatrix import __version__, benchmark
+from envmatrix import benchmark
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.images.cache import digest_of, disk_errors
 from envmatrix.images.definitions import LIBRARIES, Recipe, python_inside, recipe_digest, recipe_of
+from envmatrix.images.labels import build_arguments
 from envmatrix.images.libraries import Folders, LibraryBuilder, fetch_packages, sections_digest
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.locks import Locks
@@ -68,21 +69,13 @@ class Ingredients:
         """Return library key -> folder inside the image."""
         return {key: f"{LIBRARIES}/{key}" for key in self.folders.folders}
 
-    def labels(self, bench: str) -> dict[str, str]:
-        """Return the image's OCI labels (https://specs.opencontainers.org/image-spec/annotations/)."""
-        return {
-            "org.opencontainers.image.title": f"envmatrix image {self.image.name}",
-            "org.opencontainers.image.version": __version__,
-            "org.opencontainers.image.revision": self.key,
-            "org.opencontainers.image.base.name": self.base.reference,
-            "org.opencontainers.image.base.digest": self.base.digest,
-            "org.envmatrix.lock": self.lock_digest,
-            "org.envmatrix.bench": bench,
-        }
+    def build_arguments(self, bench: str) -> dict[str, str]:
+        """Return the build arguments that the labels of the image are made of."""
+        return build_arguments(self.base.reference, self.base.digest, self.lock_digest, bench)
 
-    def recipe(self, bench: str) -> Recipe:
+    def recipe(self, stage: str = "build") -> Recipe:
         """Return the recipe for the definition's text."""
-        return recipe_of(self.image, self.base.reference, self.labels(bench))
+        return recipe_of(self.image, self.base.reference, stage)
 
 
 def container_suite(image: Image) -> str:

@@ -15,10 +15,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from envmatrix import benchmark
+from envmatrix import __version__, benchmark
 from envmatrix.errors import InputError
+from envmatrix.images.labels import OF_BUILD, OF_PUBLISHER, base_digest_in, fixed_labels, image_title, named_labels
+from envmatrix.images.suites import EPOCH
 from envmatrix.plan.environment import Environment, Image
 
 VENV = "/opt/envmatrix/venv"
@@ -42,22 +44,26 @@ COMMON: Mapping[str, str] = {
 _CONTEXT = "/opt/context"
 #: Files that engines mount over, and that a build cannot write in place because its own engine has.
 _ETC = "/opt/envmatrix/etc"
-COMMAND = ("python3", "-m", "bench")
+#: An image starts in a folder of its caller's: a bench/ there must not take the place of the image's own.
+COMMAND = ("env", "PYTHONSAFEPATH=1", "python3", "-m", "bench")
+#: On an image that only a build needs; its value says whose.
+STAGE_LABEL = "org.envmatrix.stage"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an image is made of, as far as its definition must say it. ``labels`` are OCI labels."""
+    """What an image is made of, as far as its definition must say it. ``stage`` is a name for what the build leaves."""
 
     image: str
     base: str
     wheels: bool
-    labels: Mapping[str, str] = field(default_factory=dict)
+    stage: str = "build"
+    version: str = __version__
 
 
-def recipe_of(image: Image, base: str, labels: Mapping[str, str] | None = None) -> Recipe:
+def recipe_of(image: Image, base: str, stage: str = "build") -> Recipe:
     """Return the recipe of an image on a base."""
-    return Recipe(image.name, base, bool(image.requirements), labels or {})
+    return Recipe(image.name, base, bool(image.requirements), stage)
 
 
 def python_inside(wheels: bool) -> str:
@@ -120,13 +126,18 @@ def library_folders(environment: Environment) -> dict[str, str]:
     return {key: f"{LIBRARIES}/{key}" for key, _ in environment.preload if key}
 
 
-def dockerfile(recipe: Recipe) -> str:
-    """Return the Dockerfile of an image (works with and without BuildKit, and with Podman)."""
+def dockerfile(recipe: Recipe, environment: Environment | None = None) -> str:
+    """Return the Dockerfile of an image, or of a named environment (works with and without BuildKit, and with Podman).
+
+    The labels come last, so that no image on the way to it is taken for the image.
+    """
     refuse_control(recipe.base)
+    arguments, labels = _build_arguments(recipe, environment), _labels(recipe, environment)
     steps = [
-        f"ARG BASE={docker_quote(recipe.base)}",
+        *(f"ARG {name}={docker_quote(value)}" for name, value in arguments.items()),
+        "ARG BASE=${BASE_NAME}",
         "FROM ${BASE} AS build",
-        'LABEL org.envmatrix.stage="build"',
+        f"LABEL {STAGE_LABEL}={docker_quote(recipe.stage)}",
         "COPY . /opt/context/",
         "RUN " + " \\\n && ".join([*build_steps(recipe.wheels, _CONTEXT), f"rm -rf {_CONTEXT}"]),
         "",
@@ -134,12 +145,36 @@ def dockerfile(recipe: Recipe) -> str:
         "COPY --from=build / /",
         f"COPY --from=build {_ETC}/ /etc/",
         *(f"ENV {name}={docker_quote(value)}" for name, value in COMMON.items()),
-        *(f"LABEL {name}={docker_quote(value)}" for name, value in sorted(recipe.labels.items())),
+        *(_docker_variables(environment) if environment else ()),
         "WORKDIR /work",
         f"USER {USER}:{USER}",
-        f"CMD {json.dumps(list(COMMAND))}",
+        f"ENTRYPOINT {json.dumps(list(COMMAND))}",
+        *(f"ARG {name}" for name in arguments),
+        _docker_labels({name: docker_quote(value) for name, value in labels.items()}, _arguments_of(environment)),
     ]
     return "\n".join(steps) + "\n"
+
+
+def _arguments_of(environment: Environment | None) -> dict[str, str]:
+    """Return label -> the build argument that gives its value."""
+    return {**OF_BUILD, **(OF_PUBLISHER if environment else {})}
+
+
+def _build_arguments(recipe: Recipe, environment: Environment | None) -> dict[str, str]:
+    """Return the build arguments with what they are unless given."""
+    known = {"VERSION": recipe.version, "BASE_NAME": recipe.base, "BASE_DIGEST": base_digest_in(recipe.base)}
+    return {name: known.get(name, "") for name in _arguments_of(environment).values()}
+
+
+def _labels(recipe: Recipe, environment: Environment | None) -> dict[str, str]:
+    named = named_labels(environment) if environment else {}
+    return {**fixed_labels(image_title(recipe.image), EPOCH), **named}
+
+
+def _docker_labels(quoted: Mapping[str, str], arguments: Mapping[str, str]) -> str:
+    """Return one LABEL instruction: each would be an image of its own on the way."""
+    values = {**quoted, **{label: f'"${{{argument}}}"' for label, argument in arguments.items()}}
+    return "LABEL " + " \\\n      ".join(f"{name}={value}" for name, value in sorted(values.items()))
 
 
 def build_steps(wheels: bool, context: str) -> list[str]:
@@ -173,56 +208,59 @@ def recipe_digest(wheels: bool) -> str:
     return hashlib.sha256(dockerfile(Recipe("", "", wheels)).encode()).hexdigest()
 
 
-def named_dockerfile(environment: Environment, parent: str, labels: Mapping[str, str]) -> str:
+def named_dockerfile(environment: Environment, parent: str, publisher: Mapping[str, str]) -> str:
     """Return the Dockerfile of a named environment on its image: metadata only, so no layer is added."""
     refuse_control(parent)
-    lines = [f"FROM {parent}", *_docker_metadata(environment, labels)]
+    labels = {**named_labels(environment), **publisher}
+    quoted = {name: docker_quote(value) for name, value in labels.items()}
+    lines = [f"FROM {parent}", *_docker_variables(environment), _docker_labels(quoted, {})]
     return "\n".join(lines) + "\n"
 
 
-def _docker_metadata(environment: Environment, labels: Mapping[str, str]) -> list[str]:
+def _docker_variables(environment: Environment) -> list[str]:
     variables = environment_variables(environment, library_folders(environment))
-    open_ones = [
-        f"# on your machine, run it with --env {name}={value}" for name, value in left_open(environment).items()
-    ]
+    open_ones = left_open(environment).items()
     return [
-        *open_ones,
+        *(f"# on your machine, run it with --env {name}={value}" for name, value in open_ones),
         *(f"ENV {name}={docker_quote(value)}" for name, value in variables.items()),
-        *(f"LABEL {name}={docker_quote(value)}" for name, value in sorted(labels.items())),
     ]
 
 
-def _head(environment: Environment, how: str) -> str:
+def _head(environment: Environment, *how: str) -> str:
     description = f": {environment.description}" if environment.description else ""
+    steps = (f"envmatrix context {environment.name} --output build/context", *how)
     return (
         f"# {environment.name}{description}\n# {environment.levels_text()}\n"
-        f"# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:\n"
-        f"#   envmatrix context {environment.name} --output build/context\n#   {how}\n"
+        "# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:\n"
+        + "".join(f"#   {step}\n" for step in steps)
     )
 
 
 def whole_dockerfile(environment: Environment, recipe: Recipe) -> str:
     """Return the stand-alone Dockerfile of a named environment, as committed under containers/."""
     name = environment.name
-    how = f"docker build --network none -f containers/{name}.Dockerfile -t envmatrix/{name} build/context"
-    labels = {"org.opencontainers.image.title": f"envmatrix/{name}"}
-    text = dockerfile(recipe).splitlines()
-    cut = next(number for number, line in enumerate(text) if line.startswith("WORKDIR"))
-    body = [*text[:cut], *_docker_metadata(environment, labels), *text[cut:]]
-    return _head(environment, how) + "\n" + "\n".join(body) + "\n"
+    how = (
+        "BASE=$(docker load -i build/context-base.tar | sed 's/.*: //')",
+        "docker build --network none --build-arg BASE=$BASE $(sed 's/^/--build-arg /' build/context.args)"
+        f" -f containers/{name}.Dockerfile -t envmatrix/{name} build/context",
+    )
+    return _head(environment, *how) + "\n" + dockerfile(recipe, environment)
 
 
-def definition(environment: Environment | None, recipe: Recipe, labels: Mapping[str, str]) -> str:
+def definition(environment: Environment | None, recipe: Recipe) -> str:
     """Return the Apptainer definition of an image (or of a named environment on it), built from a context."""
     steps = "\n".join(f"    {step}" for step in ["set -e", *build_steps(recipe.wheels, _CONTEXT)])
+    arguments = _build_arguments(recipe, environment)
+    by_argument = {label: f"{{{{ {name} }}}}" for label, name in _arguments_of(environment).items()}
     return (
         "Bootstrap: {{ BOOTSTRAP }}\nFrom: {{ FROM }}\n\n"
         "%arguments\n    BOOTSTRAP=docker\n"
-        f"    FROM={recipe.base}\n    CONTEXT=build/context\n\n"
-        "%files\n    {{ CONTEXT }} /opt/context\n\n"
+        f"    FROM={recipe.base}\n    CONTEXT=build/context\n"
+        + "".join(f"    {name}={value}\n" for name, value in arguments.items())
+        + "\n%files\n    {{ CONTEXT }} /opt/context\n\n"
         f"%post\n{steps}\n    rm -rf /opt/context\n\n"
         + _environment_section(environment, whole=True)
-        + _labels_section({**recipe.labels, **labels})
+        + _labels_section(_labels(recipe, environment), by_argument)
         + _runscript()
     )
 
@@ -230,18 +268,20 @@ def definition(environment: Environment | None, recipe: Recipe, labels: Mapping[
 def whole_definition(environment: Environment, recipe: Recipe) -> str:
     """Return the stand-alone definition of a named environment, as committed under containers/."""
     name = environment.name
-    how = f"apptainer build containers/{name}.sif containers/{name}.def"
-    labels = {"org.opencontainers.image.title": f"envmatrix/{name}"}
-    return _head(environment, how) + definition(environment, recipe, labels)
+    how = (
+        "apptainer build --build-arg-file build/context.args --build-arg BOOTSTRAP=docker-archive"
+        f" --build-arg FROM=build/context-base.tar containers/{name}.sif containers/{name}.def"
+    )
+    return _head(environment, how) + definition(environment, recipe)
 
 
-def named_definition(environment: Environment, sif: str, labels: Mapping[str, str]) -> str:
+def named_definition(environment: Environment, sif: str, publisher: Mapping[str, str]) -> str:
     """Return the definition of a named SIF that is derived from its image's SIF."""
     refuse_control(sif)
     return (
         f"Bootstrap: localimage\nFrom: {sif}\n\n"
         + _environment_section(environment, whole=False)
-        + _labels_section(labels)
+        + _labels_section({**named_labels(environment), **publisher}, {})
         + _runscript()
     )
 
@@ -256,14 +296,13 @@ def _environment_section(environment: Environment | None, *, whole: bool) -> str
     return "%environment\n" + "\n".join(lines) + "\n\n" if lines else ""
 
 
-def _labels_section(labels: Mapping[str, str]) -> str:
+def _labels_section(labels: Mapping[str, str], by_argument: Mapping[str, str]) -> str:
     for value in labels.values():
         refuse_control(value)
-    plain = {name: value.replace("{{", "{ {") for name, value in labels.items() if value}
-    lines = "\n".join(f"    {name} {value}" for name, value in sorted(plain.items()))
-    return f"%labels\n{lines}\n\n" if plain else ""
+    plain = {name: value.replace("{{", "{ {") for name, value in labels.items()}
+    lines = "\n".join(f"    {name} {value}" for name, value in sorted({**plain, **by_argument}.items()))
+    return f"%labels\n{lines}\n\n"
 
 
 def _runscript() -> str:
-    """Apptainer starts in the caller's folder: a bench/ there must not take the place of the image's own."""
-    return f'%runscript\n    exec env PYTHONSAFEPATH=1 {" ".join(COMMAND)} "$@"\n'
+    return f'%runscript\n    exec {" ".join(COMMAND)} "$@"\n'

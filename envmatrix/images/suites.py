@@ -35,7 +35,7 @@ _SUITE = re.compile(r"[a-z][a-z0-9-]*\Z")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _BOOTSTRAP_S = 1800.0
 #: 2025-01-01: files of a base carry this time, so that two builds of one base are bit-identical.
-_EPOCH = "1735689600"
+EPOCH = "1735689600"
 
 
 def suite_of(suite: str | None, python: str | None) -> str:
@@ -100,7 +100,7 @@ class Suite:
             program, *arguments = bootstrap_argv(self.name, place / "base.tar", mirror)
             done = run(
                 [program, *options_of_hosts_apt(), *arguments], limit_s=_BOOTSTRAP_S,
-                env={**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "LC_ALL": "C.UTF-8"},
+                env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH, "LC_ALL": "C.UTF-8"},
             )  # fmt: skip
             _check(done, f"mmdebstrap could not make a {self.name} base", place)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
+import subprocess
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -14,12 +16,16 @@ from typing import Any
 import pytest
 
 from envmatrix import project
+from envmatrix.engines.docker_client import connect
 from envmatrix.images.cache import Cache
 from envmatrix.images.places import Places
 
 MakeWheel = Callable[..., Path]
 #: A stand-in for bench/ that says what it sees.
-BENCH = "import os, json, sys\njson.dump({'variables': dict(os.environ), 'uid': os.getuid()}, sys.stdout)\n"
+BENCH = """
+import os, json, sys
+json.dump({"arguments": sys.argv[1:], "variables": dict(os.environ), "uid": os.getuid()}, sys.stdout)
+"""
 
 
 def write_wheel(folder: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
@@ -105,6 +111,28 @@ def seconds_of(prepare: Callable[[], object], expected: object) -> float:
     started = time.monotonic()
     assert prepare() == expected
     return time.monotonic() - started
+
+
+def untagged(label: str) -> list[str]:
+    """Return the images of that label which no name leads to, with the Docker API's engine."""
+    client = connect()
+    try:
+        return [str(image.id) for image in client.images.list(filters={"dangling": True, "label": label})]
+    finally:
+        client.close()
+
+
+def labels_of(reference: str) -> dict[str, str]:
+    """Return the labels of an image or a SIF, without those that an engine adds of its own."""
+    if reference.endswith(".sif"):
+        argv = ["apptainer", "inspect", "--json", reference]
+        said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        labels: dict[str, str] = json.loads(said)["data"]["attributes"]["labels"]
+    else:
+        client = connect()
+        labels = dict(client.images.get(reference).labels)
+        client.close()
+    return {name: value for name, value in labels.items() if name.startswith(("org.opencontainers.", "org.envmatrix."))}
 
 
 class Said(list[str]):

@@ -13,7 +13,7 @@ from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import lacks_privilege
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.images.places import Places
-from tests.engines.conftest import demand
+from tests.engines.conftest import demand, labels_of, untagged
 
 pytestmark = pytest.mark.timeout(900)
 MATRIX = """
@@ -45,30 +45,34 @@ def folder(ground: Places, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def by_hand(folder: Path, file: str) -> str:
+    """Return the commands that the first lines of a definition give, but for the first, which makes the context."""
+    lines = (folder / "containers" / file).read_text().partition("Build it by hand:\n")[2].splitlines()
+    return "\n".join(line.removeprefix("#   ") for line in lines[1:] if line.startswith("#   "))
+
+
 @pytest.mark.docker
 def test_docker_build(folder: Path, ground: Places) -> None:
     demand(DockerEngine(ground).unavailable())
-    loaded = said("docker", "load", "-i", "build/context-base.tar", cwd=folder)
-    base = loaded.strip().rpartition("Loaded image: ")[2]
-    tag = "envmatrix-test/by-hand"
-    said(
-        "docker", "build", "--network", "none", "-f", "containers/jemalloc.Dockerfile", "--build-arg", f"BASE={base}",
-        "-t", tag, "build/context", cwd=folder,
-    )  # fmt: skip
+    tag = "envmatrix/jemalloc"
+    said("sh", "-ec", by_hand(folder, "jemalloc.Dockerfile"), cwd=folder)
     try:
-        assert said("docker", "run", "--rm", "--network", "none", tag, "python3", "-c", SEEN, cwd=folder) == ANSWER
+        see = ("docker", "run", "--rm", "--network", "none", "--entrypoint", "python3", tag, "-c", SEEN)
+        assert said(*see, cwd=folder) == ANSWER
+        labels = labels_of(tag)
+        said(sys.executable, "-m", "envmatrix", "build", "jemalloc", "--engine", "docker", cwd=folder)
+        assert labels_of(tag) == labels
+        assert untagged("org.opencontainers.image.title=envmatrix/jemalloc") == []
     finally:
         said("docker", "rmi", "-f", tag, cwd=folder)
+        said("docker", "image", "prune", "-f", "--filter", "label=org.envmatrix.stage=build", cwd=folder)
 
 
 @pytest.mark.apptainer
 def test_apptainer_build(folder: Path, ground: Places) -> None:
     demand(ApptainerEngine(ground).unavailable())
-    prefix = ["unshare", "--user", "--map-root-user"] if lacks_privilege() else []
-    said(
-        *prefix, "apptainer", "build", "--build-arg", "BOOTSTRAP=docker-archive",
-        "--build-arg", "FROM=build/context-base.tar", "containers/jemalloc.sif", "containers/jemalloc.def", cwd=folder,
-    )  # fmt: skip
+    prefix = "unshare --user --map-root-user " if lacks_privilege() else ""
+    said("sh", "-ec", prefix + by_hand(folder, "jemalloc.def"), cwd=folder)
     userns = ["--userns"] if os.geteuid() == 0 else []
     sif = "containers/jemalloc.sif"
     assert said("apptainer", "exec", *userns, "--cleanenv", sif, "python3", "-c", SEEN, cwd=folder) == ANSWER

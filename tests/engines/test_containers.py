@@ -13,15 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix import __version__
+from envmatrix.benchmark import folder_digest
 from envmatrix.engines.apptainer import ApptainerEngine
-from envmatrix.engines.base import BuildsImages, Engine, Job, Limits, Mounts, Prepared, library_path
+from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.engines.docker import RUN_LABEL, DockerEngine, half_of_memory
 from envmatrix.engines.docker_client import connect
 from envmatrix.engines.docker_images import DockerImages
 from envmatrix.errors import EngineError
 from envmatrix.images.places import Places
 from envmatrix.plan.environment import Environment, Image, Library
-from tests.engines.conftest import Said, demand, seconds_of
+from tests.engines.conftest import Said, demand, labels_of, seconds_of, untagged
 
 IMAGE = Image("tiny", requirements=("tinypkg==1.0",))
 LIBRARIES = (Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)),)
@@ -298,14 +300,30 @@ def test_named_environments_of_one_image_differ_only_in_metadata(
     image = client.images.get(prepared.reference)
     assert one.attrs["RootFS"]["Layers"] == two.attrs["RootFS"]["Layers"] == image.attrs["RootFS"]["Layers"]
     assert one.attrs["Config"]["Env"] != two.attrs["Config"]["Env"]
-    assert one.labels["org.opencontainers.image.base.digest"].startswith("sha256:")
-    assert one.labels["org.envmatrix.lock"].startswith("sha256:")
+    assert untagged(f"org.envmatrix.stage={prepared.reference}") == []
+    engine.build_named(replace(OTHER, variables={"A": "another"}), LIBRARIES, tmp_path, Said())
+    assert untagged("org.opencontainers.image.title=envmatrix/tiny-other") == []  # what the newer one replaced
 
 
 def stand_alone(engine: Engine, tmp_path: Path) -> list[str]:
-    """Build the named environment and return the plain command that runs it."""
-    assert isinstance(engine, BuildsImages)
+    """Build the named environment, look at its labels, and return the plain command that runs it."""
+    assert isinstance(engine, (DockerEngine, ApptainerEngine))
     image = engine.build_named(NAMED, LIBRARIES, tmp_path, Said())
+    facts = engine.prepare(IMAGE, LIBRARIES, Said()).facts
+    assert labels_of(image.reference) == {
+        "org.opencontainers.image.title": "envmatrix/tiny-named",
+        "org.opencontainers.image.description": NAMED.description,
+        "org.opencontainers.image.version": __version__,
+        "org.opencontainers.image.created": "2025-01-01T00:00:00Z",
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.source": "",
+        "org.opencontainers.image.revision": "",
+        "org.opencontainers.image.base.name": facts["base"],
+        "org.opencontainers.image.base.digest": facts["base_digest"],
+        "org.envmatrix.levels": '{"malloc": "jemalloc"}',
+        "org.envmatrix.lock": facts["lock_digest"],
+        "org.envmatrix.bench": folder_digest(engine.places.bench),
+    }
     if isinstance(engine, ApptainerEngine):
         userns = ["--userns"] if os.geteuid() == 0 else []
         return ["apptainer", "--silent", "run", *userns, "--cleanenv", "--no-home", image.reference]
@@ -317,10 +335,11 @@ def test_a_named_image_runs_the_benchmark_alone_with_its_variables_exact(engine:
     argv = stand_alone(engine, tmp_path)
     if argv[0] == "podman":
         pytest.skip("the podman command does not use the service's storage")
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*argv, "--steps", "3"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "tiny-named.sbom.json").read_text())["bomFormat"] == "CycloneDX"
     record = json.loads(done.stdout)
+    assert record["arguments"] == ["--steps", "3"]
     assert {name: record["variables"].get(name) for name in NAMED_VALUES} == NAMED_VALUES
     assert record["variables"]["LD_PRELOAD"] == "/opt/envmatrix/lib/malloc-jemalloc/libjemalloc.so.2"
     assert record["variables"]["PYTHONPATH"] == "/envmatrix"
@@ -368,8 +387,8 @@ def test_a_failed_build_is_one_clear_error_and_leaves_no_container_and_no_image(
     client = connect()
     before = {str(image.id) for image in client.images.list(all=True)}
     (tmp_path / "debs").mkdir()
-    text = 'FROM scratch AS build\nLABEL org.envmatrix.stage="build"\nCOPY absent /x\n'
+    text = 'FROM scratch AS build\nLABEL org.envmatrix.stage="envmatrix/broken:1"\nCOPY absent /x\n'
     with pytest.raises(EngineError, match="building envmatrix/broken"):
-        DockerImages(client, ground).build_from(tmp_path, text, "envmatrix/broken:1")
+        DockerImages(client, ground).build_from(tmp_path, text, "envmatrix/broken:1", {})
     assert {str(image.id) for image in client.images.list(all=True)} <= before  # old build stages may go
     assert not client.containers.list(all=True, filters={"label": "org.envmatrix.stage=build"})

@@ -29,8 +29,8 @@ JOB = Job(
 def test_a_container_is_closed_and_limited() -> None:
     assert container_config(JOB, "65532:65532") == {
         "Image": "image:1",
-        "Entrypoint": [],
-        "Cmd": ["/py", "-c", "a b"],
+        "Entrypoint": ["/py"],
+        "Cmd": ["-c", "a b"],
         "Env": ['A=x y,$HOME`id`"q"\'', "LD_PRELOAD=/l/a.so:/l/b.so"],
         "WorkingDir": "/work",
         "User": "65532:65532",

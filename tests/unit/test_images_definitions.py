@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,6 +23,7 @@ from envmatrix.images.definitions import (
     whole_definition,
     whole_dockerfile,
 )
+from envmatrix.images.labels import REVISION, SOURCE, public_url, publisher_labels
 from envmatrix.plan.environment import Environment, Image
 
 printable = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_characters="\x7f"), max_size=40)
@@ -67,22 +70,25 @@ def test_a_value_that_would_start_a_new_line_is_refused(value: str) -> None:
 
 def test_every_value_stands_in_quotes_in_both_forms() -> None:
     hostile = environment({"A": '$(id) `id` "'}, (("k", "lib x.so"),))
-    docker = named_dockerfile(hostile, "parent:1", {"title": 'x" y=$z'}).splitlines()
+    docker = named_dockerfile(hostile, "parent:1", {"source": 'x" y=$z'}).splitlines()
     assert docker == [
         "FROM parent:1",
         'ENV A="\\$(id) `id` \\""',
         'ENV LD_PRELOAD="/opt/envmatrix/lib/k/lib x.so"',
         'ENV BENCH_VARIABLES="A"',
-        'LABEL title="x\\" y=\\$z"',
+        'LABEL org.envmatrix.levels="{\\"openmp\\": \\"intel\\"}" \\',
+        '      org.opencontainers.image.description="Intel\'s OpenMP" \\',
+        '      org.opencontainers.image.title="envmatrix/intel-omp" \\',
+        '      source="x\\" y=\\$z"',
     ]
-    definition = named_definition(hostile, "/c/image.sif", {"title": "t"}).splitlines()
+    definition = named_definition(hostile, "/c/image.sif", {"source": "t"}).splitlines()
     assert "    export A='$(id) `id` \"'" in definition
     assert definition[:2] == ["Bootstrap: localimage", "From: /c/image.sif"]
 
 
 def test_a_named_dockerfile_adds_metadata_and_no_layer() -> None:
-    words = {line.split()[0] for line in named_dockerfile(environment({"A": "1"}), "p", {"l": "v"}).splitlines()}
-    assert words == {"FROM", "ENV", "LABEL"}
+    text = named_dockerfile(environment({"A": "1"}), "p", {"l": "v"}).replace("\\\n", "")
+    assert {line.split()[0] for line in text.splitlines()} == {"FROM", "ENV", "LABEL"}
 
 
 def test_a_value_that_depends_on_the_machine_is_left_to_the_user_and_said() -> None:
@@ -95,9 +101,60 @@ def test_a_value_that_depends_on_the_machine_is_left_to_the_user_and_said() -> N
 
 def test_a_whole_dockerfile_ends_as_an_ordinary_user_that_runs_the_benchmark() -> None:
     lines = whole_dockerfile(environment({"A": "1"}), RECIPE).splitlines()
-    assert lines[-3:] == ["WORKDIR /work", "USER 65532:65532", 'CMD ["python3", "-m", "bench"]']
+    start = lines.index("WORKDIR /work")
+    entry = 'ENTRYPOINT ["env", "PYTHONSAFEPATH=1", "python3", "-m", "bench"]'
+    assert lines[start + 1 : start + 3] == ["USER 65532:65532", entry]
     assert lines.count("FROM scratch") == 1
     assert 'ENV A="1"' in lines
+
+
+def test_a_dockerfile_and_a_definition_give_an_image_the_same_labels() -> None:
+    made = environment({"A": "1"})
+    docker = whole_dockerfile(made, RECIPE).partition("LABEL org.envmatrix.bench")[2]
+    apptainer = whole_definition(made, RECIPE).partition("%labels\n")[2].partition("\n\n")[0]
+    pairs = [line.strip().partition(" ")[::2] for line in apptainer.splitlines()]
+    said = {name: re.sub(r"\{\{ (\w+) \}\}", r"${\1}", value) for name, value in pairs}
+    text = f"org.envmatrix.bench{docker}".replace("\\\n", "")
+    assert dict(word.partition("=")[::2] for word in shlex.split(text)) == said
+    named = {"title", "description", "version", "created", "licenses", "source", "revision", "base.name", "base.digest"}
+    assert {f"org.opencontainers.image.{name}" for name in named} <= set(said)
+    assert said["org.opencontainers.image.created"] == "2025-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("https://user:secret@host.example:8443/a/b.git?token=secret", "https://host.example:8443/a/b.git"),
+        ("ssh://git@host.example/a/b.git", "ssh://host.example/a/b.git"),
+        ("git@host.example:a/b.git", "git@host.example:a/b.git"),
+        ("/home/somebody/b", ""),
+        ("file:///home/somebody/b", ""),
+        ("../b", ""),
+        ("", ""),
+    ],
+)
+def test_where_an_image_comes_from_is_an_address_without_secrets(written: str, shown: str) -> None:
+    assert public_url(written) == shown
+
+
+def test_revision_and_source_are_those_of_the_checkout(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        argv = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "--quiet")
+    git("remote", "add", "origin", "https://user:secret@host.example/a/b.git")
+    (tmp_path / "matrix.yaml").write_text("one")
+    git("add", "matrix.yaml")
+    git("commit", "--quiet", "--message", "one")
+    found = publisher_labels(tmp_path / "containers")
+    assert found == {SOURCE: "https://host.example/a/b.git", REVISION: git("rev-parse", "HEAD")}
+    (tmp_path / "matrix.yaml").write_text("two")
+    assert publisher_labels(tmp_path)[REVISION] == git("rev-parse", "HEAD") + "-dirty"
+
+
+def test_what_is_in_no_checkout_has_no_revision(tmp_path: Path) -> None:
+    assert publisher_labels(tmp_path / "absent") == {SOURCE: "", REVISION: ""}
 
 
 def test_the_steps_of_a_build_hold_no_value_of_the_user() -> None:
