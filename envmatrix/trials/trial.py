@@ -144,7 +144,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     work = leftovers.folder() / experiment.run.name / slot.trial
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    started = time.time()
+    started, begun = time.time(), time.monotonic()
     try:
         job = make_job(experiment, slot, work)
         job = replace(job, env={**job.env, **leftovers.mark(experiment.run.name, slot)})
@@ -156,7 +156,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     except (StoreError, NoTrialError):
         raise
     except EnvmatrixError as error:
-        return refused(slot, error, started=started)
+        return refused(slot, error, started=started, wall_s=time.monotonic() - begun)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -168,10 +168,9 @@ def _run(engine: Engine, job: Job) -> Exit:
     return ended
 
 
-def refused(slot: Slot, error: EnvmatrixError, *, started: float | None = None) -> Trial:
+def refused(slot: Slot, error: EnvmatrixError, *, started: float | None = None, wall_s: float = 0.0) -> Trial:
     """Make the trial of a process that could not be started as this environment says."""
-    begun = time.time() if started is None else started
-    return trial_of(slot, "failed", str(error), wall_s=time.time() - begun, started=begun)
+    return trial_of(slot, "failed", str(error), wall_s=wall_s, started=time.time() if started is None else started)
 
 
 def judged(experiment: Experiment, slot: Slot, ended: Exit, job: Job, *, started: float, node: str = "") -> Trial:

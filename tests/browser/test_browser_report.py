@@ -44,7 +44,7 @@ def page(tmp_path_factory) -> Path:
 
 def chromium(tmp_path: Path, *arguments: str) -> str:
     argv = [CHROMIUM, *QUIET, f"--user-data-dir={tmp_path / 'profile'}", *arguments]
-    finished = run(argv, limit_s=60)
+    finished = run(argv, limit_s=110)
     assert finished.exit.ok, finished.last_words()
     return finished.stdout
 

@@ -63,7 +63,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
 
 def _wait_for(address: str) -> None:
     host, port = address.split(":")
-    for _ in range(100):
+    for _ in range(600):
         with socket.socket() as probe:
             if probe.connect_ex((host, int(port))) == 0:
                 return

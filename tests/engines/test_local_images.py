@@ -170,7 +170,7 @@ def test_concurrent_builders_build_one_venv_between_them(places: Places, wheels:
     builders = [context.Process(target=prepare_elsewhere, args=(places, results)) for _ in range(4)]
     for builder in builders:
         builder.start()
-    lines = [results.get(timeout=100).rsplit(" ", 1) for _ in builders]
+    lines = [results.get(timeout=300).rsplit(" ", 1) for _ in builders]
     assert len({reference for reference, _ in lines}) == 1
     assert sum(int(built) for _, built in lines) == 1
 

@@ -1,24 +1,37 @@
-"""Random kills at random moments: `nox -s storm -- --kills 1000`. Prints what was lost, doubled or left running."""
+"""Random kills at random moments: `nox -s storm -- --kills 1000`. Prints what was lost, doubled or left running.
+
+Each tool is a fork of this process, which has imported all that a tool imports: kills hit its work, and are many.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import multiprocessing
 import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
+import envmatrix.api.answers
+import envmatrix.api.runs
+import envmatrix.commands.bench
+import envmatrix.commands.resume  # noqa: F401 - imported once for all tools
 from envmatrix import project as places
+from envmatrix.__main__ import main as envmatrix_main
 from tests.engines.conftest import write_wheel
 from tests.faults.conftest import _SHARED, Toy
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-#: Seconds in which all that a killed tool had started must have ended.
-_ENDED_S = 30.0
+COLUMNS = ("kills", "at work", "left running", "lines lost", "lines doubled", "trials not ok", "not completed")
+#: Seconds in which all that a killed tool had started must have ended, and a tool that was asked to end.
+_ENDED_S, _TOOL_S = 30.0, 300.0
+_fork = multiprocessing.get_context("fork")
 
 
 def new_toy(root: Path, number: int) -> Toy:
@@ -28,64 +41,118 @@ def new_toy(root: Path, number: int) -> Toy:
     })  # fmt: skip
 
 
+def _be_tool(toy: Toy, arguments: tuple[str, ...]) -> None:
+    """Become the tool: its signals, variables, folder and output."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.chdir(toy.folder)
+    os.environ.update(toy.variables)
+    with (toy.folder / "said").open("ab") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    sys.exit(envmatrix_main(arguments))
+
+
+def start(toy: Toy, *arguments: str) -> multiprocessing.process.BaseProcess:
+    tool = _fork.Process(target=_be_tool, args=(toy, arguments))
+    tool.start()
+    return tool
+
+
+def go_on(toy: Toy, engine: str) -> multiprocessing.process.BaseProcess:
+    return start(toy, *(["resume"] if toy.newest else ["bench", "toy", "--engine", engine]), "--quiet")
+
+
 def still_running(toy: Toy) -> int:
     deadline = time.monotonic() + _ENDED_S
     while (left := toy.left()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.02)
     return len(left)
 
 
-def storm(root: Path, engine: str, kills: int, chance: random.Random) -> Counter[str]:
-    """Kill and resume runs on one engine, and count what went wrong."""
-    found: Counter[str] = Counter()
-    number = 0
-    while found["kills"] < kills:
-        number += 1
-        toy = new_toy(root / engine, number)
-        process = toy.start("bench", "toy", "--engine", engine, "--quiet")
-        while True:
-            before = [trial["trial"] for trial in toy.trials()]
-            time.sleep(chance.uniform(0, 12))
-            if process.poll() is not None or toy.newest is None:
-                process.communicate()
-            else:
-                process.send_signal(chance.choice(SIGNALS))
-                process.communicate()
-                found["kills"] += 1
-                found["left running"] += still_running(toy)
-            names = [trial["trial"] for trial in toy.trials()]
-            found["lines lost"] += len(set(before) - set(names))
-            found["lines doubled"] += len(names) - len(set(names))
-            if toy.newest and names == toy.planned():
-                break
-            if found["kills"] >= kills:
-                done = toy.run("resume", "--quiet")
-                found["not completed"] += done.returncode != 0 or [t["trial"] for t in toy.trials()] != toy.planned()
-                break
-            process = toy.start(*(["resume"] if toy.newest else ["bench", "toy", "--engine", engine]), "--quiet")
-        found["trials not ok"] += sum(trial["outcome"] != "ok" for trial in toy.trials())
-    return found
+class Storm:
+    """Kills and resumes runs on one engine, and counts what went wrong."""
+
+    def __init__(self, root: Path, engine: str, chance: random.Random) -> None:
+        self.root, self.engine, self.chance = root, engine, chance
+        self.found: Counter[str] = Counter()
+        #: The longest time (s) that a tool is let live, so that two of three get a line written.
+        self.span = 0.0
+
+    def whole(self) -> None:
+        """Do one run without a kill: it makes the image, and says how long a run takes."""
+        self._complete(new_toy(self.root, 0))
+        began = time.monotonic()
+        self._complete(new_toy(self.root, 1))
+        self.span = (time.monotonic() - began) / 4
+
+    def kill(self, kills: int, minutes: float) -> None:
+        end = time.monotonic() + 60 * minutes
+        number = 1
+        while self.found["kills"] < kills and time.monotonic() < end:
+            number += 1
+            toy = new_toy(self.root, number)
+            while self.found["kills"] < kills and time.monotonic() < end and self._killed(toy):
+                pass
+            self._complete(toy)
+            self.found["trials not ok"] += sum(trial["outcome"] != "ok" for trial in toy.trials())
+            shutil.rmtree(toy.folder)
+
+    def _killed(self, toy: Toy) -> bool:
+        """Start or resume a run, kill it, and say so: False when it has ended before."""
+        before = [trial["trial"] for trial in toy.trials()]
+        tool = go_on(toy, self.engine)
+        tool.join(self.chance.uniform(0, self.span))
+        alive = tool.exitcode is None
+        if alive:
+            self.found["kills"] += 1
+            self.found["at work"] += bool(toy.left())
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(tool.pid or 0, self.chance.choice(SIGNALS))
+        tool.join(_TOOL_S)
+        assert tool.exitcode is not None, f"process {tool.pid} does not end: {toy.folder}"
+        self.found["left running"] += still_running(toy)
+        names = [trial["trial"] for trial in toy.trials()]
+        self.found["lines lost"] += names[: len(before)] != before
+        self.found["lines doubled"] += len(names) - len(set(names))
+        self.span *= 1.1 if alive and names == before else 0.95
+        return alive
+
+    def _done(self, toy: Toy) -> bool:
+        return toy.newest is not None and [trial["trial"] for trial in toy.trials()] == toy.planned()
+
+    def _complete(self, toy: Toy) -> None:
+        tool = go_on(toy, self.engine)
+        tool.join(_TOOL_S)
+        self.found["not completed"] += tool.exitcode != 0 or not self._done(toy)
+
+
+def prepared(engine: str) -> Path:
+    """Return a new folder with the wheel of the toy, and a cache that has the user's downloads."""
+    root = Path(tempfile.mkdtemp(prefix="storm-")) / engine
+    (root / "cache").mkdir(parents=True)
+    (root / "wheels").mkdir()
+    for name in _SHARED:
+        (root / "cache" / name).symlink_to(places.cache_folder() / name)
+    write_wheel(root / "wheels", "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
+    return root
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=30, help="on each engine")
+    parser.add_argument("--minutes", type=float, default=600, help="end after that time on each engine, kills or not")
     parser.add_argument("--engines", default="local,docker,apptainer")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    columns = ("kills", "left running", "lines lost", "lines doubled", "trials not ok", "not completed")
-    print(f"| engine | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    print(f"| engine | {' | '.join(COLUMNS)} |\n|---|{'---|' * len(COLUMNS)}", flush=True)
     for engine in asked.engines.split(","):
-        root = Path(tempfile.mkdtemp(prefix="storm-"))
-        for name in ("wheels", f"{engine}/cache"):
-            (root / name).mkdir(parents=True)
-        for name in _SHARED:
-            (root / engine / "cache" / name).symlink_to(places.cache_folder() / name)
-        (root / engine / "wheels").symlink_to(root / "wheels")
-        write_wheel(root / "wheels", "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
-        found = storm(root, engine, asked.kills, random.Random(asked.seed))
-        print(f"| {engine} | {' | '.join(str(found[column]) for column in columns)} |", flush=True)
-        shutil.rmtree(root, ignore_errors=True)
+        root = prepared(engine)
+        storm = Storm(root, engine, random.Random(asked.seed))
+        storm.whole()
+        storm.kill(asked.kills, asked.minutes)
+        print(f"| {engine} | {' | '.join(str(storm.found[column]) for column in COLUMNS)} |", flush=True)
+        shutil.rmtree(root.parent, ignore_errors=True)
 
 
 if __name__ == "__main__":

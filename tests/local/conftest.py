@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import held
+
 PROJECT = Path(__file__).parents[2]
 #: Threads that wait sleep: nothing is measured here, and spinning ones are ten times slower on a busy machine.
 TINY = """
@@ -35,7 +37,7 @@ workloads:
   tiny: {model: fashion-cnn, steps: 3, warmup_steps: 1, eval_samples: 64}
   endless: {model: fashion-cnn, steps: 1000000}
   # What a trial does is nothing to a run that is stopped: this one only waits.
-  toy: {command: [python, -c, "import time; time.sleep(0.2)"], metric: {wall: true}}
+  toy: {command: [python, wait.py, HELD, "0"], metric: {wall: true}, files: programs}
 designs:
   tiny: {environments: [jemalloc, one-thread], workloads: tiny, min_blocks: 2, max_blocks: 2, budget: 10m, target: 0.1%}
   toy: {environments: [some, other], workloads: toy, min_blocks: 3, max_blocks: 3, budget: 10m, target: 0.1%}
@@ -49,7 +51,10 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "matrix.yaml").write_text(TINY)
+        self.held = held.Held(folder / "held")
+        (folder / "matrix.yaml").write_text(TINY.replace("HELD", str(self.held.folder)))
+        (folder / "programs").mkdir()
+        (folder / "programs" / "wait.py").write_text(held.PROGRAM)
         (folder / "containers").symlink_to(PROJECT / "containers")
 
     def start(self, *arguments: str, **more: object) -> "subprocess.Popen[str]":

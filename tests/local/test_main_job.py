@@ -60,13 +60,35 @@ def wait_for(condition, process, seconds=240.0):
     raise AssertionError("it never came so far")
 
 
-@pytest.mark.parametrize(("design", "after"), [("tiny", 2), ("toy", 0), ("toy", 2), ("toy", 5)])
-def test_kill_9_and_resume_lose_repeat_and_reorder_nothing(project, design, after):
-    process = project.start("bench", design, "--quiet")
-    wait_for(lambda: (project.folder / "results").exists() and len(project.trials()) >= after, process)
-    time.sleep(0.4)
+def in_the_middle(project, after):
+    """Start the design of trials that only wait, and return its process when the one after so many is at work."""
+    project.held.hold(after + 1)
+    process = project.start("bench", "toy", "--quiet")
+    wait_for(lambda: project.held.starts() == after + 1, process)
+    assert len(project.trials()) == after
+    return process
+
+
+def killed_in_training(project):
+    process = project.start("bench", "tiny", "--quiet")
+    wait_for(lambda: len(project.trials()) >= 2, process)
     process.kill()
     process.communicate()
+
+
+def killed_after(after):
+    def kill(project):
+        process = in_the_middle(project, after)
+        process.kill()
+        process.communicate()
+        project.held.let_go()
+
+    return kill
+
+
+@pytest.mark.parametrize("kill", [killed_in_training, *map(killed_after, (0, 2, 5))], ids=["training", "0", "2", "5"])
+def test_kill_9_and_resume_lose_repeat_and_reorder_nothing(project, kill):
+    kill(project)
     before = (project.newest() / "trials.jsonl").read_bytes() if project.trials() else b""
     done = project.run("resume", "--quiet")
     assert done.returncode == 0, done.stderr
@@ -76,14 +98,14 @@ def test_kill_9_and_resume_lose_repeat_and_reorder_nothing(project, design, afte
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_cleanly_and_still_reports(project, number):
-    process = project.start("bench", "toy", "--quiet")
-    wait_for(lambda: (project.folder / "results").exists() and len(project.trials()) >= 5, process)
+    process = in_the_middle(project, 5)
     os.kill(process.pid, number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "envmatrix resume" in err
     assert "Traceback" not in err
     assert (project.newest() / "report.md").exists()
+    project.held.let_go()
     assert project.run("resume", "--quiet").returncode == 0
     assert len(project.trials()) == 12
 

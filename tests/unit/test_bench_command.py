@@ -55,7 +55,7 @@ def test_a_json_file_gives_the_metric_by_its_dotted_key(tmp_path):
 def test_wall_time_is_the_default_and_a_program_without_python_is_seen_from_outside(tmp_path):
     status, record, _, _ = command(tmp_path, argv=["sleep", "0.4"])
     assert status == 0
-    assert 0.4 <= record["metric"]["value"] < 2
+    assert 0.4 <= record["metric"]["value"] < 30
     assert record["evidence"]["source"] == "outside"
     assert record["evidence"]["openmp"] is None
     assert record["evidence"]["malloc"]["library"] == "libc", "by the loader's order"

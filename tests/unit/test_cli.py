@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -119,9 +118,7 @@ def test_help_does_not_wait_for_heavy_imports():
     code = "import sys, envmatrix.cli as c; c._top().format_help(); print([m for m in sys.modules if m in %r])"
     heavy = ("numpy", "scipy", "pydantic", "rich", "docker", "yaml", "jinja2")
     argv = [sys.executable, "-c", code % (heavy,)]
-    began = time.perf_counter()
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "[]"
-    assert time.perf_counter() - began < 5
 
 
 def test_a_bug_is_told_without_a_traceback_and_keeps_it_in_a_file(here, capsys, monkeypatch):

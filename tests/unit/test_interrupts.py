@@ -46,7 +46,7 @@ class Sender:
 
 def interrupted_run(path, monkeypatch, seconds, number):
     """Return how a run of short real processes ended that got the signal, and its trials that were on disk."""
-    plan = make_plan((), max_blocks=9)
+    plan = make_plan((), max_blocks=30)  # seconds longer than any signal takes to come
     made = {trial.trial: trial for trial in make_trials(plan, Machine({}), plan.max_blocks)}
 
     def run_trial(experiment, slot, say):

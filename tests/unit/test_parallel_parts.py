@@ -107,9 +107,16 @@ def started(tmp_path, programs):
     return ranks.Ranks(lambda rank: [*python, programs[rank]], len(programs), str(tmp_path), str(tmp_path))
 
 
-LOST = "import sys; print('Connection closed by peer', file=sys.stderr); sys.exit(1)"
-KILLED = "import os, time; time.sleep(0.3); os.kill(os.getpid(), 9)"
-OWN = "import sys, time; time.sleep(0.3); sys.exit('out of luck')"
+#: Who loses a peer waits until that one is there, so that a start that takes long is not taken for its end.
+LOST = """
+import os, sys, time
+while not os.path.exists("there"): time.sleep(0.01)
+print("Connection closed by peer", file=sys.stderr)
+sys.exit(1)
+"""
+THERE = "import os, sys, time; open('there', 'w'); "
+KILLED = THERE + "time.sleep(0.3); os.kill(os.getpid(), 9)"
+OWN = THERE + "time.sleep(0.3); sys.exit('out of luck')"
 FOREVER = "import time; time.sleep(1000)"
 
 
@@ -118,7 +125,7 @@ FOREVER = "import time; time.sleep(1000)"
     [
         ([LOST, KILLED, LOST], 1, "was killed by SIGKILL"),
         ([LOST, OWN, FOREVER], 1, "ended with exit status 1"),
-        ([FOREVER, LOST], 1, "ended with exit status 1"),
+        ([THERE + FOREVER, LOST], 1, "ended with exit status 1"),
     ],
 )
 def test_the_rank_that_broke_is_named_not_the_one_that_lost_it(tmp_path, programs, rank, how):

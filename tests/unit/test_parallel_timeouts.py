@@ -49,8 +49,14 @@ def started(tmp_path, programs):
     return ranks.Ranks(lambda rank: [*python, programs[rank]], len(programs), str(tmp_path), str(tmp_path))
 
 
-def says(text, after_s, end):
-    return f"import os, sys, time; time.sleep({after_s}); print({text!r}, file=sys.stderr, flush=True); {end}"
+THERE = "open('there', 'w'); "
+#: Waits until the other one is there, so that a start that takes long is not taken for what comes after it.
+MEETS = "[time.sleep(0.01) for _ in iter(lambda: os.path.exists('there'), True)]; "
+
+
+def says(text, after_s, end, first=""):
+    words = f"print({text!r}, file=sys.stderr, flush=True)"
+    return f"import os, sys, time; {first}time.sleep({after_s}); {words}; {end}"
 
 
 FOREVER = "import time; time.sleep(1000)"
@@ -66,7 +72,7 @@ FOREVER = "import time; time.sleep(1000)"
 )
 def test_the_rank_that_did_not_take_part_is_named_not_those_that_waited_for_it(tmp_path, text, end, words):
     # The second one runs into its limit later than others are given to fail of a lost peer.
-    job = started(tmp_path, [says(text, 0, end), FOREVER, says(text, 1.8, end)])
+    job = started(tmp_path, [says(text, 0, end, MEETS), FOREVER, says(text, 1.8, end, THERE)])
     failure = job.wait()
     assert failure.running == [1]
     assert all(process.poll() is not None for process in job.processes)
@@ -77,8 +83,8 @@ def test_the_rank_that_did_not_take_part_is_named_not_those_that_waited_for_it(t
 
 
 def test_a_rank_that_died_is_blamed_before_the_one_that_then_waited_for_it(tmp_path):
-    killed = "import os, time; time.sleep(0.3); os.kill(os.getpid(), 9)"
-    failure = started(tmp_path, [says(GLOO, 0, "sys.exit(1)"), killed]).wait()
+    killed = f"import os, time; {THERE}time.sleep(0.3); os.kill(os.getpid(), 9)"
+    failure = started(tmp_path, [says(GLOO, 0, "sys.exit(1)", MEETS), killed]).wait()
     assert (failure.rank, failure.how, failure.timeout) == (1, "was killed by SIGKILL", None)
 
 

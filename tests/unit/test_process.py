@@ -28,6 +28,13 @@ def alive(pid):
         return False
 
 
+def wait_for(condition, seconds=100.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came so far"
+        time.sleep(0.02)
+
+
 def test_arguments_and_variables_arrive_exactly_and_nothing_else_does(tmp_path):
     hostile = "a b\t'\"$HOME`id`;|&\\ ,=é"
     code = "import os,sys; print(sys.argv[1] == os.environ['X'], sorted(set(os.environ) - {'LC_CTYPE'}))"
@@ -41,14 +48,14 @@ def test_a_process_that_does_not_end_is_ended_with_all_its_children(tmp_path):
 import os, signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = os.fork()
-print(os.getpid() if child else os.getpid(), flush=True)
+os.write(1, b"%d\\n" % os.getpid())
 time.sleep(60)
 """
-    ended, text = logged(tmp_path, code, limit_s=0.5)
+    ended, text = logged(tmp_path, code, limit_s=2.0)
     assert ended.timed_out
     assert "ran past its limit" in str(ended)
-    time.sleep(0.1)
-    assert not [pid for pid in map(int, text.split()) if alive(pid)]
+    both = [int(word) for word in text.split()]
+    assert (len(both), [pid for pid in both if alive(pid)]) == (2, [])
 
 
 def test_a_signal_is_named(tmp_path):
@@ -57,9 +64,16 @@ def test_a_signal_is_named(tmp_path):
 
 
 def test_children_left_in_the_background_are_ended_too(tmp_path):
-    code = "import os,time\nif os.fork() == 0:\n print(os.getpid(), flush=True); time.sleep(60)\ntime.sleep(0.3)"
+    code = """
+import os, time
+told, tell = os.pipe()
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+    os.write(tell, b"x")
+    time.sleep(60)
+os.read(told, 1)
+"""
     ended, text = logged(tmp_path, code)
-    time.sleep(0.1)
     assert ended.ok
     assert not alive(int(text))
 
@@ -89,11 +103,8 @@ with open({str(tmp_path / "log")!r}, "wb") as log:
 """
     process = subprocess.Popen([sys.executable, "-c", runner], cwd=Path(__file__).parents[2])
     log = tmp_path / "log"
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and not (log.exists() and log.read_text().strip()):
-        time.sleep(0.05)
+    wait_for(lambda: log.exists() and log.read_text().endswith("\n"))
     child = int(log.read_text())
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    time.sleep(0.3)
-    assert not alive(child)
+    wait_for(lambda: not alive(child))

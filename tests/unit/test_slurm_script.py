@@ -138,7 +138,7 @@ def test_arguments_variables_and_folders_with_hostile_names_arrive_exactly(shell
     assert {k: v for k, v in variables.items() if k != "LC_CTYPE"} == {"A": HOSTILE}
     assert cwd == str(shell.folder / "t1.try1" / "work")
     assert (end.node, end.job) == ("n1", "7")
-    assert abs(end.started - time.time()) < 60
+    assert abs(end.started - time.time()) < 100
 
 
 def test_a_program_finds_its_files_beside_it_and_the_next_trial_does_not(shell, tmp_path):
@@ -181,7 +181,7 @@ def test_a_program_writes_to_copies_and_its_metric_anew(shell, tmp_path, metric)
 def test_every_way_to_end_is_told_apart(shell):
     codes = {
         "good": "pass", "three": "raise SystemExit(3)", "killed": "import os; os.kill(os.getpid(), 9)",
-        "endless": "import time; time.sleep(60)",
+        "endless": "import time; time.sleep(600)",
     }  # fmt: skip
     steps = [shell.step(name, code, limit_s=1.0 if name == "endless" else 20.0) for name, code in codes.items()]
     assert shell.run(shell.write(steps)) == 0
@@ -189,7 +189,7 @@ def test_every_way_to_end_is_told_apart(shell):
     assert (ends["good"].code, ends["three"].code, ends["killed"].code) == (0, 3, -signal.SIGKILL)
     assert ends["endless"].timed_out
     assert not ends["killed"].timed_out
-    assert 0.9 < ends["endless"].wall_s < 20
+    assert 0.9 < ends["endless"].wall_s < 100
 
 
 def test_a_script_started_again_repeats_no_finished_trial(shell):
@@ -201,18 +201,20 @@ def test_a_script_started_again_repeats_no_finished_trial(shell):
 
 
 def test_a_script_that_is_ended_while_a_trial_runs_leaves_that_trial_unfinished(shell):
-    process = shell.start(shell.write([shell.step("t1", "pass"), shell.step("t2", "import time; time.sleep(30)")]))
-    deadline = time.monotonic() + 20
-    while len(shell.files.starts()) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.2)
+    running = shell.folder / "running"
+    code = f"import time; open({str(running)!r}, 'w'); time.sleep(600)"
+    process = shell.start(shell.write([shell.step("t1", "pass"), shell.step("t2", code, limit_s=600.0)]))
+    deadline = time.monotonic() + 100
+    while not running.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(shell.files.starts()) == 2
     session = subprocess.run(
         ["ps", "-o", "pid=", "--sid", str(process.pid)], capture_output=True, text=True, check=True
     )
     for pid in map(int, session.stdout.split()):  # as slurmd does: every process of the job, the shell among them
         with contextlib.suppress(ProcessLookupError):  # one of them may end with another
             os.kill(pid, signal.SIGTERM)
-    assert process.wait(20) == 143
+    assert process.wait(100) == 143
     assert shell.files.end("t1").exit.ok
     assert shell.files.end("t2") is None
     assert shell.files.losses("t2") == 1

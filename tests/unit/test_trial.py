@@ -59,10 +59,13 @@ def test_a_rank_without_a_number_contradicts_as_others_do():
     assert len(contradicting_ranks([claims.parse("malloc", ["libjemalloc"])], evidence)) == 1
 
 
-def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took(tmp_path, monkeypatch):
+def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took_whatever_the_clock_says(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path))
 
+    clock = iter([1_800_000_000.0, 1_700_000_000.0])
+
     def fail(*_):
+        monkeypatch.setattr("time.time", lambda: next(clock))  # the machine's clock is set back meanwhile
         time.sleep(0.05)
         raise EngineError("the daemon is gone")
 
@@ -70,4 +73,4 @@ def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took(tmp_path, mon
     slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
     trial = run_trial(SimpleNamespace(run=SimpleNamespace(skipped={}, name="r")), slot)
     assert (trial.outcome, trial.reason) == ("failed", "the daemon is gone")
-    assert 0.05 <= trial.wall_s < 5
+    assert 0.05 <= trial.wall_s < 100
