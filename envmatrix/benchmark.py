@@ -90,7 +90,9 @@ class _Digest(Protocol):
 class _Variables(Protocol):
     """What is used of bench/variables.py."""
 
+    HIDDEN: str
     NAMES: str
+    SET: str
 
     def bears_on_performance(self, name: str) -> bool: ...
     def shown(self, name: str, value: str, named: Collection[str] = ()) -> str: ...
@@ -176,6 +178,16 @@ def variables_to_show(variables: Mapping[str, str]) -> dict[str, str]:
 def shown_variable(name: str, value: str) -> str:
     """Return what a record says of a variable that the environment sets."""
     return _variables().shown(name, value, (name,))
+
+
+def is_secret(said: str | None) -> bool:
+    """Whether a record says of a variable only that it was there, as its name looks like a secret's."""
+    return said == _variables().HIDDEN
+
+
+def is_only_set(said: str | None) -> bool:
+    """Whether a record says of a variable only that it was there: its process was not told that the value matters."""
+    return said == _variables().SET
 
 
 def without_userinfo(text: str) -> str:

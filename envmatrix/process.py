@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import marshal
 import os
 import signal
@@ -22,6 +23,15 @@ _Streams = tuple[int | IO[bytes] | None, int | IO[bytes] | None, int | IO[bytes]
 _WARDEN, _HEIR = (Path(__file__).with_name(name) for name in ("warden.py", "heir.py"))
 #: Seconds that the warden may take to end a program and what is left of it; then it is killed itself.
 _ENDED_S = 20.0
+_REMEDIES = {
+    errno.ENOENT: "install it, or put the folder that holds it on PATH",
+    errno.EACCES: "check that it is a file that may be executed, on a file system that is not mounted noexec",
+    errno.ENOEXEC: "it is for another processor, or a script without #! in its first line",
+    errno.EAGAIN: "end other processes, or raise the limit on them (ulimit -u, pids of the cgroup)",
+    errno.ENOMEM: "free some memory",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.E2BIG: "its arguments and variables are too long: start envmatrix with fewer variables",
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,11 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def _not_started(program: str, number: int) -> NoTrialError:
+    remedy = _REMEDIES.get(number, "`envmatrix doctor` looks at what is missing here")
+    return NoTrialError(f"cannot start {program}: {os.strerror(number)}", remedy=remedy)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a program runs, and its memory limit. ``group`` is the cgroup it enters, ``data_bytes`` its RLIMIT_DATA."""
@@ -108,7 +123,7 @@ class _Warden:
                 )  # fmt: skip
         except OSError as error:
             self._line.close()
-            raise NoTrialError(f"cannot start {argv[0]}: {error.strerror or error}") from error
+            raise _not_started(argv[0], error.errno or 0) from error
         finally:
             its.close()
         variables = os.environ if env is None else env
@@ -152,7 +167,7 @@ class _Warden:
             return Exit(number, *rest)
         program = self.argv[0]
         if how == "refused":
-            raise NoTrialError(f"cannot start {program}: {os.strerror(number)}")
+            raise _not_started(program, number)
         cpus = ", ".join(map(str, self.place.cpus)) or "of this process"
         raise NoTrialError(
             f"cannot start {program} on CPUs {cpus} with its limits: {os.strerror(number)}",
@@ -195,7 +210,10 @@ def run(
     streams = (given, subprocess.PIPE, subprocess.PIPE)
     with _Warden(argv, env, cwd, streams, limit_s, Place()) as warden:
         text = None if input_text is None else input_text.encode()
-        out, err = warden.process.communicate(text, timeout=limit_s + _ENDED_S)
+        try:
+            out, err = warden.process.communicate(text, timeout=limit_s + _ENDED_S)
+        except subprocess.TimeoutExpired as stuck:  # the warden itself: it is killed, and its program with it
+            return Finished(tuple(argv), Exit(-signal.SIGKILL, stuck.timeout, timed_out=True), "", "")
         ended = warden.answer()
     return Finished(tuple(argv), ended, out.decode(errors="replace"), err.decode(errors="replace"))
 

@@ -26,7 +26,7 @@ from envmatrix.pack.signature import sign
 from envmatrix.report.write import write_reports
 from envmatrix.say import Say, silent
 from envmatrix.store import RunFolder, write_whole
-from envmatrix.store.redact import redact
+from envmatrix.store.redact import names_somebody, redact
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, kept_bench, reopen
 from envmatrix.units import parse_bytes
@@ -82,6 +82,8 @@ def pack_run(
     folder, home = find_run(named(run), results), find_matrix(matrix)
     packed = folder.load()
     contents = collect(folder, packed, home, kept_bench(packed.bench_digest))
+    if names_somebody(folder):
+        say(f"the archive names hosts, or folders of a user: `envmatrix redact {packed.name}`, then pack it again")
     contents |= packed_programs(here := folder.load_here(), _size(programs))
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed.plan.arms):

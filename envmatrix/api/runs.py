@@ -40,7 +40,7 @@ def run(
     budget: float | str | None = None, target: float | str | None = None, seed: int | None = None,
     min_blocks: int | None = None, max_blocks: int | None = None, name: str | None = None,
     matrix: PathLike | None = None, results: PathLike = "results",
-    launcher: str = "here", launcher_options: Asked | None = None, say: Say = silent,
+    launcher: str = "here", launcher_options: Asked | None = None, host_names: bool = False, say: Say = silent,
 ) -> Result:  # fmt: skip
     """Run a design of a matrix in randomised blocks and return what each environment gains.
 
@@ -62,6 +62,7 @@ def run(
         results: the folder in which the run's folder is made.
         launcher: where trials run: 'here' or another launcher's name.
         launcher_options: what is asked of it, such as {'nodes': 2, 'time': '2h'}.
+        host_names: call hosts what they are called in all that is written, and not node-1, node-2, ...
         say: takes lines of progress; ``print`` shows them.
 
     Returns:
@@ -79,7 +80,8 @@ def run(
     )
     begun = begin(
         design, overrides, engines=split_names(engines) or (), matrix=matrix, results=results, name=name,
-        launcher=launcher, asked=launcher_options or {}, command=("envmatrix.run", design), say=say,
+        launcher=launcher, asked=launcher_options or {}, command=("envmatrix.run", design), host_names=host_names,
+        say=say,
     )  # fmt: skip
     return carry_out(begun, telling(say))
 
@@ -166,6 +168,7 @@ def begin(
     launcher: str = "here",
     asked: Asked | None = None,
     command: tuple[str, ...] = (),
+    host_names: bool = False,
     say: Say = silent,
 ) -> Experiment:
     """Prepare everything that a design needs and write run.json; nothing has been measured yet. Raises as ``run``."""
@@ -175,7 +178,9 @@ def begin(
     chosen = requested_design(whole, design, overrides)
     names = requested_engines(chosen, engines, say)
     host = place(whole, chosen, names, launcher, asked or {}, say)
-    return begin_experiment(whole, chosen, names, Path(results), say, command, launcher, host, asked, name=name)
+    return begin_experiment(
+        whole, chosen, names, Path(results), say, command, launcher, host, asked, name=name, host_names=host_names
+    )
 
 
 def reopen_run(

@@ -15,6 +15,9 @@ def add_arguments(parser: Parser) -> None:
     shared.add_design(parser)
     parser.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
     shared.add_results(parser)
+    parser.add_argument(
+        "--host-names", action="store_true", help="call hosts what they are called (default: node-1, node-2, ...)"
+    )
     launching.add_launcher(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="with a launcher that submits scripts: print the first, submit nothing"
@@ -41,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         launcher=arguments.launcher,
         asked=launching.given_options(arguments),
         command=tuple(sys.argv[1:]),
+        host_names=arguments.host_names,
         say=common.say_to_stderr,
     )
     if scripts:

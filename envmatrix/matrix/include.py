@@ -21,6 +21,7 @@ import yaml
 from envmatrix.benchmark import without_userinfo
 from envmatrix.errors import InputError, Where, suggestion
 from envmatrix.matrix.source import Data, Key, Source, parse_yaml, read_text
+from envmatrix.regular import LARGEST_TEXT
 
 LIBRARY = Path(__file__).with_name("library")
 PACKAGED = "envmatrix:"
@@ -39,7 +40,6 @@ _NEW = ("include", "defaults")
 OLD_WORDS = {"ladder": "cumulative", "published": "reference_values"}
 _MOST_FILES = 100
 _DEEPEST = 10
-_LARGEST_BYTES = 2**20
 
 
 @dataclass
@@ -159,9 +159,9 @@ def _text(file: Path, source: Source, index: int) -> str:
         raise InputError(said, where=where, remedy=_nearest(file)) from error
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"cannot include {str(file)!r}: it is no file", where=where, remedy="name a YAML file")
-    if status.st_size > _LARGEST_BYTES:
+    if status.st_size > LARGEST_TEXT:
         raise InputError(
-            f"cannot include {str(file)!r}: it has {status.st_size} bytes, more than the {_LARGEST_BYTES} of a matrix",
+            f"cannot include {str(file)!r}: it has {status.st_size} bytes, more than the {LARGEST_TEXT} of a matrix",
             where=where, remedy="name a YAML file",
         )  # fmt: skip
     return read_text(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -171,6 +172,7 @@ class RecordError(ValueError):
     """A record is none: something is wrong in it that the verdict on its trial follows from."""
 
 
+_HALF = re.compile("[\ud800-\udfff]")
 _VARIABLES: Place = ("evidence", "variables")
 #: What the verdict on a trial follows from: a value of the wrong kind on the way there spoils the record.
 _VERDICT: tuple[Place, ...] = (
@@ -214,6 +216,9 @@ def _read(model: type[Read], document: object, needed: Sequence[Place]) -> Read:
     try:
         return model.model_validate(document)
     except ValidationError as error:
+        readable = _with_readable_keys(document)
+        if readable != document:
+            return _read(model, readable, needed)
         problems = [(problem["loc"], problem["msg"]) for problem in error.errors(include_url=False)]
     for place, words in problems:
         if not isinstance(document, dict) or _spoils(place, needed):
@@ -225,6 +230,15 @@ def _read(model: type[Read], document: object, needed: Sequence[Place]) -> Read:
         return model.model_validate(body)
     except ValidationError as error:
         raise RecordError(str(error)) from error
+
+
+def _with_readable_keys(body: object) -> object:
+    """Return ``body`` without entries whose names are no text: half a character, as a name that is no UTF-8 has."""
+    if isinstance(body, list):
+        return [_with_readable_keys(item) for item in body]
+    if not isinstance(body, dict):
+        return body
+    return {key: _with_readable_keys(value) for key, value in body.items() if not _HALF.search(str(key))}
 
 
 def _real(body: object, place: Place) -> Place:

@@ -88,7 +88,7 @@ def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
     for arm in run.plan.arms:
         metric, ok = analysis.primary[arm.workload], measured.facts[arm.name].outcomes["ok"]
         usable = int((measured.of(arm.name, metric.name) > 0).sum())
-        if usable < ok and not usable:
+        if ok and not usable:
             yield Caution(
                 Kind.NO_NUMBER, arm.name, f"none of {count(ok, 'trial')} that ended well has a {metric.label} above 0",
                 "a speed-up is a ratio of numbers above 0: look at the trial's record and the workload's `metric`",

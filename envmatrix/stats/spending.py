@@ -26,12 +26,19 @@ _DRAWS, _SEED = 100_000, 20_260_104
 _MOST_NUMBERS = 3_000_000
 #: How fast the rest is spent: the next look is usually after some half more, or twice, the blocks.
 _POWER = 2
+#: So many of the last looks tell the draws of one look from those of another.
+_TOLD_APART = 50
 
 
 def looks_of(plan: Plan, blocks: int) -> tuple[int, ...]:
-    """Return after how many blocks the run was or is read, ``blocks`` the last; before ``min_blocks`` none counts."""
+    """Return after how many blocks the run was or is read, ``blocks`` the last; before ``min_blocks`` none counts.
+
+    A look at more blocks than are left, as where lines were set aside, counts as one at so many fewer that it is as
+    much like this one: the correlation of two looks is the root of the ratio of their blocks.
+    """
     least = max(2, plan.min_blocks)
-    return (*sorted({count for count in plan.looked if least <= count < blocks}), blocks)
+    more = {max(least, blocks * blocks // count) for count in plan.looked if count > blocks}
+    return (*sorted({count for count in {*plan.looked, *more} if least <= count < blocks}), blocks)
 
 
 def level_at(plan: Plan, blocks: int) -> float:
@@ -64,24 +71,44 @@ class _Walked:
     boundary: float
 
 
-@lru_cache(maxsize=2)
+#: The last two that were walked: of a run that goes on, its looks so far and the one of now.
+_walked: dict[tuple[tuple[int, ...], int, int], _Walked] = {}
+
+
 def _walk(looks: tuple[int, ...], comparisons: int, copies: int) -> _Walked:
+    """Go on from the look that was walked last, one by one: a run may have thousands."""
+    sizes, kept = (comparisons, copies), dict(_walked)
+    at = max((len(key[0]) for key in kept if key == (looks[: len(key[0])], *sizes)), default=0)
+    past, walked = None, kept.get((looks[:at], *sizes))
+    while at < len(looks):
+        at += 1
+        past, walked = walked, _look(walked, looks[:at], *sizes)
+    assert walked
+    if past:
+        _walked.clear()
+        _walked.update({(looks[:-1], *sizes): past, (looks, *sizes): walked})
+    return walked
+
+
+def _look(past: _Walked | None, looks: tuple[int, ...], comparisons: int, copies: int) -> _Walked:
     """Go on from the look before the last one. Each look draws its own numbers, the same for the same looks."""
     draws = max(10 * FEWEST, min(_DRAWS, _MOST_NUMBERS // comparisons))
     count, before = looks[-1], looks[-2] if len(looks) > 1 else 0
-    means, squares = _added(count - before, comparisons, copies, np.random.default_rng((_SEED, *looks)), draws)
+    means, squares = _added(
+        count - before, comparisons, copies, np.random.default_rng((_SEED, *looks[-_TOLD_APART:])), draws
+    )
     quiet = np.ones(draws, dtype=np.bool_)
-    if before:
-        past = _walk(looks[:-1], comparisons, copies)
+    if past:
         quiet = past.quiet
         step = means - past.means
         squares += past.squares + step**2 * (before * (count - before) / count)
         means = past.means + step * ((count - before) / count)
     largest = (np.abs(means) / np.sqrt(squares / ((count - 1) * count))).max(axis=0)
     spent = (1.0 - ALL_LOOKS) * (1.0 - (1.0 - FIRST_SHARE) * (looks[0] / count) ** _POWER)
-    more = max(1, round(spent * draws) - int((~quiet).sum()))
-    boundary = float(np.sort(largest[quiet])[-more])
-    return _Walked(means, squares, quiet & (largest < boundary), boundary)
+    more = round(spent * draws) - int((~quiet).sum())
+    boundary = float(np.sort(largest[quiet])[-max(1, more)])
+    # Where less than one draw is left to spend, no draw is: else thousands of looks would spend too much.
+    return _Walked(means, squares, quiet & (largest < boundary) if more > 0 else quiet, boundary)
 
 
 def _added(

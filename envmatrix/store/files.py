@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from envmatrix.regular import RefusedFileError, line_of, open_regular, read_byte
 
 _PIECE = 2**16
 _RESTORE = "restore it from a copy"
+#: An escape in JSON; a half of a character that stands without its other one is in the group.
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(u[dD][89a-fA-F]\w\w)|.)")
 _REMEDIES = {
     errno.ENOSPC: "free some space, then `envmatrix resume`",
     errno.EDQUOT: "your quota there is full: free some space, then `envmatrix resume`",
@@ -172,6 +175,11 @@ def json_of(text: str, file: Path) -> JsonValue:
         raise StoreError(f"not readable as JSON: {error.msg}", where=where, remedy=_RESTORE) from error
     except (ValueError, RecursionError) as error:
         raise StoreError(f"not readable as JSON ({error})", where=Where(file), remedy=_RESTORE) from error
+    half = next((match for match in _ESCAPE.finditer(text) if match[1]), None)
+    if half:
+        start = text.rfind("\n", 0, half.start()) + 1
+        where = Where(file, text.count("\n", 0, start) + 1, half.start() - start + 1)
+        raise StoreError("half a character (a lone surrogate)", where=where, remedy=_RESTORE)
     return body
 
 

@@ -151,6 +151,11 @@ def is_numbered(host: str) -> bool:
     return _NUMBERED.fullmatch(host) is not None
 
 
+def is_no_hosts(name: str) -> bool:
+    """Say whether a name tells no host: one that is shown instead, or a container's id."""
+    return is_numbered(name) or _CONTAINER.fullmatch(name) is not None
+
+
 def names_here(matrix: Path | None = None, hosts: dict[str, str] | None = None) -> Names:
     """Return the names of what this machine and user have; ``matrix`` is the folder of the matrix."""
     home = Path("~").expanduser()

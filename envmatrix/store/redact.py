@@ -10,9 +10,9 @@ from pathlib import Path
 
 from envmatrix.benchmark import without_userinfo
 from envmatrix.errors import StoreError, Where
-from envmatrix.store.files import json_of, os_error, read_text, whole_file, write_whole
+from envmatrix.store.files import json_of, os_error, read_text, read_whole_lines, whole_file, write_whole
 from envmatrix.store.folder import RunFolder
-from envmatrix.store.names import Names
+from envmatrix.store.names import Names, is_no_hosts
 
 _Change = Callable[[Mapping[str, object]], Mapping[str, object]]
 
@@ -40,6 +40,24 @@ def redact(folder: RunFolder) -> tuple[str, ...]:
     finally:
         folder.unlock()
     return tuple(file.name for file, changed in done.items() if changed)
+
+
+def names_somebody(folder: RunFolder) -> bool:
+    """Whether a run that was written without names.json, as older ones were, names a host or a folder of a user."""
+    if folder.names_file.exists():
+        return False
+    names = replace(folder.names, hosts=None)
+    run = json_of(read_text(folder.run_file), folder.run_file)
+    assert isinstance(run, dict)
+    host = run.get("host")
+    if _is_real(host.get("name") if isinstance(host, dict) else None) or names.run(run, any_home=True) != run:
+        return True
+    lines = (json.loads(line) for _, line in read_whole_lines(folder.trials_file))
+    return any(_is_real(line.get("node")) or names.trial(line) != line for line in lines)
+
+
+def _is_real(host: object) -> bool:
+    return isinstance(host, str) and any(name and not is_no_hosts(name) for name in host.split(","))
 
 
 def _shown_document(text: str, file: Path, names: Names) -> str:

@@ -111,25 +111,16 @@ def maker_of(experiment: Experiment, environment: Environment) -> Maker:
 
 
 def begin(
-    matrix: Matrix,
-    design: Design,
-    engine_names: tuple[str, ...],
-    results: Path,
-    say: Say,
-    command: tuple[str, ...],
-    launcher: str = "here",
-    host: Host | None = None,
-    launcher_options: Asked | None = None,
-    bench: Path | None = None,
-    name: str | None = None,
-    given: Images | None = None,
-    sides: Sequence[Side] = (),
-) -> Experiment:
+    matrix: Matrix, design: Design, engine_names: tuple[str, ...], results: Path, say: Say, command: tuple[str, ...],
+    launcher: str = "here", host: Host | None = None, launcher_options: Asked | None = None, bench: Path | None = None,
+    name: str | None = None, given: Images | None = None, sides: Sequence[Side] = (), *, host_names: bool = False,
+) -> Experiment:  # fmt: skip
     """Prepare everything a design needs and write run.json; nothing has been measured yet.
 
     ``host`` is the machine that trials run on (None: this one), ``launcher_options`` what was asked of the launcher,
     ``bench`` the benchmark (None: the project's), ``name`` the run's (None: design and time), ``given`` ready images.
     ``sides``: the old and the new one, where two matrices are compared; ``matrix`` is the new one's then.
+    ``host_names``: the run calls hosts what they are called, and not node-1.
     """
     digest, bench = snapshot_bench(bench)
     placed, host = _placed(matrix, design), host or this_host()
@@ -156,7 +147,7 @@ def begin(
         launcher_options=dict(launcher_options or {}),
         command=command,
     )
-    run, folder = _new_folder(run, results, matrix)
+    run, folder = _new_folder(run, results, matrix, host_names=host_names)
     keep_given(folder, given or {})
     keep_sides(folder, sides, bench)
     return Experiment(run, folder, engines, ready, bench, _data_folder())
@@ -225,14 +216,14 @@ def _data_folder() -> Path:
     return project.cache_folder() / "data"
 
 
-def _new_folder(run: Run, results: Path, matrix: Matrix) -> tuple[Run, RunFolder]:
+def _new_folder(run: Run, results: Path, matrix: Matrix, *, host_names: bool) -> tuple[Run, RunFolder]:
     """Create the run's folder under a name that no other run has."""
     for attempt in itertools.count(1):
         name = run.name if attempt == 1 else f"{run.name}-{attempt}"
         folder = RunFolder(results / name)
         if not folder.path.exists():
             named = run.model_copy(update={"name": name})
-            folder.create(named, matrix.text, Path(matrix.path).resolve().parent)
+            folder.create(named, matrix.text, Path(matrix.path).resolve().parent, host_names=host_names)
             return named, folder
     raise AssertionError
 

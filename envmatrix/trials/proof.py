@@ -13,8 +13,6 @@ from envmatrix.record.claims import Claim
 from envmatrix.record.evidence import Evidence, Program
 from envmatrix.record.paths import SHORT, lookup
 
-#: What a record says instead of a secret (docs/record.md).
-_HIDDEN = "(hidden)"
 #: More of an own program's CPU time must not have gone where nobody could look (bench/evidence/programs.py).
 _UNSEEN = 0.1
 #: Parts of the evidence that a program without PyTorch and without threads has nothing for.
@@ -98,6 +96,7 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
         yield True, "its environment variables could not be read"
     else:
         yield from ((False, text) for text in contradicting_variables(environment.variables, seen))
+        yield from ((True, text) for text in _untold_variables(environment.variables, seen))
 
 
 def _unused(seen: Evidence) -> Iterator[tuple[bool, str]]:
@@ -138,8 +137,8 @@ def _could_not_be_seen(claim: Claim, seen: Evidence) -> bool:
 def contradicting_variables(wanted: Mapping[str, str | None], evidence: Evidence) -> list[str]:
     """Return which variables were not in the process as the environment sets them.
 
-    Of one whose name looks like a secret's the record says only that it was there. A program that ended before anybody
-    could look at it from outside contradicts nothing.
+    Of one whose name looks like a secret's the record says only that it was there, as it does of any in a program that
+    was not told which matter. A program that ended before anybody could look at it from outside contradicts nothing.
     """
     if evidence.source == "outside" and evidence.variables is None:
         return []
@@ -147,8 +146,21 @@ def contradicting_variables(wanted: Mapping[str, str | None], evidence: Evidence
     return [
         f"{name} should be {value!r}, but the process saw {seen.get(name)!r}"
         for name, value in wanted.items()
-        if seen.get(name) not in ((None,) if value is None else (value, benchmark.shown_variable(name, value), _HIDDEN))
+        if not _is_as_set(name, value, seen.get(name))
     ]
+
+
+def _is_as_set(name: str, value: str | None, said: str | None) -> bool:
+    if value is None or said is None:
+        return value is said
+    hidden = benchmark.is_secret(said) or benchmark.is_only_set(said)
+    return hidden or said in (value, benchmark.shown_variable(name, value))
+
+
+def _untold_variables(wanted: Mapping[str, str | None], evidence: Evidence) -> Iterator[str]:
+    for name in wanted:
+        if benchmark.is_only_set((evidence.variables or {}).get(name)):
+            yield f"{name} was set in it, and to what was not written"
 
 
 def contradicting_ranks(promised: Sequence[Claim], evidence: Evidence) -> list[str]:

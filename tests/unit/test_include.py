@@ -266,7 +266,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     root = write(tmp_path, root=ROOT)
     with (tmp_path / "lib.yaml").open("wb") as file:
         file.truncate(2**40)
-    assert "more than the 1048576 of a matrix" in refused(root)
+    assert "more than the 4194304 of a matrix" in refused(root)
 
 
 DEFAULTS = (

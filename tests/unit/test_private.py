@@ -14,14 +14,16 @@ import pytest
 from bench import variables
 from bench.evidence import outside
 from bench.evidence.tree import Program
+from envmatrix import cli
 from envmatrix.images.definitions import environment_variables
 from envmatrix.matrix.model import Workload
-from envmatrix.matrix.parse import MatrixError, parse
+from envmatrix.matrix.parse import MatrixError, load, parse
 from envmatrix.record.evidence import Evidence
 from envmatrix.store import RunFolder, trial_of
 from envmatrix.store.names import Names
 from envmatrix.trials import trial
-from envmatrix.trials.proof import contradicting_variables
+from envmatrix.trials.experiment import begin
+from envmatrix.trials.proof import contradicting_variables, prove
 from tests.synthetic import make_environment, make_plan, make_run
 
 ROOT = Path(__file__).parents[2]
@@ -83,11 +85,19 @@ def test_what_an_environment_sets_is_written_and_held_against_it():
     assert (said["MINE"], said["MY_TOKEN"]) == ("1", "(hidden)")
     evidence = Evidence.model_validate({"variables": said})
     assert contradicting_variables(mine.variables, evidence) == []
-    for other in ({"MINE": "2"}, {"MINE": "(set)"}, {"GONE": "1"}):
+    for other in ({"MINE": "2"}, {"GONE": "1"}):
         wrong = Evidence.model_validate({"variables": {**said, **other}})
         assert len(contradicting_variables(mine.variables, wrong)) == 1
     assert environment_variables(mine, {})["BENCH_VARIABLES"] == "MINE,MY_TOKEN"
     assert "BENCH_VARIABLES" not in environment_variables(make_environment("known"), {})
+
+
+def test_a_value_that_a_program_was_not_told_to_write_is_neither_proven_nor_contradicted():
+    mine = make_environment("a", preload=(), variables={"MINE": "1", "GONE": None})
+    untold = variables.all_shown({"MINE": "1"})
+    proof = prove(mine, Evidence.model_validate({"variables": untold}))
+    assert (proof.wrong, proof.unproven) == ((), ("MINE was set in it, and to what was not written",))
+    assert prove(mine, Evidence.model_validate({"variables": {**untold, "GONE": "(set)"}})).wrong
 
 
 @pytest.mark.parametrize(
@@ -187,3 +197,25 @@ def test_a_run_on_disk_names_nothing_of_this_machine_and_goes_on_with_all_of_it(
     assert json.loads(again.trials_file.read_text().splitlines()[-1])["node"] == "node-3"
     written = again.run_file.read_text() + again.trials_file.read_text()
     assert not any(name in written for name in ("carol", "site", str(tmp_path)))
+
+
+MATRIX = """version: 2
+factors: {malloc: {glibc: {}, jemalloc: {preload: libjemalloc.so.2}}}
+environments: {baseline: {}, tuned: {malloc: jemalloc}}
+workloads: {w: {command: ["true"], metric: {wall: true}}}
+designs: {d: {environments: [tuned], workloads: w}}
+"""
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_path, monkeypatch, kept):
+    arms = make_plan(("tuned",)).arms
+    monkeypatch.setattr("envmatrix.trials.experiment._prepared", lambda *_: ({}, {}, {}, arms, {}))
+    monkeypatch.setattr("envmatrix.trials.experiment._pinned", lambda *_: {})
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    matrix = load(tmp_path / "m.yaml")
+    host = replace(make_run(make_plan(())).host, name="vm9")
+    begun = begin(matrix, matrix.designs["d"], (), tmp_path, print, (), host=host, host_names=kept)
+    assert RunFolder(begun.folder.path).load().host.name == ("vm9" if kept else "node-1")
+    arguments = cli.parse(["bench", *(["--host-names"] if kept else [])])
+    assert arguments.host_names is kept

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix import process
 from envmatrix.errors import EnvmatrixError
 from envmatrix.process import Place, run, run_logged
 
@@ -85,8 +86,16 @@ def test_the_cpu_set_is_in_place_before_the_program_starts(tmp_path):
 
 
 def test_a_program_that_is_not_there_is_told():
-    with pytest.raises(EnvmatrixError, match="cannot start /no/such/program"):
-        run(["/no/such/program"], limit_s=1)
+    with pytest.raises(EnvmatrixError, match=r"cannot start /no/such/program.*\n.*install it"):
+        run(["/no/such/program"], limit_s=20)
+    with pytest.raises(EnvmatrixError, match=r"cannot start .*: Permission denied\n.*may be executed"):
+        run([__file__], limit_s=20)
+
+
+def test_a_warden_that_is_stopped_keeps_nobody_waiting(monkeypatch):
+    monkeypatch.setattr(process, "_ENDED_S", 0.5)
+    done = run(["sh", "-c", "kill -STOP $PPID; exec sleep 60"], limit_s=1)
+    assert done.exit.timed_out
 
 
 def test_output_and_status_come_back():

@@ -87,3 +87,9 @@ def test_the_json_schema_follows_from_the_models():
     schema = Record.model_json_schema()
     assert schema["required"] == ["schema"]
     assert set(Evidence.model_fields) == set(schema["$defs"]["Evidence"]["properties"])
+
+
+def test_a_name_that_is_no_text_is_left_out_and_no_more():
+    evidence = {"variables": {"A": "1", "\udcff": "2"}, "libraries": ["/lib/a.so"], "\udcff": 1}
+    found = read_record({"schema": 1, "bench": {"digest": "x"}, "evidence": evidence})
+    assert (found.evidence.variables, found.evidence.libraries) == ({"A": "1"}, ["/lib/a.so"])

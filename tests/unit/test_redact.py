@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.api.packs import pack_run
 from envmatrix.errors import StoreError
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.summary import summarise
 from envmatrix.store import RunFolder
-from envmatrix.store.redact import redact
+from envmatrix.store.redact import names_somebody, redact
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference-book"
 AS_IT_WAS = {"{cache}": "/home/dora/.cache/envmatrix", "{home}": "/home/dora", '"node-1"': '"vm9"'}
@@ -44,6 +45,23 @@ def strings(value):
     if isinstance(value, list):
         return [text for entry in value for text in strings(entry)]
     return [value] if isinstance(value, str) else []
+
+
+def test_what_names_somebody_is_told_before_it_is_packed(old, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("envmatrix.api.packs.kept_bench", lambda _: tmp_path / "none")
+    said = []
+    pack_run(old.path, output=tmp_path / "a.tar.gz", say=said.append)
+    told = "the archive names hosts, or folders of a user: `envmatrix redact reference-book`, then pack it again"
+    assert said[:1] == [told]
+    redact(old)
+    pack_run(old.path, output=tmp_path / "b.tar.gz", say=said.append)
+    assert said.count(told) == 1
+
+
+@pytest.mark.parametrize("run", sorted(path.parent.name for path in REFERENCE.parent.glob("*/run.json")))
+def test_no_committed_run_names_anybody(run):
+    assert not names_somebody(RunFolder(REFERENCE.parent / run))
 
 
 def test_an_older_run_says_all_it_said_but_for_folders_and_hosts(old):

@@ -13,6 +13,7 @@ from envmatrix.api.answers import figure, write_report
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.stats import spending
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.effects import ALL_LOOKS, FIRST_SHARE, LEVEL
 from envmatrix.stats.measurements import fold
@@ -58,6 +59,21 @@ def test_each_look_costs_and_the_sooner_it_comes_the_less_it_may_err():
 def test_a_hundred_looks_still_leave_an_interval():
     level = level_at(read_after(*range(6, 100), plan=make_plan(("a",))), 100)
     assert 0.999 < level < 1
+
+
+def test_there_may_be_thousands_of_looks(monkeypatch):
+    monkeypatch.setattr(spending, "_DRAWS", 1000)
+    monkeypatch.setattr(spending, "_walked", {})
+    looks = tuple(range(6, 5007))
+    assert 0.99 < level_at(read_after(*looks, plan=make_plan(("a",))), 5006) < 1
+    assert spending._walk(looks, 1, 2).quiet.mean() > 1 - 2 * (1 - ALL_LOOKS), "nor do they spend more than there is"
+
+
+def test_a_look_at_blocks_that_were_set_aside_since_is_paid_for_too():
+    assert looks_of(read_after(40), 30) == (22, 30), "two looks at 30 and 40 are as alike as two at 22 and 30"
+    assert level_at(read_after(40), 30) == level_at(read_after(22), 30) > LEVEL
+    assert looks_of(read_after(40, 5), 7) == (6, 7), "and never as one before min_blocks"
+    assert looks_of(read_after(30), 30) == (30,)
 
 
 def test_what_two_looks_spend_is_what_their_joint_chance_says():
