@@ -28,20 +28,35 @@ ROOT = Path(__file__).parents[2]
 ODD = ("", "-1", "1e999", "[]", "{}", "null", "true", '"{{x}}"', '"--help"', '"a\\nb"', '"\\ud83c"', "&a [*a]", "*a",
        "!!x y",       "0-99999", "NaN", "'\x7f'", "<<: 1", "?", "../..", "99999999999999999999",
        '"\\u0000"', "https://a:b@c")  # fmt: skip
-SMALL = """version: 2
+#: Matrices that hold one of each thing, in small parts: most of the time of an example is that of reading YAML.
+LEVELS = """version: 2
 factors:
   malloc: {glibc: {claims: {malloc: libc}}, jemalloc: {apt: libjemalloc2, preload: libjemalloc.so.2}}
   torch: {a: {python: "3.11", requirements: [torch==2.13.0], index: "https://h/s"}, b: {suite: sid, apt: python3-torch}}
   place: {none: {}, last: {cpus: "{last_cpu}", memory_nodes: "0", env: {A: b, C: null}}}
-defaults: {d: {batch_size: 64}}
 environments: {baseline: {}, tuned: {malloc: jemalloc, place: last}}
-workloads: {cnn: {defaults: d, model: fashion-cnn}, own: {command: [python, x.py], metric: {regex: "a(b)"}}}
+"""
+WORKLOADS = """version: 2
+factors: {m: {glibc: {}}}
+environments: {baseline: {}}
+defaults: {d: {batch_size: 64}}
+workloads:
+  cnn: {defaults: d, model: fashion-cnn}
+  own: {command: [python, x.py], metric: {regex: "a(b)"}, check: [{regex: "c(d)", tolerance: 1%}]}
+designs: {d: {workloads: [cnn, own]}}
+"""
+DESIGNS = """version: 2
+factors: {malloc: {glibc: {}, jemalloc: {apt: libjemalloc2}}}
+environments: {baseline: {}, tuned: {malloc: jemalloc}}
+workloads: {cnn: {model: fashion-cnn}}
 designs:
   one: {environments: [tuned], workloads: cnn, target: 3%, budget: 5m, memory: 8GiB, slurm: {nodes: 2}}
-  two: {factors: {malloc: [glibc, jemalloc]}, workloads: [cnn, own], min_blocks: 2}
+  two: {factors: {malloc: [glibc, jemalloc]}, workloads: [cnn], min_blocks: 2}
 """
 _WORD = re.compile(r"\"[^\"\n]*\"|[\w.=%-]+")
 
+#: As many examples as somebody asks for take as long as they take.
+pytestmark = pytest.mark.timeout(0)
 unhurried = settings(
     max_examples=EXAMPLES, deadline=None, database=None, derandomize="ENVMATRIX_FUZZ" not in os.environ,
     suppress_health_check=list(HealthCheck),
@@ -68,7 +83,7 @@ def mutated(draw, text, odd=ODD, most=4):
 
 
 @unhurried
-@given(mutated(SMALL))
+@given(st.sampled_from([LEVELS, WORKLOADS, DESIGNS]).flatmap(mutated))
 def test_every_mistake_in_a_matrix_has_its_place(text):
     try:
         parse(text, ROOT / "m.yaml")
