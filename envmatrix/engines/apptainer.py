@@ -34,12 +34,13 @@ from envmatrix.engines.memory import confined
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.host import format_cpus
 from envmatrix.images.archive import docker_archive, rooted
-from envmatrix.images.cache import digest_of, disk_errors, disk_full, is_disk_full
+from envmatrix.images.cache import digest_of, disk_errors, disk_full, file_digest, is_disk_full
 from envmatrix.images.context import Base, bench_digest, context_facts, gather, write_context
 from envmatrix.images.definitions import ROOM, definition, named_definition
 from envmatrix.images.labels import publisher_labels
 from envmatrix.images.places import Places
 from envmatrix.images.rootfs import PROGRAM
+from envmatrix.images.sbom import PACKAGES
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.plan.export import quoted
 from envmatrix.process import Exit, Finished, run, run_logged
@@ -147,12 +148,12 @@ class ApptainerEngine(Engine):
         loader = self._inside(sif, made.python, _LOADER)
         names = frozenset(line.split()[0] for line in loader.splitlines()[1:] if " => " in line)
         rootfs = self._inside(sif, made.python, PROGRAM)
-        status = self._inside(sif, made.python, "print(open('/var/lib/dpkg/status').read())")
+        packages = self._inside(sif, made.python, PACKAGES)
         facts = {**context_facts(made), "rootfs": rootfs, "sif_from": "definition"}
         prepared = Prepared(
             image.name, self.name, str(sif), made.python, made.libraries(), facts, made.folders.missing, names
         )
-        bills.write_bill(self.places.cache, prepared, status, made)
+        bills.write_bill(self.places.cache, prepared, packages, made)
         return prepared
 
     def bill_file(self, prepared: Prepared) -> Path:
@@ -203,7 +204,6 @@ class ApptainerEngine(Engine):
         held = self._inside(Path(prepared.reference), prepared.python, _BENCH).strip()
         if held and held != bench_digest(self.places):
             say(f"{target.name} holds an older bench/ than this checkout; its record says which")
-        bills.lay_beside(self.places.cache, prepared, target.parent, environment.name)
         say(f"building {target} on the SIF of {prepared.image}")
         room = _COPIES_OF_SIF * Path(prepared.reference).stat().st_size
         with self.places.cache.quick_scratch("named", room) as scratch:
@@ -221,6 +221,8 @@ class ApptainerEngine(Engine):
                     beside.replace(target)
                 finally:
                     beside.unlink(missing_ok=True)
+        bill = target.with_name(f"{target.name}.sbom.json")
+        bills.lay_beside(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
         return NamedImage(str(target), f"apptainer run {'--userns ' if needs_namespace() else ''}{target}")
 
     def _inside(self, sif: Path, python: str, code: str) -> str:

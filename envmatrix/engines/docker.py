@@ -36,6 +36,7 @@ from envmatrix.images.definitions import ROOM, USER
 from envmatrix.images.labels import publisher_labels
 from envmatrix.images.places import Places
 from envmatrix.images.rootfs import PROGRAM
+from envmatrix.images.sbom import PACKAGES
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.process import Exit, heir
 from envmatrix.say import Say
@@ -88,7 +89,7 @@ class DockerEngine(Engine):
             image.name, self.name, tag, made.python, made.libraries(), facts, made.folders.missing,
             inside.loader,
         )  # fmt: skip
-        bills.write_bill(self.places.cache, prepared, inside.status, made)
+        bills.write_bill(self.places.cache, prepared, inside.packages, made)
         self.places.cache.write(build_record, json.dumps(recorded(prepared)))
         return prepared
 
@@ -123,10 +124,12 @@ class DockerEngine(Engine):
     ) -> NamedImage:
         """Tag the stand-alone image of a named environment; its bill of materials is written into ``folder``."""
         prepared = self.prepare_current(environment.image, libraries, say)
-        bills.lay_beside(self.places.cache, prepared, folder, environment.name)
         with _open(f"building {environment.name}") as client:
             publisher = publisher_labels(folder)
             tag = DockerImages(client, self.places).named(environment, prepared.reference, publisher, say)
+            digest = str(client.images.get(tag).id)
+            bill = folder / f"{environment.name}.sbom.json"
+            bills.lay_beside(self.places.cache, prepared, bill, tag.partition(":")[0], digest)
             return NamedImage(tag, f"docker run --rm {tag}")
 
     def save(self, prepared: Prepared, file: Path) -> None:
@@ -320,23 +323,23 @@ _LOOK = """
 import json, subprocess
 said = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
 names = sorted({line.split()[0] for line in said.splitlines()[1:] if " => " in line})
-print(json.dumps({"loader": names, "status": open("/var/lib/dpkg/status").read()}))
+print(json.dumps({"loader": names}))
 """
 
 
 @dataclass(frozen=True)
 class _Inside:
-    """What an image holds: the names its loader finds, dpkg's status file, and the digest of its root file system."""
+    """What an image holds: the names its loader finds, its packages, and the digest of its root file system."""
 
     loader: frozenset[str]
-    status: str
+    packages: str
     rootfs: str
 
 
 def _look_inside(client: DockerClient, tag: str, python: str) -> _Inside:
     found = json.loads(_output(client, tag, [python, "-I", "-c", _LOOK]))
     rootfs = _output(client, tag, [python, "-I", "-c", PROGRAM]).strip()
-    return _Inside(frozenset(found["loader"]), str(found["status"]), rootfs)
+    return _Inside(frozenset(found["loader"]), _output(client, tag, [python, "-I", "-c", PACKAGES]), rootfs)
 
 
 def _output(client: DockerClient, tag: str, argv: list[str]) -> str:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from envmatrix import project
 from envmatrix.engines.docker_client import connect
@@ -133,6 +135,13 @@ def labels_of(reference: str) -> dict[str, str]:
         labels = dict(client.images.get(reference).labels)
         client.close()
     return {name: value for name, value in labels.items() if name.startswith(("org.opencontainers.", "org.envmatrix."))}
+
+
+def valid_bill(file: Path) -> Any:
+    """Return a bill of materials that the official schema holds for."""
+    text = file.read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    return json.loads(text)
 
 
 class Said(list[str]):
