@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from io import BufferedReader
 from typing import Any, BinaryIO, cast
 
-from bench import digest, evidence, metric, record
+from bench import counters, digest, evidence, metric, record
 from bench.errors import BenchError, RunError
 from bench.evidence import programs, tree
 
@@ -27,6 +27,8 @@ _READ_S = 2.0
 #: Between terminate and kill: shorter than what the host gives this process between interrupt and terminate.
 _GRACE_S = 1.0
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+#: What the kernel counts of the machine or the control group, whichever process asks.
+_OF_ALL = ("pressure_s", "throttled_s", "energy_j")
 
 
 class Output:
@@ -94,14 +96,16 @@ def run(
     """
     numbers = metric.Numbers(wanted)
     probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
-    before, steal = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch()
+    before, first, counted = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch(), counters.read()
     try:
         watched, wall_ns, output = _run(argv, probed, limit_s, log or sys.stderr.buffer, log_limit_bytes, numbers)
-        used = _usage(before)
+        grown, used = counters.since(counted), _usage(before)
         seen, probe_ns = programs.evidence(probed, watched, used["user_s"] + used["system_s"])
     finally:
         shutil.rmtree(probed, ignore_errors=True)
-    seen["system"]["load_1m"] = steal["load_1m"]
+    seen["system"].update(load_1m=first["load_1m"], steal_ticks=grown["steal_ticks"])
+    used |= {name: grown[name] for name in _OF_ALL}
+    used["run_delay_s"] = watched.run_delay_s(used["user_s"] + used["system_s"])
     wall_ns -= probe_ns
     reported = numbers.reported(wall_ns)
     further = {"more_metrics": wanted.more, "checks": wanted.checks}
@@ -199,7 +203,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 continue
 
 
-def _usage(before: resource.struct_rusage) -> dict[str, float]:
+def _usage(before: resource.struct_rusage) -> dict[str, Any]:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "peak_rss_bytes": after.ru_maxrss * 1024,

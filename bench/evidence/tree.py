@@ -19,6 +19,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: Looking may take this much CPU time at the start, and this share of the time from then on.
 _FIRST_S, _SHARE = 0.01, 0.002
 _SHORTEST_S, _LONGEST_S = 0.005, 0.25
+#: How long threads waited is read at ages that grow by this factor: a process may have hundreds of them.
+_LATER = 1.3
 _GONE = ("0",) * 6
 _LIBRARY = re.compile(r"\.so(\.\S+)?$")
 
@@ -87,8 +89,24 @@ class _Stat:
 
 @dataclass
 class _Process:
+    """A process at the last look; ``waited`` holds nanoseconds on a CPU, and ready without one, of each thread."""
+
     program: Program
     stat: _Stat
+    waited: dict[int, tuple[int, int]] = field(default_factory=dict)
+    next_s: float = 0.0
+
+    def read_waits(self, pid: int, since_s: float) -> None:
+        """Read them (https://docs.kernel.org/scheduler/sched-stats.html); those of ended threads stay as last seen."""
+        self.next_s = _LATER * since_s
+        for thread in attempt(lambda: os.listdir(f"/proc/{pid}/task")) or []:
+            words = (text(f"/proc/{pid}/task/{thread}/schedstat") or "").split()
+            if len(words) > 1:
+                self.waited[int(thread)] = int(words[0]), int(words[1])
+
+    def waits_ns(self) -> tuple[int, int]:
+        """Return the sums over all threads."""
+        return sum(ran for ran, _ in self.waited.values()), sum(late for _, late in self.waited.values())
 
 
 def _stat(pid: int) -> _Stat:
@@ -113,6 +131,7 @@ class Watch:
         self._began = time.monotonic()
         self._programs: dict[tuple[str, ...], Program] = {}
         self._living: dict[tuple[int, int], _Process] = {}
+        self._ended_ns = (0, 0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, daemon=True)
         self._thread.start()
@@ -126,6 +145,16 @@ class Watch:
     def programs(self) -> list[Program]:
         """Return all programs that were seen, the one that took most CPU time first."""
         return sorted(self._programs.values(), key=lambda program: -program.cpu_s)
+
+    def run_delay_s(self, cpu_s: float) -> float | None:
+        """Return how long threads were ready to run without a CPU, of a command that took ``cpu_s`` CPU seconds.
+
+        What was seen is taken for the whole, as threads take the rest of their waiting with them when they end. None
+        where less than half of the CPU time was seen.
+        """
+        parts = [self._ended_ns, *(process.waits_ns() for process in self._living.values())]
+        ran, late = (sum(part) / 1e9 for part in zip(*parts))
+        return late * max(1.0, cpu_s / ran) if ran > 0 and ran >= cpu_s / 2 else None
 
     def _look_on(self) -> None:
         pause = _SHORTEST_S
@@ -150,6 +179,10 @@ class Watch:
             if stat:
                 living[pid, stat.started] = self._looked_at(pid, stat, last)
         self._count_the_ended(living)
+        for key, process in self._living.items():
+            if key not in living:
+                ran, late = process.waits_ns()
+                self._ended_ns = self._ended_ns[0] + ran, self._ended_ns[1] + late
         self._living = living
 
     def _looked_at(self, pid: int, stat: _Stat, last: bool) -> _Process:
@@ -163,9 +196,13 @@ class Watch:
             program = self._programs.setdefault(stat.image, Program(pid, stat.name, len(self._programs)))
         program.cpu_s += (stat.ticks - (before.stat.ticks if before else 0)) / _TICKS_PER_S
         program.threads = max(program.threads, stat.threads)
+        since_s = time.monotonic() - self._began
         if not last:
-            program.look(pid, time.monotonic() - self._began)
-        return _Process(program, stat)
+            program.look(pid, since_s)
+        seen = _Process(program, stat, before.waited, before.next_s) if before else _Process(program, stat)
+        if last or since_s >= seen.next_s:
+            seen.read_waits(pid, since_s)
+        return seen
 
     def _count_the_ended(self, living: dict[tuple[int, int], _Process]) -> None:
         """Add what processes took after they were last seen: their parent is told it when it waits for them.

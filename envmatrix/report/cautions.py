@@ -138,9 +138,12 @@ def _slow(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caut
 def _short(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     if too_short(measured.apart) and any(effect.low is not None for effect in analysis.primary_effects()):
         minutes, needed = float(measured.apart.sum()) * PHASE_S / 60, PHASE_S * LEAST_PHASES / 60
+        alike = [effect.arm for effect in analysis.primary_effects() if 0 < effect.units < effect.blocks]
+        seen = f"; neighbouring blocks of {', '.join(alike[:8])} are alike, and count as fewer" if alike else ""
         yield Caution(
             Kind.SHORT_RUN, run.plan.design,
-            f"its blocks span {minutes:.0f} minutes: too short to see slow phases of the machine that last a minute",
+            f"its blocks span {minutes:.0f} minutes: too short to be sure of slow phases of the machine that last a "
+            f"minute{seen}",
             f"intervals hold for the machine as it was then; from {needed:.0f} minutes on they allow for an "
             "environment that such phases slow more than its reference",
         )  # fmt: skip

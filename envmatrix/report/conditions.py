@@ -54,9 +54,11 @@ def drift(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caut
 def stolen(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     """Find time that the hypervisor gave to others.
 
-    The kernel's ticks (a hundredth of a second) are summed over all CPUs, and counted over the timed part.
+    The kernel's ticks (a hundredth of a second) are summed over all CPUs, and counted over the timed part, or over the
+    whole of a program of the user's own.
     """
-    there = measured.table["training_s"] * max(1, len(run.host.cpus))
+    timed, whole = measured.table["training_s"], measured.table["trial_s"]
+    there = np.where(np.isfinite(timed), timed, whole) * max(1, len(run.host.cpus))
     shares = measured.table["steal_ticks"] / _TICKS_PER_S / there
     shares = shares[np.isfinite(shares)]
     if shares.size and float(np.mean(shares)) > STOLEN:

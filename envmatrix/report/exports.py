@@ -11,7 +11,9 @@ from datetime import datetime, timezone
 
 import numpy as np
 
+from envmatrix.benchmark import options
 from envmatrix.errors import InputError, suggestion
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.printable import clean
 from envmatrix.report.catalog import Report, draw
@@ -20,9 +22,10 @@ from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Summary
 from envmatrix.report.svg import standalone
-from envmatrix.stats.metrics import METRICS, OWN, Metric
+from envmatrix.stats.metrics import METRICS, OWN, THROUGHPUT, Metric
 from envmatrix.stats.primary import own_metrics
 
+_OF_WARM_UP = ("warmup_steps", "verify_steps", "compile")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -60,22 +63,44 @@ def trials_csv(summary: Summary) -> str:
     return out.getvalue()
 
 
-def _values(summary: Summary, arm: str, metric: Metric) -> list[tuple[float, float]]:
-    """Return (value, start) of each ok trial, less being better, as pyperf takes it: one over it where more is."""
+def _values(summary: Summary, arm: Arm, metric: Metric) -> list[tuple[float, float, float]]:
+    """Return (value, start, warm-up) of each ok trial, as pyperf takes it: less is better, one over it where more is.
+
+    The warm-up is seconds a sample, as the throughput's value is; NaN where there was none.
+    """
     if metric.name not in summary.measured.table:
         return []
-    values = summary.measured.of(arm, metric.name)
-    started = summary.measured.of(arm, "started")
+    values, started, warm_up, steps, samples = (
+        summary.measured.of(arm.name, name) for name in (metric.name, "started", "warmup_s", "steps", "samples")
+    )
+    untimed = _warm_up_steps(summary.run.workloads.get(arm.workload)) if metric is THROUGHPUT else 0
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         times = 1.0 / values if metric.better == "higher" else values
+        warm = warm_up / (untimed * samples / steps)
     there = np.isfinite(times) & (times > 0)
-    pairs = zip(times[there].tolist(), started[there].tolist(), strict=True)
-    return [(value, when) for value, when in pairs]
+    return [
+        (value, when, first)
+        for value, when, first in zip(times[there].tolist(), started[there].tolist(), warm[there].tolist(), strict=True)
+    ]
 
 
-def _pyperf_run(value: float, started: float, created: str) -> dict[str, object]:
+def _warm_up_steps(workload: Workload | None) -> int:
+    """Return over how many steps ``warmup_s`` of the built-in benchmark was; what compiled is not among them."""
+    if workload is None or workload.command:
+        return 0
+    chosen = {name: workload.options.get(name, options()[name].default) for name in _OF_WARM_UP}
+    steps = chosen["warmup_steps"]
+    compiled = chosen["compile"] != "none" and not chosen["verify_steps"]
+    return max(0, steps - compiled) if isinstance(steps, int) else 0
+
+
+def _pyperf_run(value: float, started: float, warm_up: float, created: str) -> dict[str, object]:
     began = datetime.fromtimestamp(started, timezone.utc) if math.isfinite(started) else None
-    return {"metadata": {"date": f"{began:%Y-%m-%d %H:%M:%S}" if began else created}, "values": [value]}
+    found: dict[str, object] = {
+        "metadata": {"date": f"{began:%Y-%m-%d %H:%M:%S}" if began else created},
+        "values": [value],
+    }
+    return {**found, "warmups": [[1, warm_up]]} if math.isfinite(warm_up) else found
 
 
 def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dict[str, object]]:
@@ -85,7 +110,7 @@ def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dic
     """
     primary = summary.analysis.primary[arm.workload]
     for metric in (primary, *own_metrics(summary.run.workloads.get(arm.workload))):
-        values = _values(summary, arm.name, metric)
+        values = _values(summary, arm, metric)
         name = f"{arm.workload}@{arm.engine}" + ("" if metric is primary else f" {metric.label}")
         unit = "byte" if metric.unit == "B" and metric.better == "lower" else "second"
         told = f"{metric.label}{f' ({metric.unit})' if metric.unit else ''}"

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +86,7 @@ class Cells:
     copies: Floats = field(default_factory=_no_copies)
     far: Floats | None = None
 
-    @property
+    @cached_property
     def gains(self) -> Views:
         """Log ratios over the mean of the reference's copies, as in the table of effects (cells x blocks)."""
         return gains_of(self.logs, self.copies, self.far)

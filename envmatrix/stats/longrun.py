@@ -5,10 +5,13 @@ blocks: they are fewer independent numbers than there are blocks. What a mean ov
 in the slow parts of the series alone: its components along cosines whose period is at least twice a phase (the
 equal-weighted cosine estimator of the long-run variance; Müller 2007; Lazarus, Lewis, Stock & Watson 2018). B cosines
 behave as B + 1 independent blocks do, exactly so where blocks ARE independent. Where blocks are further apart than a
-phase lasts all cosines count, and the error is the usual one.
+phase lasts all cosines count, and the error is the usual one. A short run has so few slow cosines that to count those
+alone would widen every interval by a third: there they do so where they stand out from the fast ones (an F test).
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +21,12 @@ Bools = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 #: A slow phase of a minute is nearly independent of what was so long before.
 PHASE_S = 90.0
-#: Fewer phases than these tell too little of how they differ: then the error is the usual one, which holds for the
-#: machine as it was during the run, and the report says so.
+#: Fewer phases than these tell too little of how they differ: then slow cosines count alone only where they stand out,
+#: and the report says so.
 LEAST_PHASES = 8
+#: How often slow cosines stand out where blocks are independent, each time that they are tested; and how many at least.
+STANDS_OUT = 0.1
+_FEWEST = 3
 
 
 def apart(begins: Floats) -> Floats:
@@ -51,16 +57,50 @@ def errors(parts: Floats, there: Bools, far: Floats | None) -> tuple[Floats, Int
     units = count.astype(np.int64)
     if far is None or far.min(initial=1.0) >= 1.0:
         return error, units
-    for mask in np.unique(there, axis=0):
-        waves = int(far[mask].sum() + 1e-9)
-        if LEAST_PHASES <= waves < mask.sum() - 1:
-            rows = (there == mask).all(axis=1)
-            along = parts[rows][:, mask] @ _cosines(int(mask.sum()), waves).T
-            error[rows] = np.sqrt((along**2).mean(axis=1) * 2.0)
+    for mask in there[:1] if there.all() else np.unique(there, axis=0):
+        waves, blocks = int(far[mask].sum() + 1e-9), int(mask.sum())
+        if waves >= blocks - 1:
+            continue
+        rows = (there == mask).all(axis=1)
+        if waves >= LEAST_PHASES:
+            error[rows] = of_slowest(parts[rows][:, mask], waves)
             units[rows] = waves + 1
+        else:
+            error[rows], units[rows] = _standing_out(parts[rows][:, mask], waves)
     return error, units
 
 
+def of_slowest(parts: Floats, waves: int) -> Floats:
+    """Return the standard error of each row's sum, as the slowest cosines alone tell it."""
+    return np.asarray(np.sqrt(_along(parts, waves).mean(axis=1)))
+
+
+def _standing_out(parts: Floats, waves: int) -> tuple[Floats, Integers]:
+    """Return errors, and what they are worth, of the slowest cosines that stand out from the others; else of all."""
+    squares = _along(parts, parts.shape[1] - 1)
+    whole = squares.shape[1]
+    error, units = np.sqrt(squares.mean(axis=1)), np.full(len(parts), whole + 1)
+    first = max(_FEWEST, waves)
+    for count in [first << doubled for doubled in range(whole) if first << doubled <= whole // 2][::-1]:
+        slow, fast = squares[:, :count].mean(axis=1), squares[:, count:].mean(axis=1)
+        out = slow > _beyond_chance(count, whole - count) * fast
+        error, units = np.where(out, np.sqrt(slow), error), np.where(out, count + 1, units)
+    return error, units
+
+
+@lru_cache(maxsize=1024)
+def _beyond_chance(slow: int, fast: int) -> float:
+    from scipy.special import fdtri
+
+    return float(fdtri(slow, fast, 1.0 - STANDS_OUT))
+
+
+def _along(parts: Floats, waves: int) -> Floats:
+    """Return twice the squares of rows along the slowest cosines: each estimates the variance of a row's sum."""
+    return np.asarray(2.0 * (parts @ _cosines(parts.shape[1], waves).T) ** 2)
+
+
+@lru_cache(maxsize=16)
 def _cosines(blocks: int, waves: int) -> Floats:
     at = (np.arange(blocks) + 0.5) / blocks
     return np.asarray(np.cos(np.pi * np.arange(1, waves + 1)[:, None] * at))

@@ -58,7 +58,7 @@ def adjusted_p(t: float, blocks: int, comparisons: int, copies: int = 1, *, draw
     if comparisons == 1:
         return student_p(t, blocks)
     maxima = null_maxima(blocks, comparisons, copies, draws)
-    at_least = int(np.searchsorted(-maxima, -abs(t), side="right"))
+    at_least = draws - int(np.searchsorted(maxima[::-1], abs(t), side="left"))
     return min((1 + at_least) / (draws + 1), comparisons * student_p(t, blocks))
 
 

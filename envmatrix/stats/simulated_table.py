@@ -1,120 +1,43 @@
 """Question by question, noise model by noise model: how often real analyses of made-up runs err.
 
 Each run is a 2 x 2 factorial whose third arm has the noise of the model; the others have that of a quiet machine. It is
-judged by ``estimate``, ``choose``, ``attribute`` and ``next_arms``, as a run on disk is.
+judged by ``estimate``, ``choose``, ``attribute`` and ``next_arms``, as a run on disk is; gates and histories are judged
+by what ``compare`` and ``history`` make of such runs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from envmatrix.plan import Plan, make_arms
+from envmatrix.plan import Plan
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import attribute, find_cells
+from envmatrix.stats.change_points import change_points
+from envmatrix.stats.comparison import status_of
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.measurements import ArmFacts, Measurements, TrialOrder
+from envmatrix.stats.measurements import ArmFacts, Measurements, TrialOrder, first_blocks
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
-from envmatrix.stats.noise import NOISES, drifting
+from envmatrix.stats.noise import NOISES
 from envmatrix.stats.racing import next_arms
+from envmatrix.stats.run_to_run import FEWEST_RUNS, against
 from envmatrix.stats.selection import choose
 from envmatrix.stats.simulated import SIZE, Figure, Floats, rate
+from envmatrix.stats.simulated_models import ARMS, LEVELS, LIMIT_S, MARKED, MODELS, TRIAL_S, Model, Trials
 from envmatrix.stats.slow_trials import SlowTrials
+from envmatrix.stats.welch import mean_of
 
-#: One environment is truly faster than all others, by 5 %.
-_GAIN = float(np.log(1.05))
-_TRIAL_S, _LIMIT_S = 7.6, 60.0
-_ARMS = make_arms(("a", "b", "ab"), ("w",), ("e",), "baseline")
-_LEVELS = {"baseline": ("0", "0"), "a": ("1", "0"), "b": ("0", "1"), "ab": ("1", "1")}
-_MARKED = next(row for row, arm in enumerate(_ARMS) if arm.environment == "ab")
-
-
-@dataclass(frozen=True)
-class Trials:
-    """Log speeds (arms, blocks) of a run, NaN where a trial timed out, and the marked arm's true log effect."""
-
-    logs: Floats
-    truth: float = _GAIN
-
-
-Model = Callable[[int, np.random.Generator], Trials]
-
-
-def _quiet(blocks: int, chance: np.random.Generator) -> Floats:
-    logs = chance.normal(0.0, SIZE, (len(_ARMS), blocks))
-    logs[_MARKED] += _GAIN
-    return logs
-
-
-def _normal(blocks: int, chance: np.random.Generator) -> Trials:
-    return Trials(_quiet(blocks, chance))
-
-
-def _unequal(blocks: int, chance: np.random.Generator) -> Trials:
-    logs = _quiet(blocks, chance)
-    logs[_MARKED] += chance.normal(0.0, 4 * SIZE, blocks)
-    return Trials(logs)
-
-
-def _drift(blocks: int, chance: np.random.Generator) -> Trials:
-    walk = drifting(1, blocks * len(_ARMS), SIZE, chance).reshape(blocks, len(_ARMS))
-    shuffled = chance.permuted(walk, axis=1).T
-    shuffled[_MARKED] += _GAIN
-    return Trials(shuffled)
-
-
-def _phases(blocks: int, chance: np.random.Generator) -> Trials:
-    """Slow and fast phases of 40 s on average; the marked arm is 10 % slower in the slow ones."""
-    ends = np.cumsum(chance.exponential(40.0, int(blocks * len(_ARMS) * _TRIAL_S / 10) + 100))
-    begins = (np.arange(blocks) * len(_ARMS) + chance.integers(0, len(_ARMS), blocks)) * _TRIAL_S
-    slow = (np.searchsorted(ends, begins) + chance.integers(0, 2)) % 2
-    logs = _quiet(blocks, chance)
-    logs[_MARKED] += 0.1 * (0.5 - slow)
-    return Trials(logs)
-
-
-def _slow_processes(share: float, by: float, *, rare: bool) -> Model:
-    """Return a model where a ``share`` of the marked arm's processes is slower; the effect is without them if rare."""
-
-    def draw(blocks: int, chance: np.random.Generator) -> Trials:
-        logs = _quiet(blocks, chance)
-        logs[_MARKED] -= np.log(by) * ((chance.random(blocks) < share) - (0.0 if rare else share))
-        return Trials(logs)
-
-    return draw
-
-
-def _heavy(blocks: int, chance: np.random.Generator) -> Trials:
-    logs = chance.standard_t(3, (len(_ARMS), blocks)) * SIZE
-    logs[_MARKED] += _GAIN
-    return Trials(logs)
-
-
-def _failing(blocks: int, chance: np.random.Generator) -> Trials:
-    """Let the slowest fifth of the marked arm's processes time out: it is as fast as the others, and seems faster."""
-    logs = _quiet(blocks, chance)
-    own = chance.normal(0.0, 3 * SIZE, blocks)
-    logs[_MARKED] = np.where(own < 3 * SIZE * -0.8416, np.nan, own)
-    return Trials(logs, 0.0)
-
-
-MODELS: Mapping[str, Model] = {
-    "normal": _normal,
-    "unequal variances": _unequal,
-    "drift": _drift,
-    "phases": _phases,
-    "rare slow": _slow_processes(0.05, 2.0, rare=True),
-    "two modes": _slow_processes(0.4, 1.25, rare=False),
-    "heavy tails": _heavy,
-    "failures": _failing,
-}
+_BEST = ARMS[MARKED].name
+#: Standard deviation of what a day does to a run, and the runs of a history.
+_DAY, _HISTORY = 0.02, 14
+_BLOCKS = (10, 20, 40)
 
 
 def _plan(blocks: int) -> Plan:
-    return Plan("table", _ARMS, 1, 6, blocks, 1e-6, SIZE, 1e9)
+    return Plan("table", ARMS, 1, 6, blocks, 1e-6, SIZE, 1e9)
 
 
 def _measured(logs: Floats) -> Measurements:
@@ -126,15 +49,15 @@ def _measured(logs: Floats) -> Measurements:
     order = np.arange(arms)[:, None] + arms * np.arange(blocks)
     there = np.isfinite(logs)
     table |= {
-        THROUGHPUT.name: np.exp(logs), "started": 1.7e9 + order * _TRIAL_S,
-        "trial_s": np.where(there, _TRIAL_S * np.exp(-logs), np.nan),
+        THROUGHPUT.name: np.exp(logs), "started": 1.7e9 + order * TRIAL_S,
+        "trial_s": np.where(there, TRIAL_S * np.exp(-logs), np.nan),
     }  # fmt: skip
     facts = {
         arm.name: ArmFacts(
             outcomes=Counter(ok=int(row.sum()), timed_out=int((~row).sum())),
-            longest_s=_LIMIT_S if not row.all() else 9.0,
+            longest_s=LIMIT_S if not row.all() else 9.0,
         )
-        for arm, row in zip(_ARMS, there, strict=True)
+        for arm, row in zip(ARMS, there, strict=True)
     }
     nothing = np.empty(0, dtype=np.int64)
     trials = TrialOrder(nothing, nothing, nothing, np.empty(0), {})
@@ -158,8 +81,8 @@ def _wrong(analysis: Analysis, truth: Mapping[str, float]) -> tuple[bool, bool]:
 
 
 def _contrasts_wrong(measured: Measurements, truth: float) -> bool:
-    levels = {name: dict(zip("xy", cell, strict=True)) for name, cell in _LEVELS.items()}
-    cells = find_cells(_ARMS, levels, measured, THROUGHPUT)
+    levels = {name: dict(zip("xy", cell, strict=True)) for name, cell in LEVELS.items()}
+    cells = find_cells(ARMS, levels, measured, THROUGHPUT)
     found = attribute(cells, "w", "e") if cells else None
     true = {1: truth / 2, 2: truth}
     return any(
@@ -174,23 +97,54 @@ def judged(drawn: Trials, blocks: int, *, raced: bool) -> Iterator[tuple[str, bo
     """Yield, question by question, whether the analyses of one run err."""
     plan, measured = _plan(blocks), _measured(drawn.logs)
     analysis = estimate(plan, measured, metrics=())
-    truth = {arm.environment: drawn.truth if arm.environment == "ab" else 0.0 for arm in _ARMS}
-    missed, false = _wrong(analysis, truth)
+    missed, false = _wrong(analysis, _truth(drawn))
     yield "difference: any false verdict", false
     yield "difference: any interval misses", missed
-    choice = choose(analysis, measured, [arm for arm in _ARMS if arm.reference and not arm.is_control], {})
-    best = _ARMS[_MARKED].name
-    yield "best set: lacks the best", choice is not None and (best in choice.best_set) != (drawn.truth > 0)
+    choice = choose(analysis, measured, [arm for arm in ARMS if arm.reference and not arm.is_control], {})
+    yield "best set: lacks the best", choice is not None and (_BEST in choice.best_set) != (drawn.truth > 0)
     if np.isfinite(drawn.logs).all():
         yield "attribution: any interval misses", _contrasts_wrong(measured, drawn.truth)
         if raced:
             race = next_arms(replace(plan, race=True), measured)
-            yield "race: the best is lost", best in {item.arm for item in race.stopped}
+            yield "race: the best is lost", _BEST in {item.arm for item in race.stopped}
         yield "slow rate: interval misses", _rate_misses(analysis, 0.05)
+        yield "gate in the same blocks: exit 5", _fails(analysis, drawn.truth)
+    if blocks == max(_BLOCKS):
+        yield "looks: any interval ever misses", _ever_missed(plan, measured, _truth(drawn))
+
+
+def _truth(drawn: Trials) -> Mapping[str, float]:
+    return {arm.environment: drawn.truth if arm.name == _BEST else 0.0 for arm in ARMS}
+
+
+def _ever_missed(plan: Plan, measured: Measurements, truth: Mapping[str, float]) -> bool:
+    """Whether any interval misses the truth in a run that is read, resumed and read again as the table's rows are."""
+    return any(
+        _wrong(estimate(replace(plan, looked=_BLOCKS[:at]), first_blocks(measured, count), metrics=()), truth)[0]
+        for at, count in enumerate(_BLOCKS)
+    )
+
+
+def _fails(analysis: Analysis, gain: float) -> bool:
+    """Whether ``compare --rerun`` would fail the marked arm, the new side, had it the speed of the baseline."""
+    effect = analysis.find(_BEST)
+    high = effect.high if effect else None
+    return high is not None and status_of(None, high / float(np.exp(gain)), 0.0) == "slower"
+
+
+def _judged_days(draw: Model, blocks: int, chance: np.random.Generator) -> Iterator[tuple[str, bool]]:
+    """Yield whether a gate between stored runs, and a history, err over runs of days of their own."""
+    runs = [draw(blocks, chance).logs for _ in range(_HISTORY)]
+    days = chance.normal(0.0, _DAY, _HISTORY)
+    means = [mean_of(logs[MARKED] + day, 2) for logs, day in zip(runs, days, strict=True)]
+    *olds, new = [mean for mean in means[: FEWEST_RUNS + 1] if mean]
+    yield "gate of stored runs: exit 5", status_of(None, against(olds, new).high, 0.0) == "slower"
+    ratios = [float(logs[MARKED].mean() - np.median(logs[0])) for logs in runs]
+    yield "history: any change", bool(change_points(np.array(ratios)))
 
 
 def _rate_misses(analysis: Analysis, share: float) -> bool:
-    slow = analysis.slow[_MARKED]
+    slow = analysis.slow[MARKED]
     low, high = SlowTrials(int(slow.sum()), slow.size, 0.0).share
     return not low <= share <= high
 
@@ -203,24 +157,32 @@ def table(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
     figures: list[Figure] = []
     if machine != next(iter(NOISES)):
         return figures
-    for (model, draw), seed in zip(MODELS.items(), chance.integers(2**32, size=len(MODELS)), strict=True):
-        own = np.random.default_rng(seed)
-        for blocks in (10, 20, 40):
+    for model, seed in zip(MODELS, chance.integers(2**32, size=len(MODELS)), strict=True):
+        for blocks in _BLOCKS:
             hits: dict[str, list[bool]] = {}
-            for run in range(max(20, runs // 10)):
-                for question, err in judged(draw(blocks, own), blocks, raced=run % 4 == 0):
-                    hits.setdefault(question, []).append(bool(err))
-            for question, found in hits.items():
-                if _asked(question, model):
-                    figures.append(rate(question, model, f"{blocks} blocks", np.array(found, dtype=np.bool_)))
+            for question, err in _answers(model, blocks, max(20, runs // 10), np.random.default_rng((seed, blocks))):
+                hits.setdefault(question, []).append(bool(err))
+            figures += [
+                rate(question, model, f"{blocks} blocks", np.array(found, dtype=np.bool_))
+                for question, found in hits.items()
+                if _asked(question, model)
+            ]
     return figures
+
+
+def _answers(model: str, blocks: int, runs: int, chance: np.random.Generator) -> Iterator[tuple[str, bool]]:
+    draw = MODELS[model]
+    for run in range(runs):
+        yield from judged(draw(blocks, chance), blocks, raced=run % 4 == 0)
+        if model != "failures":
+            yield from _judged_days(draw, blocks, chance)
 
 
 def _asked(question: str, model: str) -> bool:
     """Return whether a question is put to a model: a rate of slow trials where there is one, no selected runs."""
     if question.startswith("slow rate"):
         return model == "rare slow"
-    return model != "failures" or question.startswith(("difference", "best set"))
+    return model != "failures" or question.startswith(("difference", "best set", "looks"))
 
 
 def lines(figures: list[Figure]) -> list[str]:

@@ -28,6 +28,7 @@ from envmatrix.stats.selection import Candidates, recommended
 from envmatrix.stats.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
 from envmatrix.stats.simulated_history import histories
 from envmatrix.stats.simulated_looks import looks
+from envmatrix.stats.simulated_phases import phases
 from envmatrix.stats.simulated_runs import gates
 from envmatrix.stats.simulated_table import lines, table
 
@@ -270,6 +271,7 @@ TOPICS: Mapping[str, Callable[[str, int, np.random.Generator], list[Figure]]] = 
     "gates": gates,
     "history": histories,
     "table": table,
+    "phases": phases,
 }
 
 

@@ -115,12 +115,19 @@ def _without_blocks(logs: Floats, slow: Bools) -> Floats:
     if len(own) < 2:
         return own
     usual = np.where(slow, np.nan, own)
-    shared = [_median(np.delete(usual, row, axis=0)[:_OTHERS], 0) for row in range(len(own))]
-    return own - np.nan_to_num(np.array(shared))
+    return own - np.nan_to_num(_median(usual[_others(len(own))], 1))
+
+
+@lru_cache(maxsize=64)
+def _others(arms: int) -> NDArray[np.int64]:
+    """Return, for each arm, which other ones tell what its block shares."""
+    return np.array([[row for row in range(arms) if row != arm][:_OTHERS] for arm in range(arms)])
 
 
 def _median(values: Floats, axis: int) -> Floats:
     """Return the median over what is there; numpy's nanmedian warns where nothing is."""
+    if np.isfinite(values).all():
+        return np.asarray(np.median(values, axis=axis))
     ordered, count = np.sort(values, axis=axis), np.isfinite(values).sum(axis=axis, keepdims=True)
     low, high = (np.take_along_axis(ordered, np.maximum(at, 0) // 2, axis) for at in (count - 1, count))
     return np.asarray(np.where(count > 0, (low + high) / 2, np.nan).squeeze(axis))

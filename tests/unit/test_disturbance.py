@@ -1,5 +1,6 @@
 """What kept trials from their CPUs is counted, told and named: real processes and made-up runs."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import counters
-from bench.evidence import machine
+from bench.evidence import machine, tree
 from envmatrix.preflight.checks import neighbours
 from envmatrix.report.caution import Kind
 from envmatrix.report.markdown import to_markdown
@@ -38,6 +39,35 @@ def test_waiting_for_a_cpu_that_another_program_has_is_counted(neighbour):
     grown = counters.since(before)
     assert grown["run_delay_s"] > 0.1 * (grown["user_s"] + grown["system_s"])
     assert grown["involuntary_switches"] > 0
+
+
+WORK = "sum(range(12_000_000))"
+IN_A_THREAD = f"import threading; t = threading.Thread(target=lambda: {WORK}); t.start(); t.join()"
+IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{WORK}'], check=True)"
+
+
+def record_of(program, tmp_path):
+    command = [sys.executable, "-m", "bench", "command", "--record", str(tmp_path / "record.json"), "--metric-wall"]
+    subprocess.run([*command, "--", sys.executable, "-c", program], check=True, cwd=Path(counters.__file__).parents[1])
+    return json.loads((tmp_path / "record.json").read_text())
+
+
+@pytest.mark.parametrize("program", [WORK, IN_A_THREAD, IN_A_CHILD], ids=["itself", "thread", "child"])
+def test_what_a_users_program_waits_for_a_cpu_is_counted_wherever_it_works(neighbour, program, tmp_path):
+    record = record_of(program, tmp_path)
+    metrics = record["metrics"]
+    assert metrics["run_delay_s"] > 0.1 * (metrics["user_s"] + metrics["system_s"])
+    assert metrics["involuntary_switches"] > 0
+    assert record["evidence"]["system"]["steal_ticks"] >= 0
+    assert {"pressure_s", "throttled_s", "energy_j"} <= set(metrics)
+
+
+def test_a_wait_that_was_hardly_seen_is_not_known_and_one_half_seen_is_taken_for_the_whole():
+    process = tree.Watch(os.getpid())
+    process.stop()
+    process._ended_ns = (3_000_000_000, 1_000_000_000)
+    process._living.clear()
+    assert [process.run_delay_s(cpu_s) for cpu_s in (2.0, 3.0, 6.0, 7.0)] == [1.0, 1.0, 2.0, None]
 
 
 def test_doctor_names_who_takes_the_cpu(neighbour):

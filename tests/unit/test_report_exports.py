@@ -55,6 +55,31 @@ def test_pyperf_reads_and_compares_what_is_exported(summary, tmp_path):
     assert "Total number of values: 8" in pyperf("stats", files["fast"])
 
 
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"warmup_steps": 10}, 10), ({"warmup_steps": 0}, None),
+        ({"warmup_steps": 10, "compile": "inductor", "verify_steps": 3}, 10),
+        ({"warmup_steps": 10, "compile": "inductor", "verify_steps": 0}, 9),
+    ],
+)  # fmt: skip
+def test_pyperf_gets_each_trials_warm_up_as_seconds_a_sample(tmp_path, options, steps):
+    pyperf = pytest.importorskip("pyperf")
+    plan = make_plan(("fast",))
+    trials = list(make_trials(plan, Machine({}), 3))
+    for trial in trials:
+        trial.document["metrics"]["warmup_s"] = 0.4
+        trial.document["result"].update(samples=3200, steps=50)
+    workload = Workload(name="cnn", options=options)
+    made = summarise_measured(make_run(plan, workloads={"cnn": workload}), fold(plan, trials))
+    file = tmp_path / "fast.json"
+    file.write_text(pyperf_json(made, "fast"))
+    (found,) = pyperf.BenchmarkSuite.load(str(file)).get_benchmarks()
+    told = [run.warmups for run in found.get_runs()]
+    assert told == [((1, pytest.approx(0.4 / (steps * 64))),) if steps else () for _ in told]
+    assert len(told) == 3
+
+
 def test_pyperf_gets_the_trials_dates_and_every_metric_of_a_program_the_way_it_counts(tmp_path):
     pyperf = pytest.importorskip("pyperf")
     plan = make_plan(("fast",))

@@ -15,6 +15,7 @@ from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
+from envmatrix.stats import simulated_table
 from envmatrix.stats.analysis import estimate, inverted
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.longrun import apart, too_short
@@ -24,7 +25,9 @@ from envmatrix.stats.pairing import paired
 from envmatrix.stats.precision import precise_enough
 from envmatrix.stats.racing import next_arms
 from envmatrix.stats.simulated import rate
-from envmatrix.stats.simulated_table import MODELS, judged, lines
+from envmatrix.stats.simulated_models import MODELS
+from envmatrix.stats.simulated_phases import in_phases
+from envmatrix.stats.simulated_table import judged, lines
 from envmatrix.stats.slow_trials import SlowTrials, find_slow
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
@@ -149,6 +152,33 @@ def test_neighbouring_blocks_that_are_alike_count_as_fewer_and_cover_the_truth(b
         assert wanted[0] < inside.mean() < wanted[1]
 
 
+def test_in_a_short_run_slow_phases_that_stand_out_widen_the_interval_and_nothing_else_does():
+    chance = np.random.default_rng(4)
+    begins = np.arange(36) * 10.0
+    noise = chance.normal(0, 0.037, (4000, 36))
+    usual = noise.std(axis=1, ddof=1) / 6
+    quiet = paired(noise, apart(begins))
+    untouched = quiet.units == 36
+    assert quiet.error[untouched] == pytest.approx(usual[untouched])
+    assert (quiet.error[~untouched] > usual[~untouched]).all()
+    assert 0.75 < untouched.mean() < 0.85
+    slowed_now = noise + in_phases(4000, begins, 40.0, chance)
+    found = paired(slowed_now, apart(begins))
+    reach = np.array([student_quantile(int(units), (1 + LEVEL) / 2) for units in found.units]) * found.error
+    assert (np.abs(found.mean) <= reach).mean() > 0.92
+    plain = student_quantile(36, (1 + LEVEL) / 2) * found.spread / 6
+    assert (np.abs(found.mean) <= plain).mean() < 0.82
+
+
+def test_a_short_run_names_the_environments_whose_neighbouring_blocks_are_alike():
+    by = {"fast": 1.2}
+    trials = slowed(
+        PLAN, Machine(by, noise=0.002), 24, lambda t: t.environment == "fast" and t.block % 12 < 6, 1.1, 15.0
+    )
+    told = next(caution for caution in summary_of(PLAN, trials).cautions if caution.kind is Kind.SHORT_RUN)
+    assert "neighbouring blocks of fast:cnn@local are alike" in told.text
+
+
 def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_them():
     machine = Machine({"fast": 1.2}, noise=0.02)
     short, long = (summary_of(PLAN, slowed(PLAN, machine, blocks, lambda _: False, period=40.0)) for blocks in (10, 30))
@@ -171,6 +201,17 @@ def test_the_table_of_questions_has_a_row_a_question_and_marks_where_the_goal_is
     ]
     head, _, row = ([cell.strip() for cell in line.split("|")] for line in lines(figures))
     assert (row[head.index("normal")], row[head.index("phases")]) == ("2.0%", "12.0%*")
+
+
+def test_the_table_asks_every_question_of_a_run_gates_looks_and_histories_too(monkeypatch):
+    monkeypatch.setattr(simulated_table, "MODELS", {"phases": MODELS["phases"]})
+    monkeypatch.setattr(simulated_table, "_BLOCKS", (8, 10))
+    found = simulated_table.table("quiet", 20, np.random.default_rng(1))
+    assert {(figure.question.split(":")[0], figure.runs) for figure in found} == {
+        ("difference", 20), ("best set", 20), ("attribution", 20), ("race", 5), ("looks", 20),
+        ("gate in the same blocks", 20), ("gate of stored runs", 20), ("history", 20),
+    }  # fmt: skip
+    assert {figure.procedure for figure in found if figure.question.startswith("looks")} == {"10 blocks"}
 
 
 @pytest.mark.parametrize("model", ["rare slow", "failures"])

@@ -1,0 +1,69 @@
+"""What slow phases of the machine do to intervals, and what it costs to allow for them where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from envmatrix.stats.effects import LEVEL
+from envmatrix.stats.longrun import PHASE_S, apart, of_slowest
+from envmatrix.stats.maxt import critical_value, student_quantile
+from envmatrix.stats.noise import NOISES
+from envmatrix.stats.pairing import paired
+from envmatrix.stats.simulated import SIZE, Figure, Floats, rate
+
+_EACH_HALF = (1.0 + LEVEL) / 2
+_MINUTES, _BLOCK_S, _PHASES_S = (3, 6, 12, 24), (10.0, 20.0, 38.0), (20.0, 40.0, 60.0)
+#: By how much a slow phase slows the environment more than its reference.
+_SLOWED = 0.1
+
+
+def in_phases(runs: int, begins: Floats, mean_s: float, chance: np.random.Generator) -> Floats:
+    """Return (runs, blocks) log ratios: fast and slow phases of exponential length, trials somewhere in their block."""
+    at = begins + chance.random((runs, begins.size)) * float(begins[1])
+    turned = chance.random(at.shape) < 0.5 * -np.expm1(-2.0 * np.diff(at, axis=1, prepend=at[:, :1]) / mean_s)
+    turned[:, 0] = chance.random(runs) < 0.5
+    return np.asarray(_SLOWED * (0.5 - np.cumsum(turned, axis=1) % 2))
+
+
+def _reaches(logs: Floats, begins: Floats) -> dict[str, Floats]:
+    """Return half-widths of intervals: ours, the usual one's, and that of slow cosines alone, whatever the data."""
+    count = begins.size
+    found = paired(logs, apart(begins))
+    waves = min(count - 1, int(float(begins[-1] + begins[1]) / PHASE_S))
+    parts = (logs - logs.mean(axis=1, keepdims=True)) / count
+    return {
+        "": found.error * np.array([critical_value(int(units), 1, 2, level=LEVEL) for units in found.units]),
+        ", usual error": found.spread / np.sqrt(count) * student_quantile(count, _EACH_HALF),
+        ", slow cosines alone": of_slowest(parts, waves) * student_quantile(waves + 1, _EACH_HALF),
+    }
+
+
+def _figures(minutes: int, block_s: float, runs: int, chance: np.random.Generator) -> list[Figure]:
+    begins = np.arange(0.0, minutes * 60.0, block_s)
+    noise = chance.normal(0.0, SIZE * np.sqrt(1.5), (runs, begins.size))
+    name, figures = f"{minutes} minutes, blocks of {block_s:.0f} s", []
+    for mean_s in (0.0, *_PHASES_S):
+        logs = noise + in_phases(runs, begins, mean_s, chance) if mean_s else noise
+        machine = f"phases of {mean_s:.0f} s" if mean_s else "no phases"
+        reaches = _reaches(logs, begins)
+        usual = reaches[", usual error"]
+        for how, reach in reaches.items():
+            figures.append(rate("misses" + how, machine, name, np.abs(logs.mean(axis=1)) > reach))
+            if not mean_s and reach is not usual:
+                wider = float(reach.mean() / usual.mean())
+                figures.append(Figure("times as wide" + how, machine, name, wider, None, None, runs))
+                figures.append(rate("wider by half" + how, machine, name, reach > 1.5 * usual))
+    return figures
+
+
+def phases(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
+    """Return how often the interval of an environment that phases slow misses its mean over all of them.
+
+    Its machines are its own, so that it is made once, for the first one.
+    """
+    if machine != next(iter(NOISES)):
+        return []
+    cells: Sequence[tuple[int, float]] = [(minutes, block_s) for minutes in _MINUTES for block_s in _BLOCK_S]
+    return [figure for cell in cells for figure in _figures(*cell, runs, chance)]
