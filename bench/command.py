@@ -28,7 +28,7 @@ _READ_S = 2.0
 _GRACE_S = 1.0
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 #: What the kernel counts of the machine or the control group, whichever process asks.
-_OF_ALL = ("pressure_s", "throttled_s", "energy_j")
+_OF_ALL = ("pressure_s", "throttled_s", "energy_j", "gpu_energy_j")
 
 
 class Output:

@@ -7,9 +7,10 @@ import os
 import re
 import resource
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from bench.evidence import cgroup
+from bench.evidence import cgroup, nvml
 from bench.evidence.reading import attempt, text
 
 _MAY_SHRINK = ("run_delay_s", "energy_j")
@@ -30,6 +31,7 @@ def read() -> dict[str, Any]:
         "pressure_s": attempt(_pressure_s),
         "throttled_s": attempt(_throttled_s),
         "energy_j": attempt(_energy_j),
+        "gpu_energy_j": attempt(_gpu_energy_j),
         "steal_ticks": _steal_ticks(),
     }
 
@@ -78,6 +80,21 @@ def _energy_j() -> float:
     if not found:
         raise OSError("no counter of energy may be read")
     return sum(found) / 1e6
+
+
+@lru_cache(maxsize=1)
+def _gpus() -> nvml.Nvml:
+    """Return NVIDIA's library, ready: to begin with it takes longer than to ask it."""
+    return nvml.Nvml().__enter__()
+
+
+def _gpu_energy_j() -> float:
+    """Return what all GPUs that this process may ask have used."""
+    gpus = _gpus()
+    found = [gpus.energy_mj(number) for number in range(gpus.count())]
+    if not found:
+        raise OSError("no GPU counts it")
+    return sum(found) / 1e3
 
 
 def peak_rss_bytes() -> int | None:

@@ -84,10 +84,18 @@ class Nvml:
         """Return the number of GPUs."""
         return self._number("nvmlDeviceGetCount_v2")
 
-    def device(self, number: int) -> dict[str, Any]:
-        """Return the state of one GPU; what it cannot tell is None."""
+    def _handle(self, number: int) -> ctypes.c_void_p:
         handle = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(number), ctypes.byref(handle))
+        return handle
+
+    def energy_mj(self, number: int) -> int:
+        """Return what one GPU has used since its driver was loaded."""
+        return self._number("nvmlDeviceGetTotalEnergyConsumption", self._handle(number), kind=ctypes.c_ulonglong)
+
+    def device(self, number: int) -> dict[str, Any]:
+        """Return the state of one GPU; what it cannot tell is None."""
+        handle = self._handle(number)
 
         def ask(name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> int | None:
             return attempt(lambda: self._number(name, handle, *arguments, kind=kind))

@@ -94,6 +94,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("system_s", "CPU time, system", "s", "lower", show_seconds),
         Metric("run_delay_s", "ready, but without a CPU", "s", "lower", show_seconds),
         Metric("energy_j", "energy", "J", "lower", show_value),
+        Metric("gpu_energy_j", "energy of GPUs", "J", "lower", show_value),
         Metric("peak_rss_bytes", "peak memory", "B", "lower", show_bytes),
         Metric("peak_gpu_bytes", "peak GPU memory", "B", "lower", show_bytes),
         Metric("minor_faults", "minor page faults", "", "lower", show_count),

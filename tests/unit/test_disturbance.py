@@ -59,7 +59,7 @@ def test_what_a_users_program_waits_for_a_cpu_is_counted_wherever_it_works(neigh
     assert metrics["run_delay_s"] > 0.1 * (metrics["user_s"] + metrics["system_s"])
     assert metrics["involuntary_switches"] > 0
     assert record["evidence"]["system"]["steal_ticks"] >= 0
-    assert {"pressure_s", "throttled_s", "energy_j"} <= set(metrics)
+    assert {"pressure_s", "throttled_s", "energy_j", "gpu_energy_j"} <= set(metrics)
 
 
 def test_a_wait_that_was_hardly_seen_is_not_known_and_one_half_seen_is_taken_for_the_whole():

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import counters
 from bench import options as workload_options
 from bench.errors import BenchError, RunError
 from bench.evidence import collectives, cuda, nvml, onednn
@@ -331,7 +332,7 @@ class FakeNvml:
     """Answers as nvml.h says; no GPU can be had to answer in its place."""
 
     def __init__(self):
-        self.open = 0
+        self.open, self.energy_mj = 0, 2**40
 
     def __getattr__(self, name):
         def answer(*arguments):
@@ -347,6 +348,9 @@ class FakeNvml:
                 arguments[2][0].pid, arguments[2][1].pid = 77, 55
             elif name == "nvmlDeviceGetName":
                 arguments[1].value = b"A GPU"
+            elif name == "nvmlDeviceGetTotalEnergyConsumption":
+                self.energy_mj += 2_500
+                arguments[1]._obj.value = self.energy_mj
             elif name == "nvmlDeviceGetEccMode":
                 arguments[1]._obj.value = 1
             elif name in numbers:
@@ -369,6 +373,13 @@ def test_the_state_of_a_gpu_is_read_and_what_it_cannot_tell_is_unknown():
     assert device["processes"] == [55, 77]
     assert device["throttle"] == []
     json.dumps(device)
+
+
+def test_the_energy_of_gpus_is_counted_over_the_timed_part(monkeypatch):
+    with nvml.Nvml(FakeNvml()) as library:
+        monkeypatch.setattr(counters, "_gpus", lambda: library)
+        before = counters.read()
+        assert counters.since(before)["gpu_energy_j"] == 2.5
 
 
 def test_the_process_list_has_the_layout_of_nvml_h():
