@@ -96,8 +96,9 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
 
 
 def _program(arguments: argparse.Namespace) -> None:
-    from bench import command, metric, record
+    from bench import command, metric, record, stops
 
+    stops.watch(children=True)
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise BenchError("command wants a program: python -m bench command [options] -- PROGRAM ARGUMENTS")
@@ -123,9 +124,10 @@ def _program(arguments: argparse.Namespace) -> None:
 
 
 def _run(chosen: argparse.Namespace) -> None:
-    from bench import arguments, options, record, workload
+    from bench import arguments, options, record, stops, workload
     from bench.parallel import nodes
 
+    stops.watch()
     names = options.listed()
     values = arguments.from_texts({name: text for name, text in vars(chosen).items() if name in names})
     if chosen.record:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from io import BufferedReader
 from typing import Any, BinaryIO, cast
 
-from bench import counters, digest, evidence, metric, record
+from bench import counters, digest, evidence, metric, record, stops
 from bench.errors import BenchError, RunError
 from bench.evidence import programs, tree
 
@@ -106,6 +106,7 @@ def run(
     seen["system"].update(load_1m=first["load_1m"], steal_ticks=grown["steal_ticks"])
     used |= {name: grown[name] for name in _OF_ALL}
     used["run_delay_s"] = watched.run_delay_s(used["user_s"] + used["system_s"])
+    seen["system"]["stops"] = max(stops.count() or 0, watched.stops)
     wall_ns -= probe_ns
     reported = numbers.reported(wall_ns)
     further = {"more_metrics": wanted.more, "checks": wanted.checks}

@@ -61,6 +61,15 @@ class StoreError(EnvmatrixError):
     """A results folder cannot be read or written; what is on disk is left as it is."""
 
 
+class StoppedRunError(EnvmatrixError):
+    """A run cannot go on (its folder cannot be written or read); what has ended is kept, the remedy says how to resume.
+
+    It is no bad input, so it has the exit code of an engine that went away.
+    """
+
+    exit_code = ExitCode.NOTHING_RAN
+
+
 class NothingRanError(EnvmatrixError):
     """Not one trial could be run."""
 

@@ -41,6 +41,11 @@ def _arrived(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
 
+def came() -> bool:
+    """Whether a signal has come that will end what goes on."""
+    return _state.came
+
+
 def check() -> None:
     """Raise KeyboardInterrupt when a signal has come and none are held back."""
     if _state.came and not _state.held and _here():

@@ -9,6 +9,7 @@ import re
 import sys
 from typing import Any
 
+from bench import stops
 from bench.evidence import dynamic
 from bench.evidence.reading import attempt, fields, number, text
 
@@ -111,6 +112,7 @@ def system() -> dict[str, Any]:
         "executable": sys.executable,
         "clock_source": text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "aslr": number("/proc/sys/kernel/randomize_va_space"),
+        "stops": stops.count(),
         "uptime_s": attempt(lambda: float((text("/proc/uptime") or "").split()[0])),
     }
 

@@ -75,10 +75,13 @@ class Program:
 class _Stat:
     """The parts of /proc/PID/stat that are needed. ``image`` is another after every ``exec`` and the same in a fork.
 
+    ``state`` is T while a signal keeps it stopped.
+
     ``of_children`` are the ticks of those that it has waited for.
     """
 
     name: str
+    state: str
     parent: int
     threads: int
     ticks: int
@@ -116,9 +119,10 @@ def _stat(pid: int) -> _Stat:
     # Addresses of code, stack, arguments and variables: the kernel lays them out anew for every program.
     image = (words[23], words[25], *words[45:49])
     user, system, of_user, of_system = map(int, words[11:15])
+    name, state = head.partition("(")[2], words[0]
     return _Stat(
-        head.partition("(")[2], int(words[1]), int(words[17]), user + system, of_user + of_system, int(words[19]), image
-    )
+        name, state, int(words[1]), int(words[17]), user + system, of_user + of_system, int(words[19]), image
+    )  # fmt: skip
 
 
 class Watch:
@@ -127,7 +131,7 @@ class Watch:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.cost_s = 0.0
-        self.processes = 0
+        self.processes = self.stops = 0
         self._began = time.monotonic()
         self._programs: dict[tuple[str, ...], Program] = {}
         self._living: dict[tuple[int, int], _Process] = {}
@@ -189,6 +193,7 @@ class Watch:
         before = self._living.get((pid, stat.started))
         if before is None:
             self.processes += 1
+        self.stops += stat.state == "T" and not (before and before.stat.state == "T")
         # What ends has given its memory back already, so that all addresses are 0.
         if before and (last or stat.image in (before.stat.image, _GONE)):
             program = before.program

@@ -45,8 +45,9 @@ def _leave(status: int) -> NoReturn:
 
 
 def _run(job: dict[str, Any], rank: int) -> None:
-    from bench import record, workload
+    from bench import record, stops, workload
 
+    stops.watch()
     document = workload.run(job["options"], job["data_dir"], Member(job, rank))
     if document is not None:  # only a supervisor of several nodes has none
         record.write(document, os.path.join(job["folder"], f"rank-{rank}.json"))

@@ -12,10 +12,10 @@ from envmatrix.api.places import Names, PathLike, find_matrix, find_run, load_ma
 from envmatrix.api.result import Result
 from envmatrix.benchmark import nodes_of
 from envmatrix.engines.catalog import find_engine
-from envmatrix.errors import EnvmatrixError, InputError
+from envmatrix.errors import EnvmatrixError, InputError, StoppedRunError, StoreError
 from envmatrix.host import Host
 from envmatrix.launchers import catalog
-from envmatrix.launchers.base import Ask, ShowsScripts
+from envmatrix.launchers.base import Ask, Launcher, RunsElsewhere, ShowsScripts
 from envmatrix.launchers.catalog import LAUNCHERS, check_options
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
@@ -24,6 +24,7 @@ from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.progress import LineProgress
 from envmatrix.say import Say, silent
 from envmatrix.store import RunFolder
+from envmatrix.store.patience import patient
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, reopen
 from envmatrix.trials.experiment import begin as begin_experiment
@@ -243,15 +244,30 @@ def carry_out(experiment: Experiment, watch: Watch, ask: Ask | None = None) -> R
     """Run what is left of an experiment and write its reports. ``ask`` is None where nobody can answer."""
     folder = experiment.folder
     try:
-        with watch(experiment) as observer:
+        with watch(experiment) as observer, patient(observer.say):
             for name, reason in experiment.run.skipped.items():
                 observer.say(f"skipped {name}: {reason}")
             launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.say, ask)
-            ended = run_experiment(experiment, launcher, observer, observer.say)
+            folder.lock()
+            try:
+                ended = run_experiment(experiment, launcher, observer, observer.say)
+            except StoreError as error:
+                raise _stopped(error, experiment, launcher) from error
     finally:
         folder.unlock()  # whoever runs it goes on living, and may resume it
     write_reports(folder, say=observer.say)
     return Result.of(folder, ended)
+
+
+def _stopped(error: StoreError, experiment: Experiment, launcher: Launcher) -> StoppedRunError:
+    """Say what a run's folder lacked, which jobs are out, and how to go on."""
+    out = launcher.out() if isinstance(launcher, RunsElsewhere) else ""
+    first = f"{error.remedy}; " if error.remedy else ""
+    return StoppedRunError(
+        f"{error.message}; the run was stopped" + (f", {out}" if out else ""),
+        where=error.where,
+        remedy=f"{first}`envmatrix resume {experiment.run.name}` goes on, nothing that has ended is lost",
+    )
 
 
 def telling(say: Say) -> Watch:

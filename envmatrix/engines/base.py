@@ -14,6 +14,7 @@ from envmatrix.images.context import Base
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.process import Exit
 from envmatrix.say import Say
+from envmatrix.store.patience import insisting
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ def log_of(job: Job) -> Iterator[IO[bytes] | None]:
     if job.log is None:
         yield None
         return
-    with disk_errors(job.log), job.log.open("ab") as log:
+    log_file = job.log
+    with disk_errors(log_file), insisting(lambda: log_file.open("ab"), log_file) as log:
         yield log
 
 

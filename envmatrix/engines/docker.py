@@ -16,7 +16,7 @@ from pathlib import Path
 import requests.exceptions
 
 from envmatrix.engines import bills, docker_end
-from envmatrix.engines.base import Engine, Job, Mounts, NamedImage, Prepared
+from envmatrix.engines.base import Engine, Job, Mounts, NamedImage, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
 from envmatrix.engines.docker_client import (
     APIError,
@@ -295,8 +295,9 @@ def _output_of(client: DockerClient, container: str, job: Job) -> Iterator[None]
         copying.join(_LAST_WORDS_S)
         return
     yield
-    with disk_errors(job.log), job.log.open("ab") as log:
-        log.write(client.api.logs(container, stdout=True, stderr=True))
+    with log_of(job) as log:
+        if log:
+            log.write(client.api.logs(container, stdout=True, stderr=True))
 
 
 def copy_frames(frames: Iterable[tuple[bytes | None, bytes | None]]) -> None:

@@ -86,6 +86,14 @@ class Launcher(Protocol):
         """Deal with what still runs elsewhere after a Ctrl-C or SIGTERM."""
 
 
+@runtime_checkable
+class RunsElsewhere(Protocol):
+    """A launcher whose trials go on where they are when the run itself stops."""
+
+    def out(self) -> str:
+        """Say what still runs, '' for nothing."""
+
+
 @dataclass(frozen=True)
 class Option:
     """One option of a launcher on the command line, ``--NAME``: a text, names in a list, or a duration in seconds."""

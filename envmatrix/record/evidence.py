@@ -152,7 +152,10 @@ class Sandbox(Part):
 
 
 class System(Part):
-    """The system below; ``steal_ticks`` are of the timed part, ``load_1m`` of the start."""
+    """The system below; ``steal_ticks`` are of the timed part, ``load_1m`` of the start.
+
+    ``stops`` counts how often the process, or a program that it ran, was stopped and went on later.
+    """
 
     kernel: Text = None
     distribution: Text = None
@@ -163,6 +166,7 @@ class System(Part):
     executable: Text = None
     clock_source: Text = None
     aslr: Whole = None
+    stops: Whole = None
     uptime_s: Real = None
     load_1m: Real = None
     steal_ticks: Whole = None

@@ -16,6 +16,7 @@ from pydantic import JsonValue
 
 from envmatrix.errors import StoreError, Where
 from envmatrix.regular import RefusedFileError, line_of, open_regular, read_bytes, read_lines
+from envmatrix.store.patience import insisting
 
 _PIECE = 2**16
 _RESTORE = "restore it from a copy"
@@ -65,9 +66,13 @@ def named_file(path: Path) -> Iterator[IO[bytes]]:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text file whole or not at all; a StoreError says why it cannot be written."""
-    try:
+
+    def write() -> None:
         with whole_file(path) as file:
             file.write(text.encode())
+
+    try:
+        insisting(write, path)
     except OSError as error:
         raise os_error(error, path) from error
 
@@ -83,11 +88,19 @@ def write_named(path: Path, text: str) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Append one line and make sure that it is on disk before returning."""
-    try:
+    before: list[int] = []
+
+    def append() -> None:
         with path.open("ab") as file:
+            if before:  # what an earlier try may have written of it
+                file.truncate(before[0])
+            before[:] = [file.tell()]
             file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+    try:
+        insisting(append, path)
     except OSError as error:
         raise os_error(error, path) from error
 

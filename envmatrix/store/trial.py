@@ -29,8 +29,9 @@ class TrialFacts:
     ``reason`` says why the outcome is not ok, ``unproven`` what its environment promises and nobody saw.
     ``wall_s`` is start to end as the host saw it, in seconds;
     ``started`` is seconds since the epoch; ``ended_before`` how many processes of earlier trials still ran and were
-    ended before it began (None: nobody looked). Keys that are not known are passed over; ``padding`` was ``pad`` in
-    schema 1. A plain dataclass, as there may be very many.
+    ended before it began (None: nobody looked); ``repeated`` how often it ran before and was thrown away, because it
+    had been stopped (SIGSTOP, a suspended job) or its folder could not be written. Keys that are not known are passed
+    over; ``padding`` was ``pad`` in schema 1. A plain dataclass, as there may be very many.
     """
 
     trial: str
@@ -47,6 +48,7 @@ class TrialFacts:
     node: str = ""
     padding: Annotated[int, Field(validation_alias=AliasChoices("padding", "pad"))] = 0
     ended_before: int | None = None
+    repeated: int = 0
     schema: Annotated[int, Field(le=SCHEMA)] = SCHEMA
 
     @property

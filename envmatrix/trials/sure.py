@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from envmatrix.errors import EngineError, EngineGoneError, InputError, NoTrialError, SkipEnvironmentError
 from envmatrix.plan import Slot
 from envmatrix.say import Say
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment, maker_of
 from envmatrix.trials.images import check_same_bits
-from envmatrix.trials.trial import refused, run_trial
+from envmatrix.trials.trial import REPEATS, refused, run_trial, stops_of
 
 
 def run_surely(experiment: Experiment, slot: Slot, say: Say) -> Trial:
     """Run one slot. Where it did not come to a trial, look for what is missing and try once more.
 
-    What is refused twice, with engine and image in place, is this environment's own failure. Raises EngineGoneError,
-    with nothing of the slot recorded, when the engine or an image is gone for good.
+    One that was stopped for a while runs again, ``REPEATS`` times at most. What is refused twice, with engine and image
+    in place, is this environment's own failure. Raises EngineGoneError, with nothing of the slot recorded, when the
+    engine or an image is gone for good.
     """
+    for repeated in range(REPEATS):
+        trial = _run(experiment, slot, say)
+        if not stops_of(trial.record):
+            return replace(trial, repeated=repeated)
+        say(f"{slot.trial} was stopped for a while as it ran: it runs again")
+    return replace(_run(experiment, slot, say), repeated=REPEATS)
+
+
+def _run(experiment: Experiment, slot: Slot, say: Say) -> Trial:
     try:
         return run_trial(experiment, slot)
     except NoTrialError as error:

@@ -31,6 +31,10 @@ from envmatrix.trials.proof import Proof, prove
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILES = "files"
 _LONGEST_REASON = 400
+#: Why a trial does not count that slept through a part of its time.
+STOPPED = "it was stopped while it ran and went on later (SIGSTOP, a suspended job): its times are not its own"
+#: How often a trial that was stopped runs again before it counts as invalid.
+REPEATS = 3
 
 
 def base_variables(work: str, bench: str, python: str) -> dict[str, str]:
@@ -193,10 +197,20 @@ def judge(
         return "failed", f"the process ended well but left no readable record{_last_line(job.log)}", None, ()
     if record.skipped:
         return "skipped", record.skipped, body, ()
+    if stops_of(record):
+        return "invalid", STOPPED, body, ()
     found = proof_of(experiment, slot, record)
     if found.wrong:
         return "invalid", "; ".join(found.wrong), body, ()
     return "ok", "", body, found.unproven
+
+
+def stops_of(record: Record | None) -> int:
+    """Return how often the process of a trial was stopped and went on later, as far as it could see that itself."""
+    found = record.evidence if record else None
+    ranks = found.parallel.ranks if found and found.parallel else None
+    seen = (found, *(rank.evidence_differs for rank in ranks or ()))
+    return max((one.system.stops or 0 for one in seen if one and one.system), default=0)
 
 
 def proof_of(experiment: Experiment, slot: Slot, record: Record) -> Proof:

@@ -78,9 +78,17 @@ class Project:
     def variables(self):
         return {**self.cluster.variables, "PYTHONPATH": str(PROJECT)}
 
-    def start(self, *arguments, **more):
+    def wait_for_word(self):
+        """Let trials wait until the file that is returned last is there; each touches the first when it runs."""
+        here, go = self.folder / "here", self.folder / "go"
+        text = f"import os, time\nopen({str(here)!r}, 'w')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
+        (self.folder / "programs" / "wait.py").write_text(text)
+        return here, go
+
+    def start(self, *arguments, before=(), **more):
+        argv = [*before, sys.executable, "-m", "envmatrix", *arguments]
         return subprocess.Popen(
-            [sys.executable, "-m", "envmatrix", *arguments], cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
+            argv, cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**self.variables, **more},
         )  # fmt: skip
 

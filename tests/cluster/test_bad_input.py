@@ -9,6 +9,8 @@ import pytest
 
 from tests.cluster.slurm_daemons import wait_for
 from tests.cluster.test_slurm import QUICK, SLURM, done_once, needs_apptainer
+from tests.engines.conftest import demand
+from tests.faults.test_read_only import inside, own_mounts
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 SMALL = (*QUICK, "--max-blocks", "1", "--nodes", "1")
@@ -74,6 +76,22 @@ def test_a_full_disk_loses_no_finished_trial(project, small_disk):
     assert resumed.returncode == 0, resumed.stderr
     trials = {trial["trial"]: trial for trial in done_once(project)}
     assert {name: trials[name] for name in kept} == kept
+
+
+def test_results_that_are_read_only_for_a_while_are_waited_for_while_jobs_go_on(project):
+    demand(own_mounts())
+    here, go = project.wait_for_word()
+    process = project.start("bench", "long", *SLURM, "--max-blocks", "1", before=("unshare", "--mount"))
+    project.wait_for(here.exists)
+    results = str(project.folder / "results")
+    inside(process.pid, "mount", "--bind", results, results)
+    inside(process.pid, "mount", "-o", "remount,bind,ro", results)
+    go.touch()
+    assert any("waiting until it can be written" in line for line in process.stderr)
+    inside(process.pid, "umount", results)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
 
 
 def test_no_slurm_at_all_is_told(project, tmp_path):

@@ -198,6 +198,21 @@ def test_a_job_that_somebody_holds_is_told_and_left_to_resume_while_the_other_bl
     assert len(project.started()) == 4  # by the job that was released
 
 
+def test_a_trial_whose_job_is_suspended_runs_again_and_says_so(project, cluster):
+    here, go = project.wait_for_word()
+    process = project.start("bench", "long", *SLURM, "--max-blocks", "1")
+    project.wait_for(here.exists)
+    ((job, *_),) = cluster.jobs("running")
+    cluster.do("scontrol", "suspend", job)
+    project.wait_for(lambda: cluster.jobs("suspended"))
+    cluster.do("scontrol", "resume", job)
+    go.touch()
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert "b0000-p000 ran 2 times: its job was suspended, or could not write" in said
+    assert [(trial["outcome"], trial["repeated"]) for trial in done_once(project)] == [("ok", 1), ("ok", 0)]
+
+
 def test_a_host_killed_while_jobs_run_finds_them_again(project, cluster):
     process = project.start("bench", "tiny", *SLURM, *QUICK)
     project.wait_for(lambda: len(project.started()) >= 2)

@@ -95,8 +95,8 @@ class Toy:
         (folder / "matrix.yaml").write_text(MATRIX.replace("FAULTS-MARK", self.mark))
         (folder / "program" / "toy.py").write_text(PROGRAM.replace("FAULTS-MARK", self.mark))
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "envmatrix", *arguments]
+    def start(self, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        argv = [*before, sys.executable, "-m", "envmatrix", *arguments]
         return subprocess.Popen(
             argv, cwd=self.folder, env=self.variables, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -91,6 +91,7 @@ def test_variables_that_would_override_a_script_are_left_out():
         (None, "TIMEOUT", None, {}, "TIMEOUT", False, False, ""),
         (None, "CANCELLED by 0", None, {}, "CANCELLED", True, True, ""),
         (None, "", None, {}, "UNKNOWN", False, False, ""),
+        (state("COMPLETED"), "", None, {}, "COMPLETED", True, False, ""),
         (state("FAILED"), "", (69, "n1", "/x"), {}, "exit 69", True, False, "n1"),
         (state("FAILED"), "", (75, "n2", ""), {}, "exit 75", True, False, ""),
     ],

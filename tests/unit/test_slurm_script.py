@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -244,6 +245,43 @@ def test_a_file_the_node_does_not_see_stops_the_job_before_any_trial(shell):
     script = shell.write([step("t1", ["true"], shell.folder, needs=needs)])
     assert shell.run(script) == 69
     assert shell.files.stopped(1) == (69, "n1", "/nonexistent/a b/python")
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_what_cannot_be_written_for_a_moment_is_waited_for(shell):
+    script = shell.write([shell.step("t1", "pass")])
+    in_the_way, log = shell.folder / "starts", shell.folder / "job-1.log"
+    in_the_way.mkdir()
+    process = shell.start(script)
+    wait_until(lambda: process.poll() is not None or (log.exists() and "is tried again" in log.read_text()))
+    in_the_way.rmdir()
+    assert process.wait(30) == 0
+    assert shell.files.end("t1").exit.ok
+    assert [start.trial for start in shell.files.starts()] == ["t1"]
+
+
+def test_a_trial_whose_job_was_suspended_runs_again_and_says_so(shell, tmp_path):
+    here, go = tmp_path / "here", tmp_path / "go"
+    waits = f"touch {shlex.quote(str(here))}; until [ -e {shlex.quote(str(go))} ]; do sleep 0.05; done"
+    first = step("t1", ["sh", "-c", waits], shell.folder)
+    process = shell.start(shell.write([first, shell.step("t2", "pass")]))
+    wait_until(here.exists)
+    for number in (signal.SIGSTOP, signal.SIGCONT):  # as slurmd does, to every process of the job
+        session = ["ps", "-o", "pid=", "--sid", str(process.pid)]
+        for pid in subprocess.run(session, capture_output=True, text=True, check=True).stdout.split():
+            os.kill(int(pid), number)
+    go.touch()
+    assert process.wait(30) == 0
+    ends = {name: shell.files.end(name) for name in ("t1", "t2")}
+    assert {name: (end.exit.ok, end.stops, end.repeated) for name, end in ends.items()} == {
+        "t1": (True, 0, 1), "t2": (True, 0, 0),
+    }  # fmt: skip
 
 
 def test_a_results_folder_that_is_not_there_ends_the_job_with_66(shell, tmp_path):

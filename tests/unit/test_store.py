@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
 from envmatrix.store import Change, RunFolder, trial_of, write_named, write_whole
+from envmatrix.store.patience import patient
 from envmatrix.store.upgrade import upgraded
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
@@ -280,6 +282,17 @@ def test_on_a_read_only_file_system_a_run_can_be_read_and_what_cannot_be_written
         with pytest.raises(StoreError, match=r"(?s)trials.jsonl: Read-only file system.*make it writable"):
             kept.append(trials(2)[1])
         assert [trial.trial for trial in kept.trials(PLAN)] == [trials(1)[0].trial]
+        told = []
+
+        def mend(line):
+            told.append(line)
+            mount("-o", "remount,rw", str(tmp_path))
+
+        with patient(mend):
+            kept.append(trials(2)[1])
+        assert re.match(r".*trials.jsonl: Read-only file system; waiting until it can be written, for 120 s", told[0])
+        assert "can be written again" in told[1]
+        assert [trial.trial for trial in kept.trials(PLAN)] == [trial.trial for trial in trials(2)]
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 

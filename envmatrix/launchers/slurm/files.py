@@ -21,18 +21,24 @@ from envmatrix.process import Exit
 from envmatrix.regular import RefusedFileError, read_bytes
 from envmatrix.store import write_whole
 from envmatrix.store.files import os_error
+from envmatrix.store.patience import insisting
 from envmatrix.store.shared import exists, settled, unread
 
 
 @dataclass(frozen=True)
 class TrialEnd:
-    """How a trial ended on its node. ``folder`` holds its work folder and its log."""
+    """How a trial ended on its node. ``folder`` holds its work folder and its log.
+
+    ``stops``: how often its job was suspended meanwhile; ``repeated``: how often it ran before and was thrown away.
+    """
 
     folder: Path
     exit: Exit
     node: str
     job: str
     started: float
+    stops: int = 0
+    repeated: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class BlockFolder:
     def next_attempt(self) -> int:
         """Name a new attempt as the one that may run trials; an older one stops before its next trial."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            insisting(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
         except OSError as error:
             raise os_error(error, self.path) from error
         number = self.attempt + 1
@@ -141,10 +147,18 @@ class BlockFolder:
         folder = self.path / trial
         if not exists(folder) or self.end(trial) is not None:
             return None
-        places = (self.path / f"{trial}.damaged{number}" for number in itertools.count(1))
+        return self._put_aside(folder, f"{trial}.damaged")
+
+    def throw_away(self, trial: str) -> int:
+        """Move away what a trial left that ended but cannot count; return how often that was done, this time too."""
+        place = self._put_aside(self.path / trial, f"{trial}.stopped")
+        return int(place.name.rpartition("stopped")[2])
+
+    def _put_aside(self, folder: Path, name: str) -> Path:
+        places = (self.path / f"{name}{number}" for number in itertools.count(1))
         place = next(path for path in places if not exists(path))
         try:
-            folder.rename(place)
+            insisting(lambda: folder.rename(place), folder)
         except OSError as error:
             raise os_error(error, folder) from error
         return place
@@ -155,7 +169,7 @@ class BlockFolder:
             return
         mark = self.path / f"{trial}.done"
         try:
-            mark.touch()
+            insisting(mark.touch, mark)
         except OSError as error:
             raise os_error(error, mark) from error
         for folder in (self.path / trial, *self.path.glob(f"{trial}.try*")):
@@ -165,7 +179,7 @@ class BlockFolder:
         """Take the mark of ``forget`` back: the trial's line is not in trials.jsonl any more, so that it runs again."""
         mark = self.path / f"{trial}.done"
         try:
-            mark.unlink(missing_ok=True)
+            insisting(lambda: mark.unlink(missing_ok=True), mark)
         except OSError as error:
             raise os_error(error, mark) from error
 
@@ -196,6 +210,8 @@ class _End:
     epoch: float
     uptime: tuple[float, float]
     limit: float
+    stops: int = 0
+    repeated: int = 0
 
 
 _END = TypeAdapter(_End)
@@ -212,7 +228,7 @@ def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
     timed_out = status in (124, 137) and wall >= found.limit
     code = -(status - 128) if status > 128 else status
     ended = Exit(code, wall, timed_out, out_of_memory=found.ooms > 0 and status != 0 and not timed_out)
-    return TrialEnd(folder, ended, found.node, found.job, found.epoch)
+    return TrialEnd(folder, ended, found.node, found.job, found.epoch, found.stops, found.repeated)
 
 
 def block_folders(root: Path) -> list[BlockFolder]:

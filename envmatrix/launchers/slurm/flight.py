@@ -116,6 +116,8 @@ def explain_loss(
         return Loss(known or "NODE_FAIL", f"node {bad} is {unusable[bad]}", True, bad_node=bad)
     if not known:
         return Loss("UNKNOWN", "Slurm no longer knows it")
+    if known == "COMPLETED":
+        return Loss(known, "what was thrown away or set aside of it runs again", excused=True)
     reason = f", {state.reason}" if state and state.reason not in ("None", "") else ""
     return Loss(known, f"{known}{reason}", known in EXCUSED,
                 bad_node=nodes[0] if known == "NODE_FAIL" and len(nodes) == 1 else "")  # fmt: skip

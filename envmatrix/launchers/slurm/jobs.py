@@ -7,6 +7,8 @@ import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
+from typing import IO
 
 from pydantic import ValidationError
 
@@ -18,10 +20,12 @@ from envmatrix.launchers.slurm.script import BlockJob, Step
 from envmatrix.matrix import Slurm
 from envmatrix.plan import Slot
 from envmatrix.store import Outcome, Trial, trial_of
+from envmatrix.store.files import os_error
+from envmatrix.store.patience import insisting
 from envmatrix.store.run import Asked
 from envmatrix.store.shared import settled
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.trial import judged, make_job, program_folder
+from envmatrix.trials.trial import STOPPED, judged, make_job, program_folder
 from envmatrix.validation import in_words
 
 
@@ -114,9 +118,25 @@ def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial
     job: Job = make_job(experiment, slot, end.folder / "work")
     log = end.folder / "log"
     if job.log:
-        target = job.log
-        settled(lambda: shutil.copyfile(log, target), log)
-    return judged(experiment, slot, end.exit, job, started=end.started, node=end.node)
+        _copy(log, job.log)
+    trial = judged(experiment, slot, end.exit, job, started=end.started, node=end.node)
+    trial = replace(trial, repeated=end.repeated)
+    return replace(trial, outcome="invalid", reason=STOPPED) if end.stops else trial
+
+
+def _copy(log: Path, target: Path) -> None:
+    try:
+        with insisting(lambda: target.open("wb"), target) as file:
+            settled(lambda: _copied(log, file), log)
+    except OSError as error:
+        raise os_error(error, target) from error
+
+
+def _copied(log: Path, file: IO[bytes]) -> None:
+    file.seek(0)
+    with log.open("rb") as source:
+        shutil.copyfileobj(source, file)
+    file.truncate()
 
 
 def lost_trial(slot: Slot, cause: str, node: str) -> Trial:

@@ -17,6 +17,7 @@ from envmatrix.plan import Slot
 from envmatrix.say import Say
 from envmatrix.store import Trial, write_whole
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.trial import REPEATS, stops_of
 
 #: Seconds between two looks at the files, and the bounds of those at the queue (everyone shares slurmctld).
 _FILES_S = 0.5
@@ -82,9 +83,17 @@ class SlurmLauncher:
         """How many blocks are out whose jobs nobody holds."""
         return sum(not flight.held for flight in self._flights.values())
 
+    def _jobs(self) -> list[str]:
+        return [flight.job for flight in self._flights.values() if flight.job]
+
+    def out(self) -> str:
+        """Say which jobs go on in Slurm."""
+        names = self._jobs()
+        return f"job(s) {', '.join(names)} go on in Slurm" if names else ""
+
     def interrupted(self) -> None:
         """Ask whether to cancel the jobs; without someone to ask they go on, and ``resume`` collects them."""
-        names = [flight.job for flight in self._flights.values() if flight.job]
+        names = self._jobs()
         if not names:
             return
         if self._ask and self._ask(f"cancel {len(names)} Slurm job(s) of this run?"):
@@ -93,7 +102,7 @@ class SlurmLauncher:
                 flight.files.note_end(flight.attempt, "CANCELLED", excused=True)
             self._say(f"cancelled job(s) {', '.join(names)}; trials that have ended are kept")
         else:
-            self._say(f"job(s) {', '.join(names)} go on in Slurm; `envmatrix resume` collects what they finish")
+            self._say(f"{self.out()}; `envmatrix resume` collects what they finish")
 
     def _adopt(self, work: Work) -> Trials:
         """Collect the trials that ended while nobody watched; watch the jobs that still run."""
@@ -167,7 +176,13 @@ class SlurmLauncher:
         for name, slot in list(flight.slots.items()):
             end = flight.files.end(name)
             if end is not None:
-                yield jobs.trial_from_files(self._experiment, slot, end)
+                trial = jobs.trial_from_files(self._experiment, slot, end)
+                if stops_of(trial.record) and (times := flight.files.throw_away(name)) <= REPEATS:
+                    self._say(f"{name} was stopped for a while as it ran: it runs again ({times} of {REPEATS} times)")
+                    continue
+                if trial.repeated:
+                    self._say(f"{name} ran {trial.repeated + 1} times: its job was suspended, or could not write")
+                yield trial
                 flight.files.forget(name)
                 del flight.slots[name]
                 flight.finished += 1

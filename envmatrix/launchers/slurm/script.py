@@ -82,6 +82,8 @@ def block_script(job: BlockJob) -> str:
         f"folder={quoted(str(job.folder))}",
         f"attempt={job.attempt}",
         "trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished",
+        "stops=0",
+        "trap 'stops=$((stops + 1))' CONT  # it was suspended, and so was the trial that ran",
         _FUNCTIONS.strip("\n"),
         *([span.FUNCTIONS.strip("\n"), span.NAMES] if job.nodes > 1 else []),
         'begin "$@"',
@@ -170,12 +172,25 @@ ooms() {  # how many processes of this job's control group were killed for memor
   done </proc/self/cgroup
   echo 0
 }
+overwrite() { printf '%s\n' "$2" >"$1"; }
+append() { printf '%s\n' "$2" >>"$1"; }
+insist() {  # COMMAND...: a folder that cannot be written for a moment (it is read-only) is waited for, a minute
+  tries=0
+  until "$@" 2>/dev/null; do
+    tries=$((tries + 1))
+    [ "$tries" != 1 ] || say "this failed, and is tried again: $*"
+    [ "$tries" -lt 60 ] || exit 66
+    sleep 1
+  done
+}
 put() {  # FILE TEXT: the file is whole or absent
-  printf '%s\n' "$2" >".$1.$attempt" && mv -f ".$1.$attempt" "$1" || exit 66
+  insist overwrite ".$1.$attempt" "$2"
+  insist mv -f ".$1.$attempt" "$1"
 }
 begin() {
   node=${nodes:-${SLURMD_NODENAME:-$(uname -n)}} job=${SLURM_JOB_ID:-none} restarts=${SLURM_RESTART_COUNT:-0}
-  cd "$folder" 2>/dev/null && touch "job-$attempt.log" 2>/dev/null || exit 66
+  cd "$folder" 2>/dev/null || exit 66
+  insist touch "job-$attempt.log"
   exec </dev/null >>"job-$attempt.log" 2>&1
   say "job $job begins, attempt $attempt, restart $restarts"
   put "begun-$attempt" "{\"job\":\"$job\",\"node\":\"$node\",\"epoch\":$(date +%s),\"restarts\":$restarts}"
@@ -220,7 +235,6 @@ lay_out() {  # FOLDER INSIDE WORK METRIC: its entries appear in WORK, where the 
 link_program() {
   lay_out "$program" "$inside" "$work" "$metric"
   rm -f "$work/record.json" || exit 66
-  program=
 }
 launch() {  # COMMAND...: in its work folder, on this node or on the first $over ones
   if [ "${over:-1}" != 1 ]; then
@@ -229,6 +243,23 @@ launch() {  # COMMAND...: in its work folder, on this node or on the first $over
   fi
   (cd "$work" && exec timeout --kill-after=5 "$limit" "$@") >"$try/log" 2>&1
   status=$?
+}
+fresh() { rm -rf "$try" && mkdir -p "$work"; }
+once() {  # COMMAND...: the trial, in a new folder
+  insist fresh
+  [ -z "${program:-}" ] || link_program
+  insist append starts "$name $attempt $restarts $job $node"
+  stops=0 killed=$(ooms) epoch=$(date +%s) from=$(uptime_s)
+  launch "$@"
+  to=$(uptime_s)
+  [ "$status" -le 128 ] || sleep 2  # if the job is being ended, its own signal comes now
+  out_of_memory=$(($(ooms) - killed))
+}
+spoilt() {  # whether what happened to the trial was none of its own doing
+  why="it was suspended while it ran"
+  [ "$stops" = 0 ] || return 0
+  why="its folder cannot be written"
+  [ "$status" != 0 ] && ! touch "$try/end" 2>/dev/null
 }
 trial() {  # NAME LIMIT FOLDER COMMAND...
   name=$1 limit=$2 work=$3 try=$1.try$attempt
@@ -239,18 +270,19 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
   fi
   read -r wanted <attempt
   [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
-  rm -rf "$try" && mkdir -p "$work" || exit 66
-  [ -z "${program:-}" ] || link_program
-  echo "$name $attempt $restarts $job $node" >>starts || exit 66
-  killed=$(ooms) epoch=$(date +%s) from=$(uptime_s)
-  launch "$@"
-  to=$(uptime_s)
-  [ "$status" -le 128 ] || sleep 2  # if the job is being ended, its own signal comes now
-  out_of_memory=$(($(ooms) - killed))
-  printf '{"job":"%s","node":"%s","status":%d,"ooms":%d,"epoch":%d,"uptime":[%s,%s],"limit":%d}\n' \
-    "$job" "$node" "$status" "$out_of_memory" "$epoch" "$from" "$to" "$limit" >"$try/end" || exit 66
+  once "$@"
+  repeated=0
+  while spoilt && [ "$repeated" -lt 3 ]; do
+    repeated=$((repeated + 1))
+    say "$name ended with status $status, but $why: it runs again"
+    once "$@"
+  done
+  program=
+  ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
+  ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated"
+  insist overwrite "$try/end" "{$ended}"
   [ -e node ] || put node "$node"
-  [ -e "$name" ] || mv "$try" "$name" || exit 66
+  [ -e "$name" ] || insist mv "$try" "$name"
   say "$name ended with status $status"
 }
 """
