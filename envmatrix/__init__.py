@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from envmatrix.api.answers import compare, effects, history
     from envmatrix.api.environments import export
     from envmatrix.api.packs import reproduce
+    from envmatrix.api.reruns import rerun
     from envmatrix.api.result import Result
     from envmatrix.api.runs import load, resume, run
     from envmatrix.errors import (
@@ -53,6 +54,7 @@ __all__ = [
     "history",
     "load",
     "reproduce",
+    "rerun",
     "resume",
     "run",
 ]
@@ -62,6 +64,7 @@ _HOMES = {
     "envmatrix.api.answers": ("compare", "effects", "history"),
     "envmatrix.api.environments": ("export",),
     "envmatrix.api.packs": ("reproduce",),
+    "envmatrix.api.reruns": ("rerun",),
     "envmatrix.api.result": ("Result",),
     "envmatrix.api.runs": ("load", "resume", "run"),
     "envmatrix.errors": (

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, find_matrix, find_run
-from envmatrix.api.runs import place
-from envmatrix.errors import InputError
+from envmatrix.api.places import Names, PathLike, find_matrix, find_run, fraction, split_names
+from envmatrix.api.result import Result
+from envmatrix.api.runs import carry_out, place, telling
+from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError
 from envmatrix.launchers.catalog import DEFAULT
 from envmatrix.matrix import Design, load
 from envmatrix.matrix.model import NAME
@@ -17,9 +18,68 @@ from envmatrix.say import Say, silent
 from envmatrix.stats.comparison import Comparison, compare_sides
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.store import Run, RunFolder
+from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, begin, find_design
 from envmatrix.trials.requested import Overrides, overridden, requested_engines
 from envmatrix.trials.sides import Side, check_comparable, side_design
+from envmatrix.units import parse_tolerance
+
+
+def rerun(
+    old: PathLike | Result, new: PathLike | Result, design: str | None = None, *,
+    environments: Names | None = None, workloads: Names | None = None, engines: Names | None = None,
+    budget: float | str | None = None, max_blocks: int | None = None, allowed: float | str = 0.0,
+    name: str | None = None, results: PathLike = "results",
+    launcher: str = DEFAULT, launcher_options: Asked | None = None, say: Say = silent,
+) -> Comparison:  # fmt: skip
+    """Measure two matrices or runs anew in the same blocks of one run, and say whether the new one is slower.
+
+    Args:
+        old: a matrix, a folder with a matrix.yaml (such as a worktree of another commit), or a run.
+        new: the same of the newer one, whose design holds.
+        design: name of a design of the newer one; None: 'default', or that of the run.
+        environments: these, each with its own old side; None: the baseline alone.
+        workloads: only these, which both must have alike; None: the design's.
+        engines: where processes start; None: the design's.
+        budget: stop after this time: seconds, or '90s', '10m', '2h'.
+        max_blocks: stop after this many blocks.
+        allowed: the slow-down that is accepted: 0.03 or '3%'.
+        name: of the run; None: design and time.
+        results: the folder in which the run's folder is made, and runs are looked for by name.
+        launcher: where trials run: 'here' or another launcher's name.
+        launcher_options: what is asked of it, such as {'nodes': 2, 'time': '2h'}.
+        say: takes lines of progress.
+
+    Returns:
+        The Comparison, as ``compare`` gives it. The run is an ordinary one: ``resume`` and ``load`` know it.
+
+    Raises:
+        InputError: the two cannot be compared, or an argument is wrong.
+        EngineError: an engine is not there or could not build.
+        NothingRanError: a side cannot be had here, or not one trial was ok.
+        StoreError: the run's folder cannot be written.
+        InterruptedRunError: Ctrl-C ended the run; it says how to go on.
+
+    """
+    limit = fraction("allowed", allowed, parse_tolerance)
+    begun = begin_rerun(
+        _path(old), _path(new), design,
+        Overrides(budget=budget, max_blocks=max_blocks, workloads=split_names(workloads),
+                  environments=split_names(environments)),
+        engines=split_names(engines) or (), results=results, name=name, launcher=launcher,
+        asked=launcher_options or {}, command=("envmatrix.rerun", str(_path(old)), str(_path(new))), say=say,
+    )  # fmt: skip
+    result = carry_out(begun, telling(say))
+    then = f"envmatrix resume {result.name}, then: envmatrix compare {result.name}"
+    if result.interrupted:
+        raise InterruptedRunError("interrupted", remedy=f"go on with: {then}")
+    if result.exit_code == ExitCode.NOTHING_RAN:
+        raise NothingRanError("not one trial was ok", remedy=then)
+    return compared(begun.folder, limit)
+
+
+def _path(side: PathLike | Result) -> PathLike:
+    return side.folder if isinstance(side, Result) else side
 
 
 def begin_rerun(
@@ -31,6 +91,8 @@ def begin_rerun(
     engines: Sequence[str] = (),
     results: PathLike = "results",
     name: str | None = None,
+    launcher: str = DEFAULT,
+    asked: Asked | None = None,
     command: tuple[str, ...] = (),
     say: Say = silent,
 ) -> Experiment:
@@ -49,8 +111,10 @@ def begin_rerun(
     matrix = sides[1].matrix
     for own in (name for name in chosen.workloads if matrix.workloads[name].command):
         say(f"workload {own}: the program beside {matrix.path} runs on both sides")
-    host = place(matrix, chosen, names, DEFAULT, {}, say)
-    return begin(matrix, chosen, names, Path(results), say, command, host=host, name=name, sides=sides)
+    host = place(matrix, chosen, names, launcher, asked or {}, say)
+    return begin(
+        matrix, chosen, names, Path(results), say, command, launcher, host, asked, name=name, sides=sides
+    )  # fmt: skip
 
 
 def _design(side: Side, name: str | None, asked: Overrides) -> Design:

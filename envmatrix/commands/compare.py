@@ -6,10 +6,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from envmatrix.commands import answer, common
+from envmatrix.commands import answer, common, launching
 from envmatrix.commands import arguments as shared
 from envmatrix.commands.grammar import Parser, duration, one_name, tolerance, whole
 from envmatrix.errors import ExitCode, InputError
+from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
     from envmatrix.stats.comparison import Comparison
@@ -52,6 +53,7 @@ def _add_rerun(parser: Parser) -> None:
     group.add_argument("--budget", type=duration, metavar="TIME", help="stop after this time, such as 90s, 10m or 2h")
     group.add_argument("--max-blocks", type=whole(1), metavar="N", help="stop after this many blocks")
     group.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
+    launching.add_launcher(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     if not arguments.rerun:
         given = next((name for name in _OF_RERUN if getattr(arguments, name) is not None), None)
+        given = given or next(iter(launching.given_options(arguments)), None)
+        given = given or ("launcher" if arguments.launcher != DEFAULT else None)
         if given:
             option = given.replace("_", "-")
             raise InputError(f"--{option} belongs to --rerun", remedy="stored runs are compared as they are")
@@ -103,6 +107,8 @@ def _rerun(arguments: argparse.Namespace) -> int:
         engines=arguments.engine or (),
         results=arguments.results,
         name=arguments.name,
+        launcher=arguments.launcher,
+        asked=launching.given_options(arguments),
         command=tuple(sys.argv[1:]),
         say=common.say_to_stderr,
     )

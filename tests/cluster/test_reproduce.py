@@ -46,6 +46,19 @@ def test_a_run_is_packed_and_reproduced_in_another_clone(tmp_path):
 
 
 @pytest.mark.slurm
+def test_two_matrices_are_measured_in_the_same_blocks_under_slurm(project):
+    old = Project(project.folder.parent / "old", project.cluster)
+    design = ("--design", "long", "--workloads", "short", "--launcher", "slurm", "--nodelist", "n1,n2")
+    done = project.run("compare", "--rerun", str(old.folder), ".", *design, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [item["new"] for item in json.loads(done.stdout)["comparisons"]] == ["new.baseline"]
+    trials = project.trials()
+    assert {(trial["block"], trial["node"]) for trial in trials} == {(0, "n1"), (1, "n2")}
+    assert {trial["environment"] for trial in trials} == {"old.baseline", "control", "new.baseline"}
+    assert {trial["outcome"] for trial in trials} == {"ok"}
+
+
+@pytest.mark.slurm
 def test_a_run_in_apptainer_is_reproduced_under_slurm_from_the_images_in_its_archive(project, tmp_path):
     needs_apptainer()
     tiny = ("tiny", "--launcher", "slurm", "--engine", "apptainer", "--environments", "baseline")

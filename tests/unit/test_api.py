@@ -33,7 +33,7 @@ def results(tmp_path):
 
 def test_the_whole_interface_is_there_and_no_room_has_one_of_its_names():
     assert sorted(envmatrix.__all__) == envmatrix.__all__
-    assert set(FUNCTIONS) == {"run", "resume", "load", "effects", "compare", "history", "export", "reproduce"}
+    assert set(FUNCTIONS) == {"run", "resume", "load", "effects", "compare", "history", "export", "reproduce", "rerun"}
     assert {*FUNCTIONS, *TYPES, "__version__"} == set(envmatrix.__all__)
     rooms = {path.stem for path in PACKAGE.iterdir()}
     assert not rooms & {name for name in envmatrix.__all__ if not name.startswith("__")}
@@ -189,6 +189,7 @@ def test_runs_and_environments_are_compared(results, capsys):
         (lambda at: envmatrix.export("tcmaloc"), "did you mean 'tcmalloc'"),
         (lambda at: envmatrix.export("tcmalloc", form="poem"), "no form 'poem'"),
         (lambda at: envmatrix.reproduce(at / "nosuch.tar.gz"), "there is no archive"),
+        (lambda at: envmatrix.rerun(at / "nosuch", at / "nosuch"), "is no matrix, no folder with a matrix.yaml"),
         (lambda at: envmatrix.reproduce(at / "nosuch.tar.gz", tolerance="x"), "tolerance: 'x' is no percentage"),
         (lambda at: envmatrix.history(at / "nosuch"), "there is no folder"),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import envmatrix
 from envmatrix.__main__ import main
 from envmatrix.api.reruns import begin_rerun
 from envmatrix.api.runs import reopen_run
@@ -161,6 +162,15 @@ def test_a_new_side_whose_trials_fail_does_not_pass(two, monkeypatch, capsys):
     assert "cannot say" in capsys.readouterr().out
 
 
+def test_from_python_it_gives_what_the_command_line_shows(two, monkeypatch, capsys):
+    made_up(monkeypatch, {"new.baseline": 0.8})
+    found = envmatrix.rerun("before", two / "after", name="gate", allowed="5%", max_blocks=7)
+    assert (found.exit_code, [item.status for item in found.items]) == (ExitCode.SLOWER, ["slower"])
+    assert {trial.block for trial in envmatrix.load("gate").trials()} == set(range(7))
+    main(["compare", "gate", "--fail-slower", "5%", "--json"])
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.to_json()))
+
+
 def test_several_environments_say_that_each_interval_holds_by_itself(two, monkeypatch, capsys):
     made_up(monkeypatch, {})
     words = ["compare", "--rerun", "before", "after", "--environments", "baseline,jemalloc", "--json", "--quiet"]
@@ -218,6 +228,9 @@ def test_a_run_is_a_side_where_its_bits_can_be_had_again(two):
     ("words", "said"),
     [
         (("before", "after", "--budget", "5m"), "--budget belongs to --rerun"),
+        (("before", "after", "--launcher", "slurm"), "--launcher belongs to --rerun"),
+        (("before", "after", "--nodes", "2"), "--nodes belongs to --rerun"),
+        (("--rerun", "before", "after", "--nodes", "2"), "--nodes means nothing to launcher here"),
         (("--rerun", "before"), "--rerun compares two"),
         (("--rerun", "before", "after", "--anyway"), "--anyway is for stored runs"),
         (("--rerun", "before", "nowhere"), "'nowhere' is no matrix, no folder with a matrix.yaml and no run"),
