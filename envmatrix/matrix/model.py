@@ -278,6 +278,9 @@ class Slurm(Frozen):
     memory: Bytes | None = Field(None, description="memory of one block's job; none: all of the node")
     gpus: SlurmWord | None = Field(None, description="GPUs of a node, such as 2 or a100:2")
     modules: SlurmWords = Field((), description="modules to load first, so that apptainer is found")
+    busy: Percent | None = Field(
+        None, description="hand a block back when others use more than this of the node's CPUs; none: tell it"
+    )
     options: SlurmOptions = Field((), description="further sbatch options, such as --qos=high")
 
 

@@ -10,6 +10,7 @@ from scipy.stats import linregress
 
 from envmatrix.printable import one_line
 from envmatrix.report.caution import Caution, Kind
+from envmatrix.report.formatting import count
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import logs_of
@@ -20,6 +21,7 @@ Floats = NDArray[np.float64]
 DRIFT = 0.05
 STOLEN = 0.01
 DISTURBED = 0.05
+BUSY = 0.05
 FREQUENCY = 0.10
 _TICKS_PER_S = 100.0
 
@@ -95,6 +97,21 @@ def other_load(run: Run, measured: Measurements, _analysis: Analysis) -> Iterato
         )  # fmt: skip
 
 
+def strangers(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    """Find blocks before which others used the node, while their job did nothing yet."""
+    seen = {block: (node, check) for block, (node, check) in measured.node_checks.items() if (check.busy or 0) > BUSY}
+    if seen:
+        block = max(seen, key=lambda block: seen[block][1].busy or 0)
+        node, check = seen[block]
+        names = f" ({', '.join(check.others)} ran there)" if check.others else ""
+        yield Caution(
+            Kind.OTHER_LOAD, node,
+            f"before {len(seen)} of {count(len(measured.node_checks), 'block')} others used CPUs of the node; "
+            f"the most, {check.busy:.0%} of all, before block {block}{one_line(names, 200)}",
+            "`--busy 10%` hands such a block back; ask who else may use nodes that jobs have to themselves",
+        )  # fmt: skip
+
+
 def frequency(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     """Find a CPU frequency that changed between trials, where it can be read."""
     speeds = measured.table["mhz"]
@@ -131,5 +148,5 @@ def unproven(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
 
 #: A further check of the machine is one more entry here.
 CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] = (
-    drift, stolen, disturbed, other_load, frequency, unverified, unproven,
+    drift, stolen, disturbed, other_load, strangers, frequency, unverified, unproven,
 )  # fmt: skip

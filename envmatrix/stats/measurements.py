@@ -18,7 +18,7 @@ from envmatrix.record.model import Profile, Record, Result
 from envmatrix.record.settled import settled
 from envmatrix.stats.longrun import apart
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, number, own_column
-from envmatrix.store import Reading, RunFolder, Trial, reading_from_line
+from envmatrix.store import NodeCheck, Reading, RunFolder, Trial, reading_from_line
 from envmatrix.store.files import read_whole_lines
 from envmatrix.store.planned import planned_lines, refused
 
@@ -86,7 +86,8 @@ class Measurements:
     """Trials as numbers.
 
     ``table`` has one (arms x blocks) array per column, NaN where there is no such number. ``blocks`` holds
-    the block numbers of the columns of each array. ``trials`` are all trials in the order they ran.
+    the block numbers of the columns of each array. ``node_checks`` has, for each block of which there is one, the node
+    and the check in which most of it was busy. ``trials`` are all trials in the order they ran.
     """
 
     arms: tuple[str, ...]
@@ -97,6 +98,7 @@ class Measurements:
     nodes: tuple[str, ...]
     attempted: NDArray[np.bool_]
     block_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    node_checks: Mapping[int, tuple[str, NodeCheck]] = field(default_factory=dict)
 
     @property
     def apart(self) -> Floats:
@@ -177,6 +179,7 @@ class MeasurementBuilder:
         self._own: dict[str, dict[int, float]] = {}
         self._nodes: dict[str, None] = {}
         self._block_nodes: dict[int, tuple[str, ...]] = {}
+        self._checks: dict[int, tuple[str, NodeCheck]] = {}
 
     def add(self, trial: Reading | Trial) -> None:
         """Add one trial of the plan. Only numbers of trials that are ok count; the others are counted by outcome."""
@@ -189,6 +192,8 @@ class MeasurementBuilder:
         if trial.node:
             self._nodes[trial.node] = None
             self._note_node(trial)
+        if trial.node_check:
+            self._note_check(trial, trial.node_check)
         if trial.outcome == "ok":
             record = trial.record or _NO_RECORD
             _note_facts(facts, record)
@@ -220,7 +225,7 @@ class MeasurementBuilder:
             columns[name][who[rows_of], at[rows_of]] = list(values.values())
         return Measurements(
             self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), attempted,
-            dict(self._block_nodes),
+            dict(self._block_nodes), dict(self._checks),
         )  # fmt: skip
 
     def _note_own(self, facts: ArmFacts, record: Record) -> None:
@@ -241,6 +246,11 @@ class MeasurementBuilder:
         known = self._block_nodes.get(trial.block, ())
         if trial.outcome == "ok" and trial.node not in known:
             self._block_nodes[trial.block] = (*known, trial.node)
+
+    def _note_check(self, trial: Reading | Trial, check: NodeCheck) -> None:
+        known = self._checks.get(trial.block)
+        if known is None or number(check.busy) > number(known[1].busy):
+            self._checks[trial.block] = (trial.node, check)
 
 
 def _row(trial: Reading | Trial, record: Record) -> list[float]:

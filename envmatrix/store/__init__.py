@@ -3,10 +3,11 @@
 from envmatrix.store.files import read_json, write_named, write_whole
 from envmatrix.store.folder import RunFolder
 from envmatrix.store.run import Change, Run
-from envmatrix.store.trial import Outcome, Reading, Trial, reading_from_line, trial_from_line, trial_of
+from envmatrix.store.trial import NodeCheck, Outcome, Reading, Trial, reading_from_line, trial_from_line, trial_of
 
 __all__ = [
     "Change",
+    "NodeCheck",
     "Outcome",
     "Reading",
     "Run",

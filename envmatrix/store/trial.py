@@ -23,6 +23,21 @@ Outcome = Literal["ok", "failed", "invalid", "timed_out", "skipped"]
 
 
 @dataclass(frozen=True)
+class NodeCheck:
+    """What was seen of a node before a block, while its job did nothing: all that worked there was somebody else's.
+
+    ``busy`` is the share of all CPUs that others used, ``free_bytes`` the memory that could be had, ``throttled`` how
+    often a processor was slowed for its heat since the node started, ``others`` names of programs that ran then.
+    """
+
+    load_1m: float | None = None
+    free_bytes: int | None = None
+    busy: float | None = None
+    throttled: int | None = None
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class TrialFacts:
     """What the host says of a trial, beside its record.
 
@@ -30,8 +45,9 @@ class TrialFacts:
     ``wall_s`` is start to end as the host saw it, in seconds;
     ``started`` is seconds since the epoch; ``ended_before`` how many processes of earlier trials still ran and were
     ended before it began (None: nobody looked); ``repeated`` how often it ran before and was thrown away, because it
-    had been stopped (SIGSTOP, a suspended job) or its folder could not be written. Keys that are not known are passed
-    over; ``padding`` was ``pad`` in schema 1. A plain dataclass, as there may be very many.
+    had been stopped (SIGSTOP, a suspended job) or its folder could not be written; ``node_check`` what was seen of its
+    node before its block (None: nobody looked). Keys that are not known are passed over; ``padding`` was ``pad`` in
+    schema 1. A plain dataclass, as there may be very many.
     """
 
     trial: str
@@ -49,6 +65,7 @@ class TrialFacts:
     padding: Annotated[int, Field(validation_alias=AliasChoices("padding", "pad"))] = 0
     ended_before: int | None = None
     repeated: int = 0
+    node_check: NodeCheck | None = None
     schema: Annotated[int, Field(le=SCHEMA)] = SCHEMA
 
     @property

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.errors import StoreError
+from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.files import BlockFolder, block_folders
 from envmatrix.launchers.slurm.flight import Flight
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Slot
-from envmatrix.store import RunFolder
+from envmatrix.store import RunFolder, trial_of
 from envmatrix.store.shared import PAUSES_S
 from envmatrix.trials.program_files import edited_files, program_files
 from envmatrix.trials.trial import load_record
@@ -133,6 +134,19 @@ def test_a_damaged_end_is_set_aside_and_told(tmp_path, block):
     assert list(made._collect(flight, None)) == []
     assert said == [f"what t1 left is damaged and lies in {block.path / 't1.damaged1'} now; it runs again"]
     assert (block.path / "t1.damaged1" / "end").read_text() == "{half"
+
+
+def test_a_trial_that_says_it_was_stopped_runs_again_three_times_at_most(tmp_path, block, monkeypatch):
+    made, flight, said = in_flight(tmp_path, block)
+    seen = {"schema": 1, "evidence": {"system": {"stops": 1}}}
+    stopped = trial_of(flight.slots["t1"], "invalid", "it was stopped", document=seen)
+    monkeypatch.setattr(jobs, "trial_from_files", lambda *_: stopped)
+    for number in (1, 2, 3):
+        assert list(made._collect(flight, None)) == []
+        assert said.pop() == f"t1 was stopped for a while as it ran: it runs again ({number} of 3 times)"
+        (block.path / "t1").mkdir()
+        (block.path / "t1" / "end").write_text(json.dumps(GOOD))
+    assert list(made._collect(flight, None)) == [stopped]
 
 
 @pytest.mark.parametrize("number", PASSING)

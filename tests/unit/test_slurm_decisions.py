@@ -93,6 +93,7 @@ def test_variables_that_would_override_a_script_are_left_out():
         (None, "", None, {}, "UNKNOWN", False, False, ""),
         (state("COMPLETED"), "", None, {}, "COMPLETED", True, False, ""),
         (state("FAILED"), "", (69, "n1", "/x"), {}, "exit 69", True, False, "n1"),
+        (state("FAILED"), "", (76, "n1", "37 % of its CPUs are busy"), {}, "exit 76", True, False, "n1"),
         (state("FAILED"), "", (75, "n2", ""), {}, "exit 75", True, False, ""),
     ],
 )

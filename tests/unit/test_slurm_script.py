@@ -284,6 +284,34 @@ def test_a_trial_whose_job_was_suspended_runs_again_and_says_so(shell, tmp_path)
     }  # fmt: skip
 
 
+@pytest.fixture
+def stranger():
+    """Programs that keep every CPU busy."""
+    count = os.cpu_count() or 1
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
+
+
+def test_what_others_use_of_the_node_is_seen_before_the_block(shell, stranger):
+    assert shell.run(shell.write([shell.step("t1", "pass")])) == 0
+    check = shell.files.end("t1").check
+    assert check.busy > 0.5
+    assert check.free_bytes > 2**20
+    assert check.load_1m >= 0
+    assert any("python" in name for name in check.others)
+
+
+def test_a_block_is_handed_back_where_others_use_more_than_is_allowed(shell, stranger):
+    assert shell.run(shell.write([shell.step("t1", "pass")], options={"busy": "10%"})) == 76
+    status, node, said = shell.files.stopped(1)
+    assert (status, node) == (76, "n1")
+    assert "of its CPUs are busy" in said
+    assert shell.files.starts() == []
+
+
 def test_a_results_folder_that_is_not_there_ends_the_job_with_66(shell, tmp_path):
     script = tmp_path / "script.sh"
     script.write_text(block_script(job(tmp_path / "nowhere", [step("t1", ["true"], tmp_path)])))

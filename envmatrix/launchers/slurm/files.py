@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from envmatrix.process import Exit
 from envmatrix.regular import RefusedFileError, read_bytes
-from envmatrix.store import write_whole
+from envmatrix.store import NodeCheck, write_whole
 from envmatrix.store.files import os_error
 from envmatrix.store.patience import insisting
 from envmatrix.store.shared import exists, settled, unread
@@ -29,7 +29,8 @@ from envmatrix.store.shared import exists, settled, unread
 class TrialEnd:
     """How a trial ended on its node. ``folder`` holds its work folder and its log.
 
-    ``stops``: how often its job was suspended meanwhile; ``repeated``: how often it ran before and was thrown away.
+    ``stops``: how often its job was suspended meanwhile; ``repeated``: how often it ran before and was thrown away;
+    ``check``: what was seen of its node before the block.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class TrialEnd:
     started: float
     stops: int = 0
     repeated: int = 0
+    check: NodeCheck | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,7 @@ class _End:
     limit: float
     stops: int = 0
     repeated: int = 0
+    check: NodeCheck | None = None
 
 
 _END = TypeAdapter(_End)
@@ -228,7 +231,7 @@ def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
     timed_out = status in (124, 137) and wall >= found.limit
     code = -(status - 128) if status > 128 else status
     ended = Exit(code, wall, timed_out, out_of_memory=found.ooms > 0 and status != 0 and not timed_out)
-    return TrialEnd(folder, ended, found.node, found.job, found.epoch, found.stops, found.repeated)
+    return TrialEnd(folder, ended, found.node, found.job, found.epoch, found.stops, found.repeated, found.check)
 
 
 def block_folders(root: Path) -> list[BlockFolder]:

@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.engines.base import CommandLine
-from envmatrix.launchers.slurm import span
+from envmatrix.launchers.slurm import around, span
 from envmatrix.matrix import Slurm
 from envmatrix.plan.export import quoted
 
 #: Seconds a job may take beyond the sum of its trials' limits: start, images read for the first time, the end.
 _SLACK_S = 120.0
 _LONG_PADDING = re.compile(r"([A-Za-z_]\w*=)(x{32,})\Z")
-CANNOT_WRITE, NO_MODULE, NOT_SEEN, OTHER_NODE = 66, 67, 69, 75
+CANNOT_WRITE, NO_MODULE, NOT_SEEN, OTHER_NODE, BUSY = 66, 67, 69, 75, 76
 #: Exit statuses of a script that stopped by itself, and what they mean.
 STOPPED: Mapping[int, str] = {
     CANNOT_WRITE: "the node cannot write to the results folder",
     NO_MODULE: "the node cannot load a module that was asked for (the job's log has its words)",
     NOT_SEEN: "the node does not see a file that the trials need",
     OTHER_NODE: "the job started again on another node than the one that began its block",
+    BUSY: "others use more of the node than `busy` allows",
 }
 
 
@@ -85,10 +86,12 @@ def block_script(job: BlockJob) -> str:
         "stops=0",
         "trap 'stops=$((stops + 1))' CONT  # it was suspended, and so was the trial that ran",
         _FUNCTIONS.strip("\n"),
+        around.FUNCTIONS.strip("\n"),
         *([span.FUNCTIONS.strip("\n"), span.NAMES] if job.nodes > 1 else []),
         'begin "$@"',
         *(f"load {quoted(name)}" for name in job.options.modules),
         *_checked(job.nodes, needs),
+        f"look_around {'' if job.options.busy is None else round(100 * job.options.busy)}".rstrip(),
     ]
     for step in job.steps:
         lines += ["", f"# {_plain(step.title)}", _trial(step)]
@@ -280,6 +283,7 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
   program=
   ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
   ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated"
+  ended="$ended,\"check\":$check"
   insist overwrite "$try/end" "{$ended}"
   [ -e node ] || put node "$node"
   [ -e "$name" ] || insist mv "$try" "$name"
