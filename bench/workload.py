@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
@@ -85,7 +86,9 @@ def _import_torch() -> int:
     try:
         import torch  # noqa: F401 - its cost is what is measured
     except ImportError as error:
-        raise RunError(f"this Python cannot import torch: {error}") from error
+        lacks = "libcuda" in str(error) and not glob.glob("/dev/nvidia[0-9]*")
+        why = "; this is a PyTorch for CUDA, and this machine shows no GPU (no /dev/nvidia0)" if lacks else ""
+        raise RunError(f"this Python cannot import torch: {error}{why}") from error
     return time.perf_counter_ns() - start
 
 

@@ -74,9 +74,9 @@ def format_cpus(cpus: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
-def has_gpu() -> bool:
+def has_gpu(root: Path = Path("/")) -> bool:
     """Say whether this machine shows a GPU of NVIDIA (in Windows' subsystem: /dev/dxg)."""
-    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+    return any((root / "dev").glob("nvidia[0-9]*")) or (root / "dev/dxg").exists()
 
 
 def _read(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,8 @@ try:
 except ImportError:
     pass
 """
+#: What unshare(1) says where it may not, and Apptainer of a root that has not all of root's capabilities.
+_NO_NAMESPACE = re.compile(r"unshare: .*failed|Requesting capability set 0x\w+ while permitted")
 _LOADER = "import subprocess; print(subprocess.run(['/sbin/ldconfig', '-p'], capture_output=True, text=True).stdout)"
 
 
@@ -223,7 +226,8 @@ class ApptainerEngine(Engine):
                     beside.unlink(missing_ok=True)
         bill = target.with_name(f"{target.name}.sbom.json")
         bills.lay_beside(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
-        return NamedImage(str(target), f"apptainer run {'--userns ' if needs_namespace() else ''}{target}")
+        options = "--userns " if lacks_privilege() or needs_namespace() else ""
+        return NamedImage(str(target), f"apptainer run {options}{target}")
 
     def _inside(self, sif: Path, python: str, code: str) -> str:
         options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity()]
@@ -352,6 +356,12 @@ def _build_error(done: Finished, sif: Path) -> EnvmatrixError:
     said = done.stderr + done.stdout
     if is_disk_full(said):
         return disk_full(sif.parent)
+    if _NO_NAMESPACE.search(said):
+        return EngineError(
+            f"apptainer could not build {sif.name}: this root lacks CAP_SYS_RESOURCE and may make no user namespace",
+            remedy="start the container with --cap-add SYS_RESOURCE, or allow namespaces on its host: "
+            "sysctl user.max_user_namespaces=15000",
+        )
     wrong = [line for line in said.splitlines() if line.startswith(("FATAL", "E:", "ERROR"))]
     return EngineError(
         f"apptainer could not build {sif.name}: {'; '.join(wrong[-3:]) or done.last_words(3)}",

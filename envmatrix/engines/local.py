@@ -15,7 +15,7 @@ from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, l
 from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.memory import confined, leftover_groups, remove_group
 from envmatrix.errors import EngineError, SkipEnvironmentError
-from envmatrix.host import format_cpus
+from envmatrix.host import format_cpus, has_gpu
 from envmatrix.images.cache import digest_of
 from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
 from envmatrix.images.locks import Locks
@@ -192,6 +192,11 @@ def _imports_torch(python: Python, image: Image) -> dict[str, str]:
     try:
         version, file = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
+        if "libcuda" in done.stderr and not has_gpu():
+            raise SkipEnvironmentError(
+                f"interpreter: {image.interpreter} ({python.path}) has a PyTorch for CUDA, and there is no GPU here",
+                remedy="run it where there is a GPU (/dev/nvidia0), or name an interpreter with a PyTorch for the CPU",
+            ) from None
         raise SkipEnvironmentError(
             f"interpreter: {image.interpreter} ({python.path}) cannot import torch: {done.last_words(1)}",
             remedy=f"install PyTorch for it (`{python.path} -m pip install torch`), or name another interpreter",

@@ -272,7 +272,8 @@ def whole_definition(environment: Environment, recipe: Recipe) -> str:
         "apptainer build --build-arg-file build/context.args --build-arg BOOTSTRAP=docker-archive"
         f" --build-arg FROM=build/context-base.tar containers/{name}.sif containers/{name}.def"
     )
-    return _head(environment, how) + definition(environment, recipe)
+    lacking = "# A root without CAP_SYS_RESOURCE, as in most containers: unshare --user --map-root-user apptainer ...\n"
+    return _head(environment, how) + lacking + definition(environment, recipe)
 
 
 def named_definition(environment: Environment, sif: str, publisher: Mapping[str, str]) -> str:

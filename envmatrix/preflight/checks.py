@@ -6,44 +6,28 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from envmatrix import project
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.extensions import ExtensionError
 from envmatrix.images.places import project_places
 from envmatrix.launchers.catalog import LAUNCHERS
+from envmatrix.preflight import installed
+from envmatrix.preflight.finding import Finding, State, read
 from envmatrix.report.catalog import REPORTS
 
-State = Literal["good", "note", "bad"]
 _GIB = 2**30
 _ENOUGH_DISK = 6 * _GIB
 _STEAL_WINDOW_S = 0.5
 _NEIGHBOUR_WINDOW_S = 2.0
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at: ``bad`` spoils figures or stops a run, ``note`` is worth knowing."""
-
-    subject: str
-    state: State
-    found: str
-    remedy: str = ""
-
-
-def _read(path: str, root: Path) -> str:
-    try:
-        return (root / path.lstrip("/")).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def governor(root: Path) -> Iterator[Finding]:
     """Look at the CPU frequency governor."""
-    found = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", root)
+    found = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", root)
     if not found:
         yield Finding("frequency governor", "note", "not visible (usual in virtual machines)")
     elif found == "performance":
@@ -54,8 +38,8 @@ def governor(root: Path) -> Iterator[Finding]:
 
 def turbo(root: Path) -> Iterator[Finding]:
     """Look at whether clocks may rise above the nominal one."""
-    no_turbo = _read("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
-    boost = _read("/sys/devices/system/cpu/cpufreq/boost", root)
+    no_turbo = read("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
+    boost = read("/sys/devices/system/cpu/cpufreq/boost", root)
     if no_turbo == "0" or boost == "1":
         yield Finding(
             "turbo",
@@ -69,7 +53,7 @@ def turbo(root: Path) -> Iterator[Finding]:
 
 def load(root: Path) -> Iterator[Finding]:
     """Look at what else is running."""
-    words = _read("/proc/loadavg", root).split()
+    words = read("/proc/loadavg", root).split()
     cpus = len(os.sched_getaffinity(0))
     if not words:
         return
@@ -80,14 +64,14 @@ def load(root: Path) -> Iterator[Finding]:
 
 
 def _steal_ticks(root: Path) -> tuple[int, int]:
-    words = _read("/proc/stat", root).split("\n")[0].split()[1:]
+    words = read("/proc/stat", root).split("\n")[0].split()[1:]
     ticks = [int(word) for word in words]
     return (ticks[7] if len(ticks) > 7 else 0), sum(ticks[:8])
 
 
 def steal(root: Path) -> Iterator[Finding]:
     """Measure for half a second how much time the hypervisor takes away."""
-    if not _read("/proc/stat", root):
+    if not read("/proc/stat", root):
         return
     stolen, total = _steal_ticks(root)
     time.sleep(_STEAL_WINDOW_S)
@@ -134,7 +118,7 @@ def _thread_ticks(root: Path) -> dict[tuple[int, int], tuple[int, str]]:
 
 def huge_pages(root: Path) -> Iterator[Finding]:
     """Look at transparent huge pages: with `never` the huge-page levels cannot do anything."""
-    text = _read("/sys/kernel/mm/transparent_hugepage/enabled", root)
+    text = read("/sys/kernel/mm/transparent_hugepage/enabled", root)
     chosen = text[text.find("[") + 1 : text.find("]")] if "[" in text else ""
     if chosen == "never":
         yield Finding("transparent huge pages", "note", "never: huge-page levels have no effect here")
@@ -144,8 +128,8 @@ def huge_pages(root: Path) -> Iterator[Finding]:
 
 def limits(root: Path) -> Iterator[Finding]:
     """Look for a CPU quota: OpenMP runtimes do not see it and start too many threads."""
-    quota = _read("/sys/fs/cgroup/cpu.max", root).split()
-    old = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", root)
+    quota = read("/sys/fs/cgroup/cpu.max", root).split()
+    old = read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", root)
     if (quota and quota[0] != "max") or (old and old != "-1"):
         yield Finding("CPU quota", "bad", "this process runs under a quota", "use a CPU set instead (cpuset, taskset)")
 
@@ -214,7 +198,7 @@ def extensions(root: Path) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
     governor, turbo, load, steal, neighbours, huge_pages, limits, disk, libraries, engines, launchers,
-    extensions,
+    installed.apptainer, installed.slurm, installed.modules, installed.cuda, installed.xla, extensions,
 )  # fmt: skip
 
 

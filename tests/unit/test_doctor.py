@@ -1,0 +1,115 @@
+"""What doctor says of what is installed: by the machine's tools where they are here, else by what they print."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from envmatrix.engines import apptainer_command
+from envmatrix.preflight import installed
+
+#: As `cat /proc/driver/nvidia/version` prints it, with NVIDIA's own and with the open kernel module.
+OWN = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version:\n"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n"
+#: As `scontrol show config` prints them.
+CONFIG = "ProctrackType           = proctrack/cgroup\nTaskPlugin              = task/affinity,task/cgroup\n"
+
+
+def machine(folder, files=()):
+    """Return a folder that is looked at as the root of a machine."""
+    for name, text in dict(files).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def said(findings):
+    return [(finding.state, finding.found) for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("driver", "state", "words", "remedy"),
+    [
+        (
+            OWN,
+            "good",
+            "driver 535.104.05: new enough for wheels of CUDA 11, 12",
+            "CUDA 13 need driver 580.65.6 or newer",
+        ),
+        (OPEN, "good", "driver 580.65.06: new enough for wheels of CUDA 11, 12, 13", ""),
+        (OWN.replace("535.104.05", "390.157"), "bad", "driver 390.157: too old for any wheel", "need driver"),
+        ("", "bad", "its driver tells no version", "nvidia-smi"),
+    ],
+)
+def test_a_driver_is_held_against_what_wheels_need(tmp_path, driver, state, words, remedy):
+    (finding,) = installed.cuda(machine(tmp_path, {"proc/driver/nvidia/version": driver, "dev/nvidia0": ""}))
+    assert (finding.state, words in finding.found, remedy in finding.remedy) == (state, True, True), finding
+    assert bool(finding.remedy) is bool(remedy)
+
+
+@pytest.mark.parametrize(("driver", "loaded"), [("", False), (OWN, True)])
+def test_a_machine_without_a_gpu_is_told_so(tmp_path, driver, loaded):
+    (finding,) = installed.cuda(machine(tmp_path, {"proc/driver/nvidia/version": driver}))
+    assert finding.state == "note"
+    assert finding.found.startswith("no GPU here")
+    assert ("its driver is loaded" in finding.found) is loaded
+    assert "where there is one" in finding.remedy
+
+
+def test_what_xla_would_run_on_is_told(tmp_path):
+    assert said(installed.xla(tmp_path))[0][0] == "note"
+    assert said(installed.xla(machine(tmp_path, {"dev/accel0": "", "dev/accel1": ""}))) == [
+        ("good", "2 TPU devices (/dev/accel*)")
+    ]
+
+
+def test_modules_are_those_of_this_shell(tmp_path):
+    lmod = {"LMOD_CMD": "/usr/share/lmod/lmod/libexec/lmod", "LMOD_VERSION": "8.7.18"}
+    assert said(installed.modules(tmp_path, lmod)) == [("good", "Lmod 8.7.18")]
+    assert said(installed.modules(tmp_path, {"MODULES_CMD": "/usr/lib/modulecmd.tcl"})) == [
+        ("good", "environment modules")
+    ]
+
+
+def test_partitions_are_told_by_the_nodes_that_can_serve():
+    found = list(installed.partitions("debug*|up|2|idle\ndebug*|up|1|down*\nbig|drain|4|idle\nold|up|1|drain\n"))
+    assert [(finding.subject, finding.state) for finding in found] == [
+        ("Slurm partition debug*", "good"), ("Slurm partition big", "note"), ("Slurm partition old", "note"),
+    ]  # fmt: skip
+    assert found[0].found == "nodes: 2 idle, 1 down*"
+    assert "sinfo --list-reasons" in found[1].remedy
+    assert [finding.state for finding in installed.partitions("debug*|up|2|down*\n")] == ["bad"]
+    assert [finding.state for finding in installed.partitions("")] == ["bad"]
+
+
+def test_what_holds_the_processes_of_a_job_is_told():
+    assert installed.process_tracking(CONFIG).state == "good"
+    loose = installed.process_tracking(CONFIG.replace("proctrack/cgroup", "proctrack/pgid"))
+    assert (loose.state, "ProctrackType=proctrack/pgid" in loose.found) == ("note", True)
+    assert "whole nodes" in loose.remedy
+
+
+def test_a_controller_that_does_not_answer_is_told_with_what_to_ask(tmp_path, monkeypatch):
+    if not shutil.which("sbatch"):
+        pytest.skip("no Slurm commands here")
+    (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\n")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setattr(installed, "_ANSWER_S", 1.0)
+    found = list(installed.slurm(tmp_path))
+    assert [(finding.subject, finding.state) for finding in found] == [("Slurm controller", "bad")]
+    assert "scontrol ping" in found[0].remedy
+
+
+def test_what_apptainer_may_do_here_is_told(tmp_path, monkeypatch):
+    if apptainer_command.find_program() is None:
+        pytest.skip("no Apptainer here")
+    here = list(installed.apptainer(Path("/")))
+    assert {finding.subject: finding.state for finding in here}["Apptainer's images"] == "good"
+    assert ("Apptainer as root" in [finding.subject for finding in here]) is apptainer_command.lacks_privilege()
+    monkeypatch.setattr(installed, "needs_namespace", lambda: True)
+    monkeypatch.setattr(installed, "_said", lambda *_: (True, "/none"))
+    bare = machine(tmp_path, {"proc/sys/user/max_user_namespaces": "0\n"})
+    (finding, *_) = installed.apptainer(bare)
+    assert finding.state == "bad"
+    assert finding.found.startswith("no user namespaces (user.max_user_namespaces = 0); no /dev/fuse")
+    assert "sudo sysctl user.max_user_namespaces=15000; modprobe fuse" in finding.remedy
