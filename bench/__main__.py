@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import json
 import os
 import sys
@@ -203,10 +204,16 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         if "--traceback" in argv:
             traceback.print_exc()
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{os.path.basename(last.filename)}:{last.lineno}"
-        return _complain(f"{type(error).__name__}: {error} ({place}; --traceback shows all)", 1)
+        return _complain(_told(error), 1)
     return 0
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename:
+        return f"no space is left on the disk of {os.path.dirname(error.filename)}: free some, or give it more"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(last.filename)}:{last.lineno}"
+    return f"{type(error).__name__}: {error} ({place}; --traceback shows all)"
 
 
 def _complain(error: object, status: int) -> int:

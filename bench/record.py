@@ -53,7 +53,9 @@ def write(record: Mapping[str, Any], path: str | None) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = path  # a write has none
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise

@@ -74,7 +74,7 @@ def running(mark: str) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 200.0) -> Any:
     """Wait for a condition, and return what it gave; fail when it never comes."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -141,7 +141,7 @@ class Toy:
     def let_end(self) -> None:
         """Let the trial that is held end, as soon as it is at work, and wait until it is recorded."""
         before = len(self.trials())
-        os.kill(until(self.programs, 200)[0], signal.SIGUSR1)
+        os.kill(until(self.programs, 400)[0], signal.SIGUSR1)
         until(lambda: len(self.trials()) > before)
 
     def let_all_end(self, process: subprocess.Popen[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.conftest import ENGINES, Toy, until
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def wrapper(toy: Toy) -> list[int]:
@@ -36,24 +36,25 @@ def test_a_trial_past_its_limit_ends_with_its_daemons(toy: Toy, engine: str) -> 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_when_only_the_wrapper_is_killed_its_program_and_daemons_end_with_it(toy: Toy, engine: str) -> None:
+def test_when_only_the_wrapper_or_only_the_program_is_killed_all_of_the_trial_ends(toy: Toy, engine: str) -> None:
     process = toy.start("bench", "endless", "--engine", engine, "--quiet")
-    for trials in (1, 2):
-        until(toy.at_work, 200)
-        os.kill(until(lambda: wrapper(toy))[0], signal.SIGKILL)
-        until(lambda trials=trials: len(toy.trials()) == trials)
-    process.communicate(timeout=60)
+    for trials, killed in enumerate((lambda: wrapper(toy), toy.programs)):
+        until(toy.programs, 400)
+        os.kill(until(killed)[0], signal.SIGKILL)
+        until(lambda trials=trials: len(toy.trials()) == trials + 1)
+    process.communicate(timeout=200)
     assert [(trial["outcome"], trial["ended_before"]) for trial in toy.trials()] == [("failed", 0)] * 2
+    assert "the command ended with signal 9 (Killed)" in toy.trials()[1]["reason"]
     assert toy.left() == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up(toy: Toy, engine: str) -> None:
     process = toy.start("bench", "endless", "--engine", engine, "--quiet")
-    until(toy.at_work, 200)
+    until(toy.programs, 400)
     process.kill()
-    process.communicate(timeout=60)
-    until(lambda: not toy.left(), 60)
+    process.communicate(timeout=200)
+    until(lambda: not toy.left(), 200)
     assert list(toy.cache.glob("work/*/endless-*")) != []
     assert toy.run("bench", "long", "--quiet").returncode == 4
     assert list(toy.cache.glob("work/*/*-*")) == []
@@ -61,14 +62,13 @@ def test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up(toy: T
 
 def test_a_daemon_that_outlived_its_warden_is_ended_before_the_next_trial_and_the_trial_says_so(toy: Toy) -> None:
     process = toy.start("bench", "endless", "--engine", "local", "--quiet")
-    until(toy.at_work, 200)
+    until(toy.programs, 400)
     warden = int((Path("/proc") / str(wrapper(toy)[0]) / "stat").read_text().rpartition(")")[2].split()[1])
     os.kill(warden, signal.SIGKILL)
     until(lambda: len(toy.trials()) == 1)
-    until(lambda: wrapper(toy), 200)  # before, the daemons at work may still be those of the first trial
-    until(toy.at_work, 200)
+    until(lambda: toy.programs() and wrapper(toy), 400)  # not the daemons of the first trial
     os.kill(wrapper(toy)[0], signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     first, second = [trial["ended_before"] for trial in toy.trials()]
     assert (first, second >= 2) == (0, True)
     assert toy.left() == []

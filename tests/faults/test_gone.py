@@ -14,7 +14,7 @@ import pytest
 from tests.engines.conftest import demand
 from tests.faults.conftest import Toy, until
 
-pytestmark = [pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.timeout(400)]
 def test_an_image_that_is_removed_in_the_middle_is_made_again(toy: Toy, engine: str, images: str) -> None:
     process = toy.start("bench", "held", "--engine", engine)
     toy.let_end()
-    until(toy.programs, 200)
+    until(toy.programs, 400)
     for file in toy.cache.glob(images):
         file.unlink()
     err = toy.let_all_end(process)
@@ -93,7 +93,7 @@ def test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resu
     toy.variables["DOCKER_HOST"] = daemon.host
     process = toy.start("bench", "held", "--engine", "docker")
     toy.let_end()
-    until(toy.programs, 200)
+    until(toy.programs, 400)
     daemon.stop()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4
@@ -102,7 +102,7 @@ def test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resu
     assert [trial["outcome"] for trial in toy.trials()] == ["ok"]
     daemon.start()
     again = toy.start("resume")
-    held = until(toy.programs, 200)
+    held = until(toy.programs, 400)
     again.send_signal(signal.SIGSTOP)  # so that no further trial starts before the image is removed
     os.kill(held[0], signal.SIGUSR1)
     daemon.remove_image()

@@ -1,0 +1,64 @@
+"""A disk that is full under a trial: what it measured is kept, and what is missing is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.conftest import demand
+
+ROOT = Path(__file__).parents[2]
+FILLS = """
+import os
+with open(os.environ["TMPDIR"] + "/filler", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(b"x" * 4096)
+    except OSError as error:
+        print("then", error.strerror)
+print("speed 1.5")
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder on a disk of a megabyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    demand("no tmpfs can be mounted here" if subprocess.run(mount, check=False).returncode else None)
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def measured(record: Path, small: Path, code: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "bench", "command", "--record", str(record), "--metric-regex", "speed ([0-9.]+)"]
+    return subprocess.run(
+        [*argv, "--", sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(small)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_program_that_fills_its_tmp_is_measured_and_the_log_says_what_is_missing(tmp_path: Path, small: Path) -> None:
+    done = measured(tmp_path / "record.json", small, FILLS)
+    assert done.returncode == 0, done.stderr
+    assert "then No space left on device" in done.stderr
+    assert "bench probe: no evidence: [Errno 28] No space left on device" in done.stderr
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert (record["metric"]["value"], record["evidence"]["source"]) == (1.5, "outside")
+    assert [path.name for path in small.iterdir()] == ["filler"]
+
+
+def test_a_record_that_finds_no_space_fails_in_words_that_say_where(tmp_path: Path, small: Path) -> None:
+    done = measured(small / "record.json", small, FILLS)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"bench: error: no space is left on the disk of {small}: free some, or give it more"
+    )
+    assert [path.name for path in small.iterdir()] == ["filler"]
