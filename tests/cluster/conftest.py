@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import held
 from tests.cluster.slurm_daemons import Cluster, missing, wait_for
 
 PROJECT = Path(__file__).parents[2]
@@ -27,9 +28,9 @@ environments:
 workloads:
   tiny: {model: mlp, steps: 3, warmup_steps: 1, eval_samples: 64}
   # What a job does meanwhile is nothing to the faults that are provoked: these trials only wait, and cost no CPU.
-  short: {command: [python, wait.py, "1"], metric: {wall: true}, files: programs}
-  long: {command: [python, wait.py, "3"], metric: {wall: true}, files: programs}
-  endless: {command: [python, wait.py, "3600"], metric: {wall: true}, files: programs}
+  short: {command: [python, wait.py, HELD, "1"], metric: {wall: true}, files: programs}
+  long: {command: [python, wait.py, HELD, "3"], metric: {wall: true}, files: programs}
+  endless: {command: [python, wait.py, HELD, "3600"], metric: {wall: true}, files: programs}
   both: {parallel: ddp, processes: 2, nodes: 2, steps: 3, warmup_steps: 1, eval_samples: 64, verify_steps: 3}
   both-long: {parallel: ddp, processes: 2, nodes: 2, steps: 60, warmup_steps: 1, eval_samples: 64}
   both-endless: {parallel: ddp, processes: 2, nodes: 2, steps: 1000000}
@@ -70,8 +71,9 @@ class Project:
         self.folder = folder
         self.cluster = cluster
         (folder / "programs").mkdir(parents=True, exist_ok=True)
-        (folder / "programs" / "wait.py").write_text("import sys, time\ntime.sleep(float(sys.argv[1]))\n")
-        (folder / "matrix.yaml").write_text(MATRIX)
+        self.held = held.Held(folder / "held")
+        (folder / "programs" / "wait.py").write_text(held.PROGRAM)
+        (folder / "matrix.yaml").write_text(MATRIX.replace("HELD", json.dumps(str(self.held.folder))))
         (folder / "containers").symlink_to(PROJECT / "containers")
 
     @property
@@ -115,6 +117,15 @@ class Project:
         """Return (trial, node) of every start of a trial so far."""
         files = sorted((self.folder / "results").glob("*/slurm/*/starts"))
         return [(row[0], row[4]) for file in files for row in map(str.split, file.read_text().splitlines())]
+
+    def hear(self, process, words):
+        """Read what the tool writes to stderr until these words have come, and return it."""
+        said = b""
+        while words.encode() not in said:
+            piece = os.read(process.stderr.fileno(), 4096)
+            assert piece, said.decode()
+            said += piece
+        return said.decode()
 
     def wait_for(self, condition, seconds=400.0):
         wait_for(condition, seconds, "what the test waits for")

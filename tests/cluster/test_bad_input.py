@@ -36,7 +36,7 @@ def test_a_clock_that_is_off_is_told_and_harms_nothing(project, tmp_path):
     done = project.run("bench", "tiny", *SLURM, *SMALL, PATH=f"{date.parent}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
     assert re.search(r"the clock of node n1 is at least 3[56]\d\d s ahead of this machine's", done.stderr)
-    assert all(0.5 < trial["wall_s"] < 100 for trial in done_once(project))
+    assert all(0.5 < trial["wall_s"] < 300 for trial in done_once(project))
 
 
 def test_a_module_that_cannot_be_loaded_is_named(project):
@@ -59,11 +59,13 @@ def small_disk(tmp_path):
 
 def test_a_full_disk_loses_no_finished_trial(project, small_disk):
     (project.folder / "results").symlink_to(small_disk)
+    project.held.hold(2)
     process = project.start("bench", "long", *SLURM)
-    project.wait_for(lambda: len(project.trials()) >= 1)
+    project.wait_for(lambda: len(project.trials()) == project.held.starts() - 1 == 1)
     filler = small_disk / "filler"
     subprocess.run(["dd", "if=/dev/zero", f"of={filler}"], stderr=subprocess.DEVNULL, check=False)
     assert shutil.disk_usage(small_disk).free == 0
+    project.held.let_go()
     _, said = process.communicate(timeout=300)
     assert process.returncode in (2, 4), said
     assert "Traceback" not in said

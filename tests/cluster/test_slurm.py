@@ -38,6 +38,14 @@ def done_once(project):
     return trials
 
 
+def in_a_block(project):
+    """Start a run of one block after the other, and return its process when the first block's second trial is held."""
+    project.held.hold(2)
+    process = project.start("bench", "long", *SLURM, "--nodelist", "n1,n2")
+    project.wait_for(lambda: project.held.starts() == 2)
+    return process
+
+
 def needs_apptainer():
     if not shutil.which("apptainer"):
         if os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
@@ -57,9 +65,11 @@ def test_a_design_over_two_nodes_completes_and_each_block_stays_on_one(project):
 
 
 def test_a_cancelled_job_is_not_fought_and_resume_finishes_its_block(project, cluster):
-    process = project.start("bench", "long", *SLURM)
-    project.wait_for(lambda: len(project.started()) >= 2)
-    cluster.do("scancel", *(job for job, *_ in cluster.jobs("running")))
+    process = in_a_block(project)
+    cancelled = [job for job, *_ in cluster.jobs("running")]
+    cluster.do("scancel", *cancelled)
+    project.wait_for(lambda: not {job for job, *_ in cluster.jobs()} & set(cancelled))
+    project.held.let_go()
     project.wait_for(lambda: len(project.started()) >= 3)  # the other block goes on
     _, said = process.communicate(timeout=600)
     assert process.returncode == 3, said
@@ -74,10 +84,11 @@ def test_a_cancelled_job_is_not_fought_and_resume_finishes_its_block(project, cl
 
 
 def test_a_node_that_fails_is_named_and_left_out_and_its_block_is_finished_there_when_it_is_back(project, cluster):
-    process = project.start("bench", "long", *SLURM, "--nodelist", "n1,n2")
-    project.wait_for(lambda: len(project.started()) >= 2)
+    process = in_a_block(project)
     cluster.do("scontrol", "update", "nodename=n1", "state=down", "reason=pulled the plug")
-    _, said = process.communicate(timeout=600)
+    heard = project.hear(process, "node n1 is left out")
+    project.held.let_go()
+    said = heard + process.communicate(timeout=600)[1]
     assert process.returncode == 3, said
     assert "node n1 is left out: node n1 is down" in said
     assert "pulled the plug" in said
@@ -89,9 +100,11 @@ def test_a_node_that_fails_is_named_and_left_out_and_its_block_is_finished_there
 
 
 def test_a_drained_node_finishes_its_block_and_gets_no_other(project, cluster):
+    project.held.hold(1)
     process = project.start("bench", "tiny", *SLURM, "--max-blocks", "3", *QUICK)
-    project.wait_for(lambda: len(project.started()) >= 1)
+    project.wait_for(lambda: project.held.starts() == 1)
     cluster.do("scontrol", "update", "nodename=n1", "state=drain", "reason=new memory")
+    project.held.let_go()
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
     nodes = {trial["block"]: trial["node"] for trial in done_once(project)}
@@ -99,13 +112,13 @@ def test_a_drained_node_finishes_its_block_and_gets_no_other(project, cluster):
 
 
 def test_a_dead_slurmd_in_the_middle_of_a_block_loses_no_finished_trial(project, cluster):
-    process = project.start("bench", "long", *SLURM, "--nodelist", "n1,n2")
-    project.wait_for(lambda: len(project.started()) >= 2)
+    process = in_a_block(project)
     cluster.kill("n1")
     cluster.do("scontrol", "update", "nodename=n1", "state=down", "reason=dead")
-    _, said = process.communicate(timeout=600)
+    said = project.hear(process, "node n1 is left out")
+    project.held.let_go()
+    said += process.communicate(timeout=600)[1]
     assert process.returncode == 3, said
-    assert "node n1 is left out" in said
     cluster.start_node("n1")
     cluster.do("scontrol", "update", "nodename=n1", "state=resume")
     cluster.wait_idle()
@@ -145,9 +158,9 @@ def test_a_trial_that_runs_out_of_memory_fails_with_that_reason_and_the_block_go
 
 
 def test_a_restart_of_slurmctld_loses_nothing(project, cluster):
-    process = project.start("bench", "long", *SLURM, "--nodelist", "n1,n2")
-    project.wait_for(lambda: len(project.started()) >= 1)
+    process = in_a_block(project)
     cluster.stop("slurmctld")
+    project.held.let_go()
     project.wait_for(lambda: len(project.trials()) >= 2)  # files arrive although Slurm is silent
     cluster.start_controller()
     _, said = process.communicate(timeout=600)
@@ -156,11 +169,11 @@ def test_a_restart_of_slurmctld_loses_nothing(project, cluster):
 
 
 def test_a_requeued_job_goes_on_and_repeats_no_finished_trial(project, cluster):
-    process = project.start("bench", "long", *SLURM, "--nodelist", "n1,n2")
-    project.wait_for(lambda: len(project.started()) >= 2)
+    process = in_a_block(project)
     job = next(job for job, *_ in cluster.jobs("running"))
     cluster.do("scontrol", "requeue", job)
-    project.wait_for(lambda: cluster.jobs("pending"), 60)
+    project.wait_for(lambda: cluster.jobs("pending"))
+    project.held.let_go()
     cluster.do("scontrol", "update", f"jobid={job}", "starttime=now")  # Slurm lets a requeued job wait two minutes
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
@@ -214,10 +227,12 @@ def test_a_trial_whose_job_is_suspended_runs_again_and_says_so(project, cluster)
 
 
 def test_a_host_killed_while_jobs_run_finds_them_again(project, cluster):
+    project.held.hold(2)
     process = project.start("bench", "tiny", *SLURM, *QUICK)
-    project.wait_for(lambda: len(project.started()) >= 2)
+    project.wait_for(lambda: project.held.starts() == 2)
     process.kill()
     process.communicate()
+    project.held.let_go()
     project.wait_for(lambda: not cluster.jobs())  # both jobs end with nobody watching
     starts = len(project.started())
     resumed = project.run("resume")
@@ -227,22 +242,26 @@ def test_a_host_killed_while_jobs_run_finds_them_again(project, cluster):
 
 
 def test_an_interrupt_leaves_jobs_running_and_resume_adopts_them(project, cluster):
+    project.held.hold(1)
     process = project.start("bench", "tiny", *SLURM, *QUICK)
-    project.wait_for(lambda: len(project.started()) >= 1)
+    project.wait_for(lambda: project.held.starts() == 1)
     process.terminate()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == 130
     assert "go on in Slurm" in said
     assert cluster.jobs()
-    resumed = project.run("resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert "is still there; waiting for it" in resumed.stderr
+    resumed = project.start("resume")
+    heard = project.hear(resumed, "is still there; waiting for it")
+    project.held.let_go()
+    heard += resumed.communicate(timeout=600)[1]
+    assert resumed.returncode == 0, heard
     done_once(project)
     assert len(project.started()) == len(planned(project.newest()))
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_a_ctrl_c_at_a_terminal_asks_whether_to_cancel_the_jobs(project, cluster, answer):
+    project.held.hold(1)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "envmatrix", "bench", "long", *SLURM], cwd=project.folder, stdin=theirs, stdout=theirs,
@@ -252,18 +271,19 @@ def test_a_ctrl_c_at_a_terminal_asks_whether_to_cancel_the_jobs(project, cluster
     said = bytearray()
     reader = threading.Thread(target=read_all, args=(ours, said))
     reader.start()
-    project.wait_for(lambda: len(project.started()) >= 1)
+    project.wait_for(lambda: project.held.starts() == 1)
     process.send_signal(signal.SIGINT)
-    project.wait_for(lambda: b"[y/N]" in said, 30)
+    project.wait_for(lambda: b"[y/N]" in said)
     os.write(ours, f"{answer}\n".encode())
-    assert process.wait(60) == 130
-    reader.join(10)
+    assert process.wait(200) == 130
+    reader.join(100)
     os.close(ours)
     assert b"cancel 1 Slurm job(s) of this run?" in said
     if answer == "y":
-        project.wait_for(lambda: not cluster.jobs(), 30)
+        project.wait_for(lambda: not cluster.jobs())
     else:
         assert cluster.jobs()
+    project.held.let_go()
     resumed = project.run("resume")
     assert resumed.returncode == 0, resumed.stderr
     done_once(project)
