@@ -12,6 +12,10 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+# Started by its path, Python looks into this folder first, where no module of ours has the name it is imported by.
+if sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)):
+    del sys.path[0]
+
 from bench.errors import BenchError, RunError
 
 _COMMANDS = ("run", "evidence", "data", "command")

@@ -190,6 +190,11 @@ def is_only_set(said: str | None) -> bool:
     return said == _variables().SET
 
 
+def hides(name: str) -> bool:
+    """Say whether a record hides the value of a variable, as its name looks like a secret's."""
+    return _variables().shown(name, "", (name,)) == _variables().HIDDEN
+
+
 def without_userinfo(text: str) -> str:
     """Return a text whose URLs hold no password and no token."""
     return _variables().without_userinfo(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?\s*")
@@ -46,6 +47,14 @@ def parse_duration(value: object) -> float:
         msg = f"{value!r} is no duration, such as 30s, 5m, 9m30s or 2h"
         raise ValueError(msg)
     return seconds
+
+
+def as_duration(seconds: float) -> str:
+    """Write seconds as ``parse_duration`` reads them: 90s, 12m, 2h5m; minutes are rounded up."""
+    if seconds < 120:
+        return f"{max(1, round(seconds))}s"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes}m" if minutes < 120 else f"{minutes // 60}h{f'{minutes % 60}m' if minutes % 60 else ''}"
 
 
 def parse_bytes(value: object) -> int:

@@ -18,6 +18,7 @@ from envmatrix.plan import Plan, plan_of
 from envmatrix.plan.environment import resolve
 from envmatrix.say import Say, silent
 from envmatrix.trials.experiment import arms_of, check_placement, confined, design_environments
+from envmatrix.trials.possible import placed_workload
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
 
 
@@ -40,6 +41,9 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
             environment = resolve(matrix, name, host.facts())
         with _placed(matrix, _of_cpus(matrix, environment.levels)):
             check_placement([environment], host)
+    for workload in matrix.workloads.values() if Path(matrix.path).is_file() else ():  # beside a pipe lies nothing
+        with _placed(matrix, ("workloads", workload.name, "command")):
+            placed_workload(workload, Path(matrix.path).resolve().parent)
     for design in matrix.designs.values():
         for index, engine in enumerate(design.engines):
             key = ("designs", design.name, "engines", index)

@@ -23,20 +23,22 @@ class Result:
     """A run on disk and what was found, read when it is first asked for.
 
     ``folder`` holds run.json, trials.jsonl and the reports. ``why`` says why the run stopped ('' when it was loaded),
-    ``interrupted`` whether Ctrl-C did it, ``incomplete`` how many blocks lack trials that could still be run.
+    ``interrupted`` whether Ctrl-C did it, ``incomplete`` how many blocks lack trials that could still be run, ``lost``
+    whether it was stopped because its references failed in the first block.
     """
 
     folder: Path
     why: str = ""
     interrupted: bool = False
     incomplete: int = 0
+    lost: bool = False
 
     @classmethod
     def of(cls, folder: RunFolder, ended: Ended | None = None) -> Result:
         """Return the result of a run's folder, and of how it ended."""
         if ended is None:
             return cls(folder.path)
-        return cls(folder.path, ended.why, ended.interrupted, ended.incomplete)
+        return cls(folder.path, ended.why, ended.interrupted, ended.incomplete, ended.lost)
 
     @cached_property
     def summary(self) -> Summary:
@@ -84,10 +86,10 @@ class Result:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What ``envmatrix bench`` exits with: 0, 3 when trials failed or lack, 4 when none was ok, 130 interrupted."""
+        """What ``envmatrix bench`` exits with: 3 when trials failed or lack, 4 when none was ok or it was ``lost``."""
         if self.interrupted:
             return ExitCode.INTERRUPTED
-        if not self.outcomes.get("ok"):
+        if self.lost or not self.outcomes.get("ok"):
             return ExitCode.NOTHING_RAN
         broken = sum(self.outcomes.get(name, 0) for name in _BROKEN) + self.incomplete
         return ExitCode.SOME_FAILED if broken else ExitCode.FINE

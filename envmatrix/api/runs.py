@@ -275,6 +275,10 @@ def telling(say: Say) -> Watch:
 
     @contextmanager
     def watch(experiment: Experiment) -> Iterator[LineProgress]:
-        yield LineProgress(experiment, quiet=False, tell=say)
+        lines = LineProgress(experiment, quiet=False, tell=say)
+        try:
+            yield lines
+        finally:
+            lines.close()
 
     return watch

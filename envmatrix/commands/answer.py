@@ -62,6 +62,8 @@ def end(result: Result) -> ExitCode:
     """Say how to go on where something is left, and return the exit code."""
     if result.interrupted:
         common.say_to_stderr(f"go on with: envmatrix resume {result.name}")
+    elif result.lost:
+        common.say_to_stderr(f"if that was by chance, go on with: envmatrix resume {result.name}")
     elif result.incomplete:
         common.say_to_stderr(
             f"{result.incomplete} block(s) are not complete; go on with: envmatrix resume {result.name}"

@@ -84,6 +84,7 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
     that the container's processes can be found by it (see ``marked_processes``).
     """
     mounts = [f"{job.mounts.work}:{WORK}:rw", *(f"{path}:{ROOM}/{name}:ro" for name, path in job.mounts.read.items())]
+    mounts += [f"{path}:{path}:ro" for path in job.mounts.same]
     mounts += [f"{marker}:/mnt:ro"] if marker else []
     bad = next((mount for mount in mounts if mount.count(":") != 2 or "," in mount), None)
     if bad:

@@ -25,7 +25,7 @@ class Prepared:
     ``libraries`` (library key -> folder) are paths INSIDE the environment. ``missing`` (library key -> reason and
     remedy) names those that cannot be had. ``loader`` holds the file names that the environment's own loader
     finds without a folder (None: not known). ``facts`` goes into run.json: digests, lock, versions of system
-    packages, base choice.
+    packages, base choice. ``without_torch`` says why a Python that was there before cannot import torch ('': it can).
     """
 
     image: str
@@ -36,6 +36,13 @@ class Prepared:
     facts: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     loader: frozenset[str] | None = None
+    without_torch: str = ""
+
+    def check_torch(self) -> None:
+        """Raise SkipEnvironmentError where only a program without PyTorch can run."""
+        if self.without_torch:
+            reason, _, remedy = self.without_torch.partition("\n  -> ")
+            raise SkipEnvironmentError(reason, remedy=remedy)
 
 
 def library_path(prepared: Prepared, key: str, file: str) -> str:
@@ -59,10 +66,14 @@ def library_path(prepared: Prepared, key: str, file: str) -> str:
 
 @dataclass(frozen=True)
 class Mounts:
-    """Host folders a job sees: ``work`` is writable (and its working folder), all of ``read`` is read-only."""
+    """Host folders a job sees: ``work`` is writable (and its working folder), all of ``read`` is read-only.
+
+    Those of ``same`` are read-only too, and have the same path inside as outside.
+    """
 
     work: Path
     read: Mapping[str, Path]
+    same: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

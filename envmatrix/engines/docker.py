@@ -204,6 +204,7 @@ def container_config(job: Job, user: str) -> dict[str, object]:
     limits = job.limits
     binds = [f"{job.mounts.work}:{_WORK}:rw"]
     binds += [f"{path}:{ROOM}/{name}:ro" for name, path in job.mounts.read.items()]
+    binds += [f"{path}:{path}:ro" for path in job.mounts.same]
     bad = next((bind for bind in binds if bind.count(":") != 2), None)
     if bad:
         raise EngineError(f"Docker cannot mount a folder with a colon in its path: {bad}", remedy="rename the folder")

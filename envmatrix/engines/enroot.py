@@ -60,6 +60,7 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
     """
     mounts = [(str(job.mounts.work), _WORK, "rw")]
     mounts += [(str(path), f"{ROOM}/{name}", "ro") for name, path in job.mounts.read.items()]
+    mounts += [(str(path), str(path), "ro") for path in job.mounts.same]
     bad = next((source for source, _, _ in mounts if re.search(r"[\s:,\\$]", source)), None)
     if bad:
         raise EngineError(

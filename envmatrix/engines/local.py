@@ -70,21 +70,25 @@ class LocalEngine(Engine):
             if known and Path(known.reference).is_relative_to(self.places.cache.root):
                 shutil.rmtree(known.reference, ignore_errors=True)  # a part of a venv is none
             prepared = self._build(image, libraries, python, say)
-            if not prepared.missing:  # a library that is missing now may be installed before the next time
+            if not prepared.missing and not prepared.without_torch:  # what is missing now may be installed next time
                 self.places.cache.write(build_record, json.dumps({**asdict(prepared), "loader": None}))
         return replace(prepared, loader=frozenset(known_to_loader()))
 
     def _build(self, image: Image, libraries: tuple[Library, ...], python: Python, say: Say) -> Prepared:
         cache = self.places.cache
         locks = Locks(self.places.locks, cache)
+        without = ""
         if image.interpreter:
-            reference, program, facts = python.path, python.path, _imports_torch(python, image)
+            reference, program = python.path, python.path
+            facts, without = _look_for_torch(python, image)
         else:
             reference, program, facts = self._venv(image, python, locks, say)
         host = python if not image.interpreter else remembered_python(cache, None)
         folders: Folders = LibraryBuilder(cache, locks, host, say).build(libraries)
         facts = {**facts, "python": python.version, **folders.facts}
-        return Prepared(image.name, self.name, reference, program, folders.folders, facts, folders.missing)
+        return Prepared(
+            image.name, self.name, reference, program, folders.folders, facts, folders.missing, without_torch=without
+        )
 
     def _venv(self, image: Image, python: Python, locks: Locks, say: Say) -> tuple[str, str, dict[str, str]]:
         path, section = locks.of_image(image, python, say)
@@ -186,8 +190,8 @@ def _given(interpreter: str) -> Python:
     return python
 
 
-def _imports_torch(python: Python, image: Image) -> dict[str, str]:
-    """Check, in the empty environment of a trial, that the given Python has torch."""
+def _look_for_torch(python: Python, image: Image) -> tuple[dict[str, str], str]:
+    """Return which torch the given Python has in the empty environment of a trial, or why it has none."""
     done = run([python.path, "-c", _TORCH], limit_s=300.0, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})
     try:
         version, file = json.loads(done.stdout.strip().splitlines()[-1])
@@ -197,8 +201,7 @@ def _imports_torch(python: Python, image: Image) -> dict[str, str]:
                 f"interpreter: {image.interpreter} ({python.path}) has a PyTorch for CUDA, and there is no GPU here",
                 remedy="run it where there is a GPU (/dev/nvidia0), or name an interpreter with a PyTorch for the CPU",
             ) from None
-        raise SkipEnvironmentError(
-            f"interpreter: {image.interpreter} ({python.path}) cannot import torch: {done.last_words(1)}",
-            remedy=f"install PyTorch for it (`{python.path} -m pip install torch`), or name another interpreter",
-        ) from None
-    return {"torch": version, "torch_file": file}
+        reason = f"interpreter: {image.interpreter} ({python.path}) cannot import torch: {done.last_words(1)}"
+        remedy = f"install PyTorch for it (`{python.path} -m pip install torch`), or name another interpreter"
+        return {}, f"{reason}\n  -> {remedy}"
+    return {"torch": version, "torch_file": file}, ""

@@ -41,8 +41,9 @@ def ask(path: str) -> Python | None:
     """Ask an interpreter who it is; None when it does not start."""
     try:
         said = run([path, "-I", "-c", _FACTS], limit_s=30.0)
-        executable, version, abi, platform = json.loads(said.stdout)
-    except (EnvmatrixError, ValueError):
+        # A sitecustomize of its own may have printed something before.
+        executable, version, abi, platform = json.loads(said.stdout.strip().splitlines()[-1])
+    except (EnvmatrixError, ValueError, IndexError):
         return None
     return Python(executable, version, f"{abi}-{platform}") if said.exit.ok else None
 

@@ -5,18 +5,28 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from envmatrix.benchmark import OptionValue
 from envmatrix.matrix import values
+from envmatrix.matrix.program import Command, Folders, PassedVariables, WrittenVariable
 from envmatrix.matrix.reported import Check, MetricSource, Reported
-from envmatrix.matrix.types import AS_QUANTITY, AS_SCALAR, SCALAR, Frozen, Percent, Text, no_control
+from envmatrix.matrix.types import (
+    AS_QUANTITY,
+    AS_SCALAR,
+    AS_WORDS,
+    VARIABLE,
+    Frozen,
+    Percent,
+    Text,
+    no_control,
+    one_word,
+)
 from envmatrix.units import parse_bytes, parse_duration
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 SLURM_WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
 #: sbatch options that a block's script depends on.
 SLURM_OWN = frozenset(
@@ -43,11 +53,6 @@ SLURM_OWN = frozenset(
         "wrap",
     )
 )
-
-
-def _text(value: object) -> object:
-    """Accept one word where a list of words is meant."""
-    return (value,) if isinstance(value, str) else value
 
 
 def _variable(value: str) -> str:
@@ -113,12 +118,9 @@ def _slurm_option(value: str) -> str:
     return value
 
 
-WORDS: dict[str, JsonValue] = {"anyOf": [{"type": SCALAR}, {"type": "array", "items": {"type": SCALAR}}]}
-_WORDS = WithJsonSchema(WORDS)
-
 SlurmWord = Annotated[str, AfterValidator(_slurm_word), AS_SCALAR]
-SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(_text), _WORDS]
-Words = Annotated[tuple[Text, ...], BeforeValidator(_text), _WORDS]
+SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(one_word), AS_WORDS]
+Words = Annotated[tuple[Text, ...], BeforeValidator(one_word), AS_WORDS]
 CpuList = Annotated[Text, AfterValidator(values.cpu_list), AS_SCALAR]
 Cpus = Annotated[Text, AfterValidator(values.cpus_of_machine), AS_SCALAR]
 Suite = Annotated[Text, AfterValidator(values.suite), AS_SCALAR]
@@ -126,19 +128,19 @@ Base = Annotated[Text, AfterValidator(values.base), AS_SCALAR]
 PythonVersion = Annotated[Text, AfterValidator(values.python), AS_SCALAR]
 Argument = Annotated[Text, AfterValidator(values.argument), AS_SCALAR]
 Requirement = Annotated[Text, AfterValidator(values.requirement), AS_SCALAR]
-Requirements = Annotated[tuple[Requirement, ...], BeforeValidator(_text), _WORDS]
+Requirements = Annotated[tuple[Requirement, ...], BeforeValidator(one_word), AS_WORDS]
 Package = Annotated[Text, AfterValidator(values.packages), AS_SCALAR]
-Packages = Annotated[tuple[Package, ...], BeforeValidator(_text), _WORDS]
-Names = Annotated[Words, AfterValidator(_once), _WORDS]
+Packages = Annotated[tuple[Package, ...], BeforeValidator(one_word), AS_WORDS]
+Names = Annotated[Words, AfterValidator(_once), AS_WORDS]
 Seconds = Annotated[float, BeforeValidator(parse_duration), AS_QUANTITY]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), AS_QUANTITY]
 VariableName = Annotated[str, AfterValidator(_variable)]
 LibraryFile = Annotated[str, AfterValidator(_library_file)]
 SourceFile = Annotated[str, AfterValidator(_source_file)]
 Program = Annotated[str, AfterValidator(_program)]
-Programs = Annotated[tuple[Program, ...], BeforeValidator(_text), _WORDS]
-LibraryFiles = Annotated[tuple[LibraryFile, ...], BeforeValidator(_text), _WORDS]
-SlurmOptions = Annotated[tuple[Annotated[str, AfterValidator(_slurm_option)], ...], BeforeValidator(_text), _WORDS]
+Programs = Annotated[tuple[Program, ...], BeforeValidator(one_word), AS_WORDS]
+LibraryFiles = Annotated[tuple[LibraryFile, ...], BeforeValidator(one_word), AS_WORDS]
+SlurmOptions = Annotated[tuple[Annotated[str, AfterValidator(_slurm_option)], ...], BeforeValidator(one_word), AS_WORDS]
 
 
 class SourceBuild(Frozen):
@@ -232,13 +234,19 @@ class Workload(Frozen):
     name: str
     description: Text = Field("", description="one line, shown in lists and reports")
     options: Mapping[str, OptionValue] = Field(default_factory=dict)
-    command: tuple[Text, ...] = Field((), min_length=1, description="the user's own program and its arguments")
+    command: Command = Field((), min_length=1, description="the user's own program and its arguments")
     metric: MetricSource | None = Field(None, description="how fast the program was")
     metrics: Mapping[str, MetricSource] = Field(
         default_factory=dict, description="name -> a number of the program; verdicts rest on the first one"
     )
     check: tuple[Check, ...] = Field((), description="numbers that show equal work, compared between environments")
     files: Text | None = Field(None, description="folder of the program; none: the one of this file")
+    env: Mapping[WrittenVariable, Text] = Field(
+        default_factory=dict, description="variables of the program; what an environment sets counts more"
+    )
+    pass_env: PassedVariables = Field((), description="variables it has as this shell has them; no value is kept")
+    home: Literal["trial", "real"] = Field("trial", description="HOME: the trial's own folder, or yours (engine local)")
+    mounts: Folders = Field((), description="folders it sees, at their own paths and read-only, in containers too")
 
     @property
     def sources(self) -> Mapping[str, MetricSource]:

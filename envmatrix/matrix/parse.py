@@ -31,13 +31,13 @@ from envmatrix.matrix.source import Data, Key, mapping_of, parse_yaml, read_text
 from envmatrix.record import claims
 from envmatrix.validation import in_words
 
-_OWN_PROGRAM = ("command", "metric", "metrics", "check", "files")
+_OWN_PROGRAM = ("command", "metric", "metrics", "check", "files", "env", "pass_env", "home", "mounts")
 #: What only a program of the user's own has.
 _OF_COMMAND = {
     "metric": "a metric belongs",
     "metrics": "metrics belong",
     "check": "a check belongs",
-    "files": "`files` belongs",
+    **{key: f"`{key}` belongs" for key in ("files", "env", "pass_env", "home", "mounts")},
 }
 _WORKLOAD_KEYS = ("description", "defaults", *_OWN_PROGRAM)
 _REPORTED = ("metric", "metrics", "check")

@@ -6,8 +6,8 @@ from pydantic import BaseModel, JsonValue
 
 from envmatrix import benchmark
 from envmatrix.matrix.include import VERSIONS
-from envmatrix.matrix.model import WORDS, Design, Level, Workload
-from envmatrix.matrix.types import SCALAR
+from envmatrix.matrix.model import Design, Level, Workload
+from envmatrix.matrix.types import SCALAR, WORDS
 
 Schema = dict[str, JsonValue]
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}

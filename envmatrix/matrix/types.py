@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue, WithJsonSchema
 
 from envmatrix.units import parse_percent, parse_tolerance
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def one_word(value: object) -> object:
+    """Accept one word where a list of words is meant."""
+    return (value,) if isinstance(value, str) else value
 
 
 def no_control(value: str) -> str:
@@ -20,6 +28,8 @@ def no_control(value: str) -> str:
 #: As YAML's own rules read them: `python: 3.11` is a number to an editor.
 SCALAR: list[JsonValue] = ["string", "number", "boolean"]
 AS_SCALAR = WithJsonSchema({"type": SCALAR})
+WORDS: dict[str, JsonValue] = {"anyOf": [{"type": SCALAR}, {"type": "array", "items": {"type": SCALAR}}]}
+AS_WORDS = WithJsonSchema(WORDS)
 AS_QUANTITY = WithJsonSchema({"type": ["string", "number"]})
 
 Text = Annotated[str, AfterValidator(no_control), AS_SCALAR]

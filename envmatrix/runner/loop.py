@@ -17,6 +17,7 @@ from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
 from envmatrix.report.formatting import count
 from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.runner.first_block import FirstBlock
 from envmatrix.say import Say
 from envmatrix.stats.racing import Race
 from envmatrix.store import RunFolder, Trial
@@ -41,10 +42,11 @@ class Observer(Protocol):
 
 @dataclass
 class Ended:
-    """Why a run stopped, and whether it was interrupted."""
+    """Why a run stopped, whether it was interrupted, and whether it was ``lost``: its references fail."""
 
     why: str = ""
     interrupted: bool = False
+    lost: bool = False
     incomplete: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
 
@@ -67,6 +69,8 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
                     recorded = folder.append(trial)
                     loop.count(recorded)
                     loop.tell(trial)
+                if loop.first.lost and launcher.measures_here:
+                    break
             if launcher.measures_here:
                 with contextlib.suppress(EnvmatrixError):  # what is left now is removed when the next run begins
                     _sweep(experiment, say)
@@ -74,7 +78,10 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
         launcher.interrupted()
         loop.ended.interrupted = True
         loop.ended.why = "interrupted"
-    loop.ended.incomplete = 0 if loop.ended.interrupted else max(0, loop.given - loop.complete)
+    if loop.first.lost and not loop.ended.interrupted:
+        loop.ended.why, loop.ended.lost = loop.first.lost, True
+    whole = loop.ended.interrupted or loop.ended.lost
+    loop.ended.incomplete = 0 if whole else max(0, loop.given - loop.complete)
     return loop.ended
 
 
@@ -114,6 +121,7 @@ class _Loop:
         self.width = width
         self.estimate = RunningEstimate(experiment.plan, experiment.run.workloads)
         self.race = Race(active=())
+        self.first = FirstBlock(experiment, width)
         self.done: set[str] = set()
         self.spent_s = 0.0
         self.finished: Counter[int] = Counter()
@@ -132,6 +140,8 @@ class _Loop:
     def tell(self, trial: Trial) -> None:
         """Tell the observer of a trial that is on disk, and of its block when that is complete."""
         self.observer.trial_ended(trial)
+        for line in self.first.add(trial):
+            self.say(line)
         if self._is_complete(trial.block):
             self.observer.block_ended(self.complete - 1, self.estimate)
 
@@ -183,6 +193,8 @@ class _Loop:
         """Say why no block more than those ``given`` out is needed, or '' when one is."""
         plan = self.experiment.plan
         complete = self.complete
+        if self.first.lost:
+            return self.first.lost
         if complete == 0:
             return ""
         if self.race.finished:

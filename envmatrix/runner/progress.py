@@ -1,14 +1,15 @@
-"""Live progress of a run: a bar on a terminal, one line a block elsewhere."""
+"""Live progress of a run: a bar on a terminal, lines elsewhere: one a block, and one now and then in a long trial."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from envmatrix.plan import Slot
@@ -29,27 +30,71 @@ def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - progress of a command
 
 
-class LineProgress:
-    """Tells (by default, prints) a line a block, for logs and batch jobs. Failures are told at once."""
+#: How often (seconds) something is said of a trial that takes long.
+EVERY_S = 30.0
 
-    def __init__(self, experiment: Experiment, *, quiet: bool, tell: Say | None = None) -> None:
+
+class Ticker:
+    """Says, now and then until it is stopped, how long something has been going on."""
+
+    def __init__(self, tell: Say, what: str, every_s: float = EVERY_S) -> None:
+        self._stopped = threading.Event()
+        self._tell, self._what, self._every_s, self._began = tell, what, every_s, time.monotonic()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every_s):
+            self._tell(f"{self._what}, for {left_text(time.monotonic() - self._began)}")
+
+    def stop(self) -> None:
+        """Say nothing more."""
+        self._stopped.set()
+
+
+class LineProgress:
+    """Tells (by default, prints) a line a block, for logs and batch jobs. Failures are told at once.
+
+    Of a trial that takes long it tells every ``every_s`` seconds (from a thread of its own) that it runs.
+    """
+
+    def __init__(
+        self, experiment: Experiment, *, quiet: bool, tell: Say | None = None, every_s: float = EVERY_S
+    ) -> None:
         self.plan = experiment.plan
+        self.logs = experiment.folder.logs
         self.tell = tell or _to_stderr
         self.quiet = quiet
         self.left_s = self.plan.budget_s
+        self.every_s = every_s
+        self.ticker: Ticker | None = None
 
     def say(self, text: str) -> None:
         """Tell one line; what a trial said of itself may hold anything."""
         self.tell(clean(text))
 
     def trial_begins(self, slot: Slot, left_s: float) -> None:
-        """Remember the time left for the block's line."""
+        """Remember the time left for the block's line, and tell now and then that this trial runs."""
         self.left_s = left_s
+        self.close()
+        if not self.quiet:
+            self.ticker = Ticker(self.say, f"{self.where(slot)} runs", self.every_s)
+
+    def where(self, slot: Slot) -> str:
+        """Say which trial of which block this is."""
+        return f"block {slot.block + 1}, trial {slot.position + 1} of {len(self.plan.arms)}: {slot.arm.environment}"
+
+    def close(self) -> None:
+        """Tell nothing more of the trial that ran last."""
+        if self.ticker:
+            self.ticker.stop()
 
     def trial_ended(self, trial: Trial) -> None:
-        """Tell a trial that broke."""
+        """Tell a trial that broke, and where its output is."""
+        self.close()
         if trial.outcome not in ("ok", "skipped"):
-            self.say(f"{trial.trial} {trial.arm}: {trial.outcome}: {trial.reason}")
+            log = self.logs / f"{trial.trial}.log"
+            place = f" (log: {log})" if log.exists() else ""
+            self.say(f"{trial.trial} {trial.arm}: {trial.outcome}: {trial.reason}{place}")
 
     def block_ended(self, block: int, estimate: RunningEstimate) -> None:
         """Print where the run stands."""
@@ -66,7 +111,7 @@ class BarProgress(LineProgress):
         self.console = console
         self.began = time.monotonic()
         self.progress = Progress(
-            TextColumn("block {task.fields[block]}"), BarColumn(bar_width=24),
+            TimeElapsedColumn(), TextColumn("block {task.fields[block]}"), BarColumn(bar_width=24),
             TextColumn("{task.fields[left]} left  {task.fields[now]}", markup=False),
             TextColumn("{task.fields[best]}", markup=False), console=console, transient=True,
         )  # fmt: skip
@@ -78,8 +123,9 @@ class BarProgress(LineProgress):
 
     def trial_begins(self, slot: Slot, left_s: float) -> None:
         """Show what runs now."""
+        now = f"{slot.position + 1}/{len(self.plan.arms)} {slot.arm.environment}"
         self.progress.update(
-            self.task, block=str(slot.block + 1), left=left_text(left_s), now=slot.arm.environment,
+            self.task, block=str(slot.block + 1), left=left_text(left_s), now=now,
             completed=self.plan.budget_s - left_s,
         )  # fmt: skip
 
@@ -93,7 +139,11 @@ def watch(experiment: Experiment, *, quiet: bool) -> Iterator[LineProgress]:
     """Show progress in the way that fits where the output goes."""
     console = Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:
-        yield LineProgress(experiment, quiet=quiet)
+        lines = LineProgress(experiment, quiet=quiet)
+        try:
+            yield lines
+        finally:
+            lines.close()
         return
     bar = BarProgress(experiment, console)
     with bar.progress:

@@ -34,8 +34,9 @@ from envmatrix.trials.images import (
     makers_of,
     prepare_sides,
 )
-from envmatrix.trials.possible import check_shares, placed_workload
+from envmatrix.trials.possible import check_homes, check_shares, lacking_torch, placed_workload
 from envmatrix.trials.program_files import program_files
+from envmatrix.trials.program_variables import check_passing, settled_passing
 from envmatrix.trials.sides import Side, arms_of_sides, check_sides, keep_sides
 
 
@@ -141,7 +142,7 @@ def begin(
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=environments.all_libraries(matrix),
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
-        skipped=_skipped(design, arms, missing),
+        skipped=_skipped(design, arms, missing, lacking_torch(arms, chosen, placed, ready)),
         sides={side.name: side.of_run() for side in sides if side.name},
         launcher=launcher,
         launcher_options=dict(launcher_options or {}),
@@ -170,6 +171,7 @@ def _prepared(
     engines = next(reversed(makers.values())).engines
     ready, missing = prepare_sides(chosen, makers, say, given)
     check_sides(sides, chosen, ready, missing)
+    check_homes(placed, engines)
     _say_what_shm_does_not(design, engines, say)
     return ready, missing, chosen, arms, engines
 
@@ -180,9 +182,12 @@ def _say_what_shm_does_not(design: Design, engines: Mapping[str, Engine], say: S
         say(f"`shm` has no effect on {', '.join(unsized)}: /dev/shm is what the system gives (usually half the memory)")
 
 
-def _skipped(design: Design, arms: tuple[Arm, ...], missing: Mapping[tuple[str, str], str]) -> dict[str, str]:
+def _skipped(
+    design: Design, arms: tuple[Arm, ...], missing: Mapping[tuple[str, str], str], lacking: Mapping[str, str]
+) -> dict[str, str]:
     """Return arm name -> why it cannot run here; NothingRanError when none can."""
-    skipped = {arm.name: reason for arm in arms if (reason := missing.get((arm.runs, arm.engine)))}
+    found = {arm.name: missing.get((arm.runs, arm.engine)) or lacking.get(arm.name) for arm in arms}
+    skipped = {name: reason for name, reason in found.items() if reason}
     if len(skipped) == len(arms):
         first = next(iter(skipped.values()))
         if design.gpus and not has_gpu():
@@ -204,7 +209,7 @@ def _placed(matrix: Matrix, design: Design) -> dict[str, Workload]:
 def _pinned(placed: Mapping[str, Workload], bench: Path, say: Say) -> dict[str, Workload]:
     """Return workloads as run.json keeps them, their data sets made ready and named."""
     names = prepare_data(bench, _data_folder(), _data_of(placed.values()), say)
-    return {name: pinned_workload(entry, names) for name, entry in placed.items()}
+    return {name: settled_passing(pinned_workload(entry, names), say) for name, entry in placed.items()}
 
 
 def _data_of(workloads: Iterable[Workload]) -> list[str | None]:
@@ -269,6 +274,7 @@ def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:
     The environments are those the run began with; of today's matrix only the place of its locks is used.
     """
     run = folder.load_here()
+    check_passing(run.workloads.values())
     bench = kept_bench(run.bench_digest)
     makers = makers_of(folder, run, matrix_path, bench)
     engines = next(reversed(makers.values())).engines

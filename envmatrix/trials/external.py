@@ -46,11 +46,14 @@ def _metric(metric: MetricSource) -> list[str]:
     return ["--metric-json", file, key, *better]
 
 
-def command_arguments(workload: Workload, record: str, python: str) -> tuple[str, ...]:
-    """Return the arguments that run a command workload; ``python`` in it means the environment's own."""
+def command_arguments(workload: Workload, record: str, python: str, bench: str) -> tuple[str, ...]:
+    """Return the arguments that run a command workload; ``python`` in it means the environment's own.
+
+    The benchmark is started by its path: the program's folder, where it runs, may hold a ``bench.py`` too.
+    """
     program, *rest = workload.command
     argv = [python if program in _PYTHONS else program, *rest]
-    return ("-m", "bench", "command", f"--record={record}", *number_arguments(workload), "--", *argv)
+    return (f"{bench}/__main__.py", "command", f"--record={record}", *number_arguments(workload), "--", *argv)
 
 
 def metric_file(workload: Workload) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from difflib import get_close_matches
+from pathlib import Path, PurePath
 
 from envmatrix import benchmark
+from envmatrix.engines.base import Engine, Prepared
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
@@ -28,8 +30,37 @@ def check_shares(
             ) from error
 
 
+def lacking_torch(
+    arms: Iterable[Arm],
+    environments: Mapping[str, Environment],
+    workloads: Mapping[str, Workload],
+    ready: Mapping[tuple[str, str], Prepared],
+) -> dict[str, str]:
+    """Return arm name -> why its Python cannot run the built-in benchmark; a program of one's own may need no torch."""
+    found = {arm: ready.get((environments[arm.runs].image_key, arm.engine)) for arm in arms}
+    return {
+        arm.name: prepared.without_torch
+        for arm, prepared in found.items()
+        if prepared and prepared.without_torch and not workloads[arm.workload].command
+    }
+
+
+def check_homes(workloads: Mapping[str, Workload], engines: Mapping[str, Engine]) -> None:
+    """Raise InputError for a program that wants its user's home where containers have none of it."""
+    for name, workload in workloads.items():
+        closed = next((engine.name for engine in engines.values() if not engine.shares_files), None)
+        if workload.home == "real" and closed:
+            raise InputError(
+                f"workload {name!r}: `home: real` cannot be had with engine {closed}: it shows no home of this machine",
+                remedy="name the folders that the program reads with `mounts:`",
+            )
+
+
 def placed_workload(workload: Workload, home: Path) -> Workload:
-    """Return a workload with the absolute path of its program's folder (by default, that of matrix.yaml)."""
+    """Return a workload with the absolute path of its program's folder (by default, that of matrix.yaml).
+
+    Raises InputError for a folder or a program that is not there.
+    """
     if not workload.command:
         return workload
     folder = (home / (workload.files or ".")).resolve()
@@ -38,4 +69,24 @@ def placed_workload(workload: Workload, home: Path) -> Workload:
             f"workload {workload.name!r}: files: there is no folder {folder}",
             remedy="name the folder that holds the program, relative to matrix.yaml",
         )
+    check_program(workload, folder)
+    absent = next((path for path in workload.mounts if not Path(path).is_dir()), None)
+    if absent:
+        raise InputError(f"workload {workload.name!r}: mounts: there is no folder {absent}", remedy="name one that is")
     return workload.model_copy(update={"files": str(folder)})
+
+
+def check_program(workload: Workload, folder: Path) -> None:
+    """Raise InputError for a script that a command names by a relative path and that is not in its folder."""
+    program, *rest = workload.command
+    is_python = PurePath(program).name.startswith("python")
+    script = rest[0] if is_python and rest and rest[0].endswith(".py") else program if "/" in program else ""
+    if not script or script.startswith("-") or (folder / script).is_file():
+        return
+    if PurePath(script).is_absolute() and script == program:  # an image may have it
+        return
+    near = get_close_matches(PurePath(script).name, [path.name for path in folder.iterdir()], n=1)
+    raise InputError(
+        f"workload {workload.name!r}: there is no {script} in {folder}",
+        remedy=f"did you mean {near[0]}?" if near else "`files:` names the folder that a program lies in",
+    )

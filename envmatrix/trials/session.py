@@ -61,6 +61,7 @@ class Session:
 
     def evidence(self) -> dict[str, object]:
         """Start one process that does nothing but read back what is active."""
+        self.prepared.check_torch()
         with _scratch() as work:
             inside = self.engine.inside(Mounts(work, {"bench": self.bench}))["work"]
             argv = (self.prepared.python, "-m", "bench", "evidence", f"--record={inside}/record.json")

@@ -25,12 +25,13 @@ from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.store.shared import settled
 from envmatrix.trials import external, leftovers
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.last_words import last_line, why_program_failed
 from envmatrix.trials.program_files import edited_files
+from envmatrix.trials.program_variables import given_variables
 from envmatrix.trials.proof import Proof, prove
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILES = "files"
-_LONGEST_REASON = 400
 #: Why a trial does not count that slept through a part of its time.
 STOPPED = "it was stopped while it ran and went on later (SIGSTOP, a suspended job): its times are not its own"
 #: How often a trial that was stopped runs again before it counts as invalid.
@@ -56,10 +57,23 @@ def base_variables(work: str, bench: str, python: str) -> dict[str, str]:
     }
 
 
-def environment_variables(environment: Environment) -> dict[str, str]:
-    """Return what an environment sets; a variable it declares absent is simply not there."""
+def environment_variables(environment: Environment, written: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what an environment sets; a variable it declares absent is simply not there.
+
+    The values of these may be recorded, and of those that a workload has ``written``.
+    """
     found = {name: value for name, value in environment.variables.items() if value is not None}
-    return {**found, **benchmark.variables_to_show(found)}
+    return {**found, **benchmark.variables_to_show({**(written or {}), **found})}
+
+
+def trial_variables(workload: Workload, environment: Environment, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a trial: the base's, its program's own, and above all what the environment sets."""
+    absent = {name for name, value in environment.variables.items() if value is None}
+    given = given_variables(workload, base) if workload.command else base
+    return {
+        **{name: value for name, value in given.items() if name not in absent},
+        **environment_variables(environment, workload.env),
+    }
 
 
 def preload_paths(prepared: Prepared, environment: Environment) -> tuple[str, ...]:
@@ -91,7 +105,7 @@ def bench_arguments(workload: Workload, inside: Mapping[str, str], python: str) 
     """Return the arguments that run a workload with ``python -m bench``."""
     record = f"{inside['work']}/{external.RECORD}"
     if workload.command:
-        return external.command_arguments(workload, record, python)
+        return external.command_arguments(workload, record, python, inside["bench"])
     chosen = benchmark.arguments(workload.options)
     return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *chosen)
 
@@ -104,7 +118,8 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
     prepared = experiment.prepared[environment.image_key, arm.engine]
     workload = experiment.run.workloads[arm.workload]
     files = {_FILES: Path(workload.files)} if workload.command and workload.files else {}
-    mounts = Mounts(work, {"bench": experiment.bench, "data": experiment.data, **files})
+    same = tuple(Path(path) for path in workload.mounts)
+    mounts = Mounts(work, {"bench": experiment.bench, "data": experiment.data, **files}, same)
     inside = engine.inside(mounts)
     return Job(
         run=experiment.run.name,
@@ -112,8 +127,7 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
         prepared=prepared,
         argv=(prepared.python, *bench_arguments(workload, inside, prepared.python)),
         env={
-            **base_variables(inside["work"], inside["bench"], prepared.python),
-            **environment_variables(environment),
+            **trial_variables(workload, environment, base_variables(inside["work"], inside["bench"], prepared.python)),
             "ENVMATRIX_PAD": "x" * slot.padding,
         },
         preload=preload_paths(prepared, environment),
@@ -190,11 +204,14 @@ def judge(
     """Say what a trial's end, record and evidence amount to, and what of its environment nothing was seen of."""
     body, record = load_record(job.mounts.work / external.RECORD)
     if ended.timed_out:
-        return "timed_out", str(ended), body, ()
+        name = experiment.run.design.name
+        return "timed_out", f"{ended} (raise `trial_limit` of design {name}, or give it less work)", body, ()
     if not ended.ok:
-        return "failed", f"the process {ended}{_last_line(job.log)}", body, ()
+        own = experiment.run.workloads[slot.arm.workload].command and not ended.out_of_memory
+        why = why_program_failed(job.log) if own else ""
+        return "failed", why or f"the process {ended}{last_line(job.log)}", body, ()
     if record is None:
-        return "failed", f"the process ended well but left no readable record{_last_line(job.log)}", None, ()
+        return "failed", f"the process ended well but left no readable record{last_line(job.log)}", None, ()
     if record.skipped:
         return "skipped", record.skipped, body, ()
     if stops_of(record):
@@ -239,15 +256,3 @@ def _allowed(path: Path) -> bytes | None:
         return read_bytes(path)
     except (RefusedFileError, PermissionError):
         return None
-
-
-def _last_line(log: Path | None) -> str:
-    if log is None:
-        return ""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 4096))
-            lines = file.read().decode(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return f": {lines[-1].strip()[:_LONGEST_REASON]}" if lines else ""

@@ -196,6 +196,23 @@ def test_a_container_has_the_cpus_it_was_given(engine: Engine, job: Job) -> None
     assert seen(engine, replace(job, limits=replace(job.limits, cpus=(last,))))["cpus"] == [last]
 
 
+def test_a_folder_that_is_mounted_has_its_own_path_inside_and_cannot_be_written(
+    engine: Engine, job: Job, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "words").write_text("some")
+    data.chmod(0o777)
+    look = (
+        f"import json; found = open('{data}/words').read()\n"
+        f"try: open('{data}/new', 'w'); found = 'written'\n"
+        "except OSError: pass\n"
+        "json.dump({'found': found}, open('out.json', 'w'))"
+    )
+    argv = (job.prepared.python, "-c", look)
+    assert seen(engine, replace(job, argv=argv, mounts=replace(job.mounts, same=(data,)))) == {"found": "some"}
+
+
 def test_a_preloaded_library_is_active_inside(engine: Engine, job: Job) -> None:
     path = library_path(job.prepared, "malloc-jemalloc", "libjemalloc.so.2")
     code = "assert 'libjemalloc.so.2' in open('/proc/self/maps').read()"

@@ -132,11 +132,18 @@ def test_a_python_that_is_not_here_skips_with_how_to_get_it(places: Places, said
     assert "uv python install 3.99" in skipped.value.remedy
 
 
-def test_an_interpreter_without_torch_skips_with_the_reason(places: Places, said: Said, tmp_path: Path) -> None:
+def test_an_interpreter_without_torch_is_there_for_programs_that_need_none(
+    places: Places, said: Said, tmp_path: Path
+) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     bare = str(tmp_path / "bare" / "bin" / "python")
-    with pytest.raises(SkipEnvironmentError, match="cannot import torch"):
-        LocalEngine(places).prepare(Image("host", interpreter=bare), (), said)
+    prepared = LocalEngine(places).prepare(Image("host", interpreter=bare), (), said)
+    assert prepared.python == bare
+    with pytest.raises(SkipEnvironmentError, match="cannot import torch") as skipped:
+        prepared.check_torch()
+    assert "-m pip install torch" in skipped.value.remedy
+    again = LocalEngine(places).prepare(Image("host", interpreter=bare), (), said)
+    assert again.without_torch, "it is asked each time: torch may be installed meanwhile"
     with pytest.raises(SkipEnvironmentError, match="no Python that starts"):
         LocalEngine(places).prepare(Image("host", interpreter="/bin/true"), (), said)
 

@@ -103,7 +103,7 @@ def test_the_host_uses_the_arguments_of_the_page_and_no_others():
     ]
     own = [
         command_arguments(
-            Workload.model_validate({"name": "w", "command": ["python", "p.py"], **numbers}), "/r", "python3"
+            Workload.model_validate({"name": "w", "command": ["python", "p.py"], **numbers}), "/r", "python3", "/b"
         )
         for numbers in reported
     ]

@@ -247,3 +247,32 @@ def test_the_schema_refuses_what_the_types_refuse(wrong):
 
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"version": 2, **wrong}, json_schema())
+
+
+MINE = "mine: {command: [python, train.py, --lr, 0.1], metric: {regex: 'x ([0-9.]+)', better: lower}}"
+
+
+def test_a_command_that_is_one_text_is_split_into_its_words():
+    mine = parse(GOOD.replace(MINE, "mine: {command: python 'my train.py' --lr 0.1}"), Path("m.yaml"))
+    assert mine.workloads["mine"].command == ("python", "my train.py", "--lr", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("mine", "place", "words"),
+    [
+        ('command: "python train.py | tee log"', "15:19", "write [bash, -c, 'python train.py | tee log']"),
+        ("command: python train.py 'x", "15:19", "command: No closing quotation"),
+        ("command: a, env: {LD_PRELOAD: x}", "15:28", "write `preload:` in a level"),
+        ("command: a, env: {HOME: x}", "15:28", "write `home: real`"),
+        ("command: a, env: {HF_TOKEN: x}", "15:28", "write `pass_env: HF_TOKEN`"),
+        ("command: a, pass_env: [BENCH_PROBE]", "15:33", "BENCH_PROBE is set by envmatrix itself"),
+        ("command: a, home: mine", "15:28", "home: "),
+        ("command: a, mounts: [data]", "15:31", "must be an absolute path of a folder"),
+        ("model: lenet5, pass_env: A", "15:25", "`pass_env` belongs to a workload with a `command`"),
+    ],
+)
+def test_what_is_wrong_with_a_program_is_named_with_its_place(mine, place, words):
+    found = mistakes(GOOD.replace(MINE, f"mine: {{{mine}}}"))
+    assert len(found) == 1
+    assert found[0].startswith(f"m.yaml:{place}: ")
+    assert words in found[0]

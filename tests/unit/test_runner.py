@@ -127,3 +127,60 @@ def test_a_race_refuses_blocks_side_by_side(tmp_path, monkeypatch, quiet):
     monkeypatch.setattr(Here, "width", 2)
     with pytest.raises(InputError, match="a race decides after every block"):
         carry_out(tmp_path, monkeypatch, plan)
+
+
+def begin(tmp_path, plan, machine, say, **more):
+    """Run made-up trials of a machine on which some environments do not end well."""
+    made = {trial.trial: trial for trial in make_trials(plan, machine, plan.max_blocks)}
+    folder = RunFolder(tmp_path / "run")
+    folder.create(make_run(plan, **more), MATRIX_TEXT)
+    folder.logs.mkdir(exist_ok=True)
+    for name in made:
+        (folder.logs / f"{name}.log").write_text("Traceback ...\nValueError: no data\n")
+    engine = SimpleNamespace(sweep=lambda run: 0)
+    experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "run_surely", lambda experiment, slot, say: made[slot.trial])
+        ended = runner.run(experiment, Here(), Watcher(), say)
+    folder.unlock()
+    return ended, list(folder.trials(plan))
+
+
+@pytest.mark.parametrize("outcome", ["failed", "invalid", "timed_out"])
+def test_a_baseline_that_fails_in_the_first_block_stops_the_run_at_once(tmp_path, quiet, outcome):
+    plan, said = make_plan(NAMES, budget_s=1e9), []
+    broken = dict.fromkeys(("baseline", "control"), outcome)
+    ended, trials = begin(tmp_path, plan, Machine(SPEED, outcome=broken), said.append)
+    assert ended.lost
+    assert ended.why.startswith("stopped: the reference ")
+    assert f"made to be {outcome}" in ended.why
+    assert [trial.outcome for trial in trials].count(outcome) == 1
+    assert trials[-1].outcome == outcome
+    assert trials[-1].block == 0
+    assert "  | ValueError: no data" in said[-1]
+
+
+@pytest.mark.parametrize("broken", ["control", "fast"])
+def test_a_run_goes_on_where_one_copy_of_the_baseline_ran_well(tmp_path, quiet, broken):
+    """Whether the copy that failed came first or last: seeds of both kinds are tried."""
+    ends = set()
+    for seed in range(6):
+        plan = make_plan(NAMES, max_blocks=2, min_blocks=2, budget_s=1e9, seed=seed)
+        (tmp_path / str(seed)).mkdir()
+        ended, trials = begin(tmp_path / str(seed), plan, Machine(SPEED, outcome={broken: "failed"}), lambda text: None)
+        first = next(slot.arm.environment for slot in plan.block(0) if slot.arm.runs == "baseline")
+        ends.add(ended.lost)
+        assert ended.lost == (broken == first == "control")
+        assert len(trials) == (10 if not ended.lost else len(trials))
+    assert ends == ({True, False} if broken == "control" else {False})
+
+
+def test_a_budget_that_ends_before_any_claim_is_told_before_it_is_spent(tmp_path, quiet):
+    plan, said = make_plan(NAMES, max_blocks=40, budget_s=60.0), []
+    begin(tmp_path, plan, Machine(SPEED), said.append)
+    assert sum("cannot be decided within the budget of 60s" in line for line in said) == 1
+    enough = make_plan(NAMES, max_blocks=6, budget_s=1e5)
+    (tmp_path / "enough").mkdir()
+    said.clear()
+    begin(tmp_path / "enough", enough, Machine(SPEED), said.append)
+    assert said == []

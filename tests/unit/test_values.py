@@ -22,6 +22,7 @@ designs: {default: {environments: [other], workloads: w}}
 def check(tmp_path, monkeypatch, capsys, text):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(text)
+    (tmp_path / "x.py").touch()
     code = main(["check"])
     return code, "".join(capsys.readouterr())
 

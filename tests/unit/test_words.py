@@ -64,5 +64,6 @@ environments: {baseline: {}}
 workloads: {w: {command: [python, x.py]}}
 designs: {default: {environments: [baseline], workloads: w, gpus: all}}
 """)
+    (tmp_path / "x.py").touch()
     assert main(["bench", "--engine", "local", "--quiet"]) == 4
     assert "design 'default' asks for GPUs, and this machine has none" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from envmatrix.benchmark import nodes_of
+from envmatrix.benchmark import hides, nodes_of
 from envmatrix.engines.base import Job, RunsAsCommand
 from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
@@ -62,12 +62,16 @@ def script_variables() -> dict[str, str]:
 def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: int) -> Step:
     """Make one trial's step; EnvmatrixError says why its engine cannot run it as a command."""
     engine = experiment.engines[slot.arm.engine]
+    workload = experiment.run.workloads[slot.arm.workload]
+    secret = next((name for name in workload.pass_env if hides(name)), None)
+    if secret:
+        raise EngineError(f"pass_env: {secret} would be written into the script of a job, where others may read it")
     job = make_job(experiment, slot, files.work(slot.trial, attempt))
     if not isinstance(engine, RunsAsCommand):
         raise EngineError(f"engine {engine.name} runs no job as a command", remedy="use another engine with Slurm")
     command = engine.command_line(job)
-    needs = (*command.needs, *job.mounts.read.values())
-    nodes = nodes_of(experiment.run.workloads[slot.arm.workload].options)
+    needs = (*command.needs, *job.mounts.read.values(), *job.mounts.same)
+    nodes = nodes_of(workload.options)
     program = program_folder(experiment, slot, job)
     return Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds, nodes, program)
 

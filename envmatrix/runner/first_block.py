@@ -1,0 +1,104 @@
+"""What the trials of the first block already say of the whole run: that it cannot answer, or not within its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import Plan
+from envmatrix.store import Trial
+from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.last_words import tail
+from envmatrix.trials.program_variables import dropped_variables
+from envmatrix.units import as_duration
+
+_BROKEN = ("failed", "invalid", "timed_out")
+#: So many trials say how long one takes.
+_ENOUGH = 2
+
+
+class FirstBlock:
+    """Takes the trials of this start as they end; each sentence is said once."""
+
+    def __init__(self, experiment: Experiment, width: int) -> None:
+        self._experiment, self._width = experiment, width
+        plan = experiment.plan
+        first = {arm.name for arm in plan.arms if arm.reference is None and arm.name not in experiment.run.skipped}
+        #: Arm that runs a reference's environment -> that reference.
+        self._copies = {
+            arm.name: arm.name if arm.name in first else arm.reference
+            for arm in plan.arms
+            if arm.name in first or (arm.is_control and arm.reference in first)
+        }
+        self._broken: dict[str, Trial] = {}
+        self._well: set[str] = set()
+        self._walls: list[float] = []
+        self._told: set[str] = set()
+
+    def add(self, trial: Trial) -> list[str]:
+        """Take one more trial into account, and return what is to be said now."""
+        if trial.block:
+            return []
+        reference = self._copies.get(trial.arm)
+        if reference and trial.outcome in _BROKEN:
+            self._broken.setdefault(reference, trial)
+        elif reference and trial.outcome == "ok":
+            self._well.add(reference)
+        said = [*self._dropped(trial), *self._too_short(trial), *self._last_words()]
+        new = [line for line in said if line not in self._told]
+        self._told.update(new)
+        return new
+
+    @property
+    def lost(self) -> str:
+        """Why the run cannot answer: every reference failed, and no copy of it ran well; '' while one may."""
+        references = set(self._copies.values())
+        if not references or references - set(self._broken) or self._well:
+            return ""
+        trial = next(iter(self._broken.values()))
+        how = {"invalid": "was INVALID", "timed_out": "ran past its limit"}.get(trial.outcome, "failed")
+        return f"stopped: the reference {how} in the first block ({trial.trial} {trial.arm}): {trial.reason}"
+
+    def _last_words(self) -> list[str]:
+        if not self.lost:
+            return []
+        log = self._experiment.folder.logs / f"{next(iter(self._broken.values())).trial}.log"
+        lines = [f"  | {line}" for line in tail(log)]
+        return ["\n".join([f"the end of {log}:", *lines])] if lines else []
+
+    def _dropped(self, trial: Trial) -> list[str]:
+        workload = self._experiment.run.workloads[trial.workload]
+        if trial.outcome != "failed" or not workload.command:
+            return []
+        log = self._experiment.folder.logs / f"{trial.trial}.log"
+        sources = _sources(workload, self._experiment.run.programs.get(trial.workload, {}))
+        return [line] if (line := dropped_variables(workload, sources, "\n".join(tail(log, 50)))) else []
+
+    def _too_short(self, trial: Trial) -> list[str]:
+        """Say before it is spent that a budget ends before any claim can be made."""
+        if trial.outcome == "ok" and trial.wall_s:
+            self._walls.append(trial.wall_s)
+        if len(self._walls) != _ENOUGH:
+            return []
+        plan = self._experiment.plan
+        line = too_short(plan, mean(self._walls), len(plan.arms) - len(self._experiment.run.skipped), self._width)
+        return [line] if line else []
+
+
+def too_short(plan: Plan, trial_s: float, arms: int, width: int = 1) -> str:
+    """Say that a budget ends before the first claim where a trial takes ``trial_s`` seconds; '' where it does not."""
+    block_s = trial_s * arms / width
+    enough = as_duration(block_s * plan.min_blocks * 1.1)
+    if plan.max_blocks < plan.min_blocks or block_s * (plan.min_blocks - 0.5) <= plan.budget_s:
+        return ""
+    return (
+        f"this cannot be decided within the budget of {as_duration(plan.budget_s)}: a trial takes about "
+        f"{as_duration(trial_s)}, a block of {arms} about {as_duration(block_s)}, and no claim is made below "
+        f"{plan.min_blocks} blocks; give it --budget {enough}, or fewer environments"
+    )
+
+
+def _sources(workload: Workload, files: Mapping[str, str]) -> list[Path]:
+    return [Path(workload.files or "") / name for name in files]

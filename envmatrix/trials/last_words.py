@@ -1,0 +1,61 @@
+"""What a process said last: the line of its log that tells why it failed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_LONGEST_REASON = 400
+_TAIL_BYTES = 65536
+#: How the benchmark's own last line begins (docs/record.md), and where it is about how a program ended.
+_BENCH = "bench: error: "
+_ENDED = re.compile(r"(the command ended with .+); its output is in the log\Z")
+#: The last line of a traceback, such as ``torch.cuda.OutOfMemoryError: ...``.
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure)(:.*)?\Z")
+_COMPLAINT = re.compile(r"error\b|fatal|not found|no such file|killed|abort|segmentation|cannot|denied", re.IGNORECASE)
+_STEERING = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+def tail(log: Path | None, lines: int = 15) -> list[str]:
+    """Return the last lines of a log as a terminal would show them: of a progress bar its last state."""
+    if log is None:
+        return []
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    shown = (_STEERING.sub("", line.rstrip().rpartition("\r")[2]).rstrip() for line in text.split("\n"))
+    return [line for line in shown if line][-lines:]
+
+
+def last_line(log: Path | None) -> str:
+    """Return ``: `` and the last line that a process printed, '' where there is none."""
+    found = tail(log, 1)
+    return f": {found[-1].strip()[:_LONGEST_REASON]}" if found else ""
+
+
+def why_program_failed(log: Path | None) -> str:
+    """Say why a program of the user's own failed: how it ended, and its own last error line.
+
+    '' where the benchmark's last line is not there, as when it was killed.
+    """
+    said = tail(log, 200)
+    if not said or not said[-1].startswith(_BENCH):
+        return ""
+    why, own = said[-1].removeprefix(_BENCH), [line.strip() for line in said[:-1]]
+    ended = _ENDED.match(why)
+    if not ended:
+        return why[:_LONGEST_REASON]
+    error = _error_line(own)
+    return f"{ended[1]}{': ' + error if error else ' and printed nothing'}"[:_LONGEST_REASON]
+
+
+def _error_line(lines: list[str]) -> str:
+    """Return the line that tells most: an exception, else a complaint, else the last one."""
+    for pattern in (_EXCEPTION.match, _COMPLAINT.search):
+        found = next((line for line in reversed(lines) if pattern(line)), "")
+        if found:
+            return found
+    return lines[-1] if lines else ""

@@ -1,0 +1,94 @@
+"""The variables of the user's own program: what it is given, and what of this shell's it has to do without."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from envmatrix.errors import InputError
+from envmatrix.matrix.model import Workload
+from envmatrix.regular import RefusedFileError, read_bytes
+from envmatrix.say import Say
+
+#: Lists of folders that hold ours and the user's own.
+_LISTS = ("PATH", "PYTHONPATH")
+#: What a terminal, a desktop or a login sets for itself; every trial has its own of the last ones.
+_OF_THE_SESSION = re.compile(
+    r"(_|SHELL|SHLVL|PWD|OLDPWD|TERM\w*|COLORTERM|EDITOR|VISUAL|PAGER|MAIL|LOGNAME|HOST|HOSTNAME|LS_COLORS|PS\d|DISPLAY|"
+    r"INFOPATH|MANPATH|LESS\w*|(SSH|XDG|DBUS|GPG|GDM|GNOME|KDE|GTK|QT|VTE|WAYLAND|ENVMATRIX|PYENV|NVM|CI|GITHUB)_\w+|"
+    r"HOME|USER|PATH|LANG|LC_\w+|TMPDIR|LD_PRELOAD)\Z"
+)
+#: Names that say that a program looks there for its modules, libraries, data or models.
+_A_PLACE = re.compile(
+    r"(\w+_)?(HOME|DIR|DIRS|PATH|ROOT|CACHE|DATA|PREFIX)\Z|PYTHONPATH\Z|(HF|TRANSFORMERS|WANDB)_\w+\Z"
+)
+_LARGEST_SOURCE = 2**20
+
+
+def given_variables(workload: Workload, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a trial of a program starts from: ``base``, and what its workload writes and passes."""
+    own = {name: os.environ[name] for name in workload.pass_env if name in os.environ} | dict(workload.env)
+    joined = {name: _joined(base[name], own[name]) for name in _LISTS if own.get(name)}
+    if workload.home == "real":
+        base = {name: value for name, value in base.items() if name != "PYTHONNOUSERSITE"}
+        own |= {"HOME": os.environ.get("HOME") or str(Path.home())}
+    return {**base, **own, **joined}
+
+
+def _joined(ours: str, own: str) -> str:
+    """Put the user's folders behind our first one: that of the environment's Python, or of the benchmark."""
+    first, _, rest = ours.partition(":")
+    return ":".join(filter(None, (first, own, rest)))
+
+
+def settled_passing(workload: Workload, say: Say) -> Workload:
+    """Return a workload that passes on what this shell has of its ``pass_env``; the rest is told."""
+    absent = [name for name in workload.pass_env if name not in os.environ]
+    if absent:
+        say(f"workload {workload.name}: pass_env: {', '.join(absent)}: not set here, so no trial has it")
+    return workload.model_copy(update={"pass_env": tuple(name for name in workload.pass_env if name not in absent)})
+
+
+def check_passing(workloads: Iterable[Workload]) -> None:
+    """Raise InputError where this shell lacks a variable that a run began with."""
+    for workload in workloads:
+        absent = next((name for name in workload.pass_env if name not in os.environ), None)
+        if absent:
+            raise InputError(
+                f"workload {workload.name!r}: {absent} was set when this run began, and is not now",
+                remedy=f"export {absent} as it was, then go on",
+            )
+
+
+def looked_for(sources: Iterable[Path], said: str = "") -> list[str]:
+    """Return the variables of this shell that a program seems to look for: its sources name them, or they name a place.
+
+    ``said`` is what it printed. Names alone: a value may be a secret.
+    """
+    here = [name for name in sorted(os.environ) if not _OF_THE_SESSION.match(name)]
+    text = "\n".join([said, *_texts(sources)])
+    named = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text))
+    return [name for name in here if name in named or _A_PLACE.match(name)]
+
+
+def _texts(sources: Iterable[Path]) -> Iterator[str]:
+    for file in sources:
+        try:
+            yield read_bytes(file, _LARGEST_SOURCE).decode(errors="replace")
+        except (OSError, RefusedFileError):
+            continue
+
+
+def dropped_variables(workload: Workload, sources: Iterable[Path], said: str) -> str:
+    """Say in one line which variables of this shell a program seems to look for and did not get; else ''."""
+    found = [name for name in looked_for(sources, said) if name not in (*workload.pass_env, *workload.env)]
+    if not found:
+        return ""
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    listed = ", ".join(found[:8])
+    return (
+        f"of this shell's variables {workload.name} did not get {listed}{more}; to give them to it, write "
+        f"`pass_env: [{listed}]` in its workload"
+    )

@@ -1,0 +1,81 @@
+"""What of this shell a user's own program is given, and what is told of the rest."""
+
+import pytest
+
+from envmatrix import benchmark
+from envmatrix.errors import InputError
+from envmatrix.matrix.model import Workload
+from envmatrix.trials.program_variables import check_passing, dropped_variables, given_variables, settled_passing
+from envmatrix.trials.trial import base_variables, trial_variables
+from tests.synthetic import make_environment
+
+BASE = base_variables("/work", "/c/bench", "/venv/bin/python")
+
+
+def workload(**more):
+    return Workload.model_validate({"name": "mine", "command": ("python", "train.py"), **more})
+
+
+@pytest.fixture(autouse=True)
+def shell(monkeypatch):
+    for name in ("DATA_DIR", "HF_HOME", "PYTHONPATH", "MY_DATA_PATH", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_what_is_written_and_passed_arrives_beside_ours(shell):
+    shell.setenv("DATA_DIR", "/data")
+    shell.setenv("PYTHONPATH", "/mine:/more")
+    shell.setenv("PATH", "/home/bin:/usr/bin")
+    mine = workload(env={"EPOCHS": "1"}, pass_env=("DATA_DIR", "PYTHONPATH", "PATH", "HF_HOME"))
+    given = given_variables(mine, BASE)
+    assert (given["EPOCHS"], given["DATA_DIR"]) == ("1", "/data")
+    assert given["PYTHONPATH"] == "/c:/mine:/more"
+    assert given["PATH"].startswith("/venv/bin:/home/bin:/usr/bin:/usr/local/sbin:")
+    assert "HF_HOME" not in given, "it is not set here"
+    assert given["HOME"] == "/work"
+
+
+def test_home_is_the_users_own_where_it_is_asked_for(shell):
+    shell.setenv("HOME", "/home/me")
+    given = given_variables(workload(home="real"), BASE)
+    assert given["HOME"] == "/home/me"
+    assert "PYTHONNOUSERSITE" not in given, "what lies in ~/.local is a part of that home"
+
+
+def test_what_an_environment_sets_counts_more_and_what_it_declares_absent_is_gone():
+    mine = workload(env={"OMP_NUM_THREADS": "9", "GOMP_SPINCOUNT": "1", "EPOCHS": "1"})
+    found = trial_variables(mine, make_environment("fast"), BASE)
+    assert found["OMP_NUM_THREADS"] == "2"
+    assert "GOMP_SPINCOUNT" not in found
+    assert "EPOCHS" in found[next(name for name in found if name == "BENCH_VARIABLES")].split(",")
+
+
+def test_the_value_of_a_passed_variable_is_never_named_as_one_to_record(shell):
+    shell.setenv("HF_TOKEN", "hf_secret")
+    found = trial_variables(workload(pass_env=("HF_TOKEN",)), make_environment("fast"), BASE)
+    assert found["HF_TOKEN"] == "hf_secret"
+    assert "HF_TOKEN" not in found.get("BENCH_VARIABLES", "")
+    assert benchmark.shown_variable("HF_TOKEN", "hf_secret") == "(hidden)"
+
+
+def test_what_is_not_set_here_is_told_once_and_a_run_that_began_with_it_wants_it_again(shell):
+    said = []
+    settled = settled_passing(workload(pass_env=("DATA_DIR", "HF_HOME")), said.append)
+    assert settled.pass_env == ()
+    assert "DATA_DIR, HF_HOME: not set here" in said[0]
+    with pytest.raises(InputError, match="DATA_DIR was set when this run began"):
+        check_passing([workload(pass_env=("DATA_DIR",))])
+
+
+def test_one_line_names_what_a_program_looks_for_and_did_not_get(shell, tmp_path):
+    shell.setenv("CORPUS", "/data/corpus")
+    shell.setenv("MY_DATA_PATH", "/data")
+    shell.setenv("HF_TOKEN", "hf_secret")
+    shell.setenv("UNRELATED", "x")
+    (tmp_path / "train.py").write_text("import os\nopen(os.environ['CORPUS'])\n")
+    line = dropped_variables(workload(pass_env=("MY_DATA_PATH",)), [tmp_path / "train.py"], "")
+    assert "CORPUS" in line
+    assert "HF_TOKEN" in line
+    assert not {"MY_DATA_PATH", "UNRELATED", "hf_secret"} & set(line.replace(",", " ").split())
+    assert "UNRELATED" in dropped_variables(workload(), [], "KeyError: 'UNRELATED'")
