@@ -26,11 +26,10 @@ from envmatrix.units import parse_tolerance
 
 
 def rerun(
-    old: PathLike | Result, new: PathLike | Result, design: str | None = None, *,
+    old: PathLike | Result, new: PathLike | Result, design: str | None = None, *, name: str | None = None,
     environments: Names | None = None, workloads: Names | None = None, engines: Names | None = None,
     budget: float | str | None = None, max_blocks: int | None = None, allowed: float | str = 0.0,
-    name: str | None = None, results: PathLike = "results",
-    launcher: str = DEFAULT, launcher_options: Asked | None = None, say: Say = silent,
+    launcher: str = DEFAULT, launcher_options: Asked | None = None, say: Say = silent, results: PathLike = "results",
 ) -> Comparison:  # fmt: skip
     """Measure two matrices or runs anew in the same blocks of one run, and say whether the new one is slower.
 
