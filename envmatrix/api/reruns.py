@@ -37,17 +37,17 @@ def rerun(
         old: a matrix, a folder with a matrix.yaml (such as a worktree of another commit), or a run.
         new: the same of the newer one, whose design holds.
         design: name of a design of the newer one; None: 'default', or that of the run.
+        name: of the run; None: design and time.
         environments: these, each with its own old side; None: the baseline alone.
         workloads: only these, which both must have alike; None: the design's.
         engines: where processes start; None: the design's.
         budget: stop after this time: seconds, or '90s', '10m', '2h'.
         max_blocks: stop after this many blocks.
         allowed: the slow-down that is accepted: 0.03 or '3%'.
-        name: of the run; None: design and time.
-        results: the folder in which the run's folder is made, and runs are looked for by name.
         launcher: where trials run: 'here' or another launcher's name.
         launcher_options: what is asked of it, such as {'nodes': 2, 'time': '2h'}.
         say: takes lines of progress.
+        results: the folder in which the run's folder is made, and runs are looked for by name.
 
     Returns:
         The Comparison, as ``compare`` gives it. The run is an ordinary one: ``resume`` and ``load`` know it.
