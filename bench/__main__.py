@@ -53,6 +53,9 @@ def _parser() -> _Parser:
     run = commands.add_parser("run", allow_abbrev=False, help="train, measure, and give the record")
     _add_record(run)
     run.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: the user's cache folder)")
+    run.add_argument(
+        "--gate", metavar="DIR", help="folder of the pipes at which it waits for its turns (docs/record.md)"
+    )
     _add_node(run)
     arguments.add_options(run)
     shown = commands.add_parser("evidence", allow_abbrev=False, help="only say what this environment really is")
@@ -138,7 +141,7 @@ def _run(chosen: argparse.Namespace) -> None:
     if chosen.record:
         record.check_writable(chosen.record)
     node = nodes.from_arguments(chosen, values)
-    document = workload.run(values, chosen.data_dir or _cache_folder(), node=node)
+    document = workload.run(values, chosen.data_dir or _cache_folder(), node=node, gate=chosen.gate)
     if document is None:
         return
     record.write(document, chosen.record)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from bench import counters
+from bench.gate import Gate, Turn
 from bench.place import Place
 from bench.record import finite
 from bench.steps import Step
@@ -33,10 +34,30 @@ class Length:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """A turn: nanoseconds of the steps that are set apart, and how many counted ones followed."""
+
+    apart_ns: Sequence[int]
+    steps: int
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Steps that were taken one right after the other."""
+
+    waits_ns: Sequence[int]
+    steps_ns: Sequence[int]
+    total_ns: int
+    samples: int
+    counted: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
 class Timed:
     """What the loop yields; nanoseconds, ``waits_ns`` is the part of each step that waited for its batch.
 
-    ``total_ns`` is from the start of the first timed step to the end of all work. Undefined is None.
+    ``total_ns`` is from the start of the first timed step to the end of all work; in turns, of each turn's counted
+    steps, summed. ``turns`` is None where the steps were taken in one go. Undefined is None.
     """
 
     steps_ns: Sequence[int]
@@ -50,6 +71,7 @@ class Timed:
     losses: Sequence[float]
     last_loss: float | None
     counted: dict[str, float | None]
+    turns: Sequence[Taken] | None = None
 
     @property
     def working_ns(self) -> list[int]:
@@ -63,20 +85,23 @@ class Loop:
     Whoever drives it takes one step per batch and says when that step is given to the device.
     """
 
-    def __init__(self, source: Iterator[Batch], place: Place, length: Length) -> None:
+    def __init__(self, source: Iterator[Batch], place: Place, length: Length, gate: Gate | None = None) -> None:
         self.length = length
         self._source = source
         self._place = place
         self._device = place.device
+        self._gate = gate
         self._untimed_ns: list[int] = []
         self._losses: list[Tensor] = []
         self._loss: Tensor | None = None
+        self._stretches: list[_Stretch] = []
+        self._turns: list[Taken] = []
         self._samples = 0
         self._is_timed = False
 
     @property
     def steps(self) -> int:
-        """All steps that the loop gives batches for."""
+        """All steps that the loop gives batches for, but for those that turns set apart."""
         return self.length.untimed + self.length.timed
 
     def __iter__(self) -> Iterator[Batch]:
@@ -87,13 +112,31 @@ class Loop:
             self._untimed_ns.append(time.perf_counter_ns() - start)
             if number < self.length.checked and self._loss is not None:
                 self._losses.append(self._loss)
-        yield from self._window(self.length.timed)
+        gc.collect()
+        if self._gate is None:
+            yield from self._window(self.length.timed)
+        else:
+            yield from self._in_turns(self._gate)
+
+    def _in_turns(self, gate: Gate) -> Iterator[Batch]:
+        """Give the batches of turn after turn; the first steps of each find another process's data in the caches."""
+        left = self.length.timed
+        while left:
+            turn: Turn = gate.turn(left)
+            apart: Sequence[int] = ()
+            if turn.apart:
+                yield from self._window(turn.apart)
+                apart = self._closed().steps_ns
+            yield from self._window(turn.counted)
+            self._stretches.append(self._closed())
+            self._turns.append(Taken(apart, turn.counted))
+            left -= turn.counted
 
     def _window(self, steps: int) -> Iterator[Batch]:
         """Give the batches of one timed stretch, which all processes start together."""
         source, mark = self._source, self._device.mark
-        gc.collect()
         self._place.barrier()
+        self._samples = 0
         self._before = counters.read()
         self._is_timed = True
         self._device.begin()
@@ -103,6 +146,14 @@ class Loop:
             self._samples += batch.total
             yield batch
 
+    def _closed(self) -> _Stretch:
+        """Return the stretch that was taken since the last ``begin``, once all its work is over."""
+        parts_ns = self._device.durations_ns()
+        counted = counters.since(self._before)
+        waits_ns = parts_ns[0::2]
+        steps_ns = [wait + work for wait, work in zip(waits_ns, parts_ns[1::2])]
+        return _Stretch(waits_ns, steps_ns, self._device.total_ns(), self._samples, counted)
+
     def done(self, loss: Tensor | None) -> None:
         """Note that the step is given to the device."""
         self._loss = loss
@@ -111,24 +162,29 @@ class Loop:
 
     def end(self) -> Timed:
         """Stop the clock once all work is over; return what was taken."""
-        parts_ns = self._device.durations_ns()
-        counted = dict(counters.since(self._before), peak_rss_bytes=counters.peak_rss_bytes())
-        waits_ns = parts_ns[0::2]
-        steps_ns = [wait + work for wait, work in zip(waits_ns, parts_ns[1::2])]
+        if self._gate is None:
+            self._stretches.append(self._closed())
+        counted = dict(_summed(self._stretches), peak_rss_bytes=counters.peak_rss_bytes())
+        peak_gpu_bytes = self._device.peak_bytes()
+        if self._gate is not None:
+            self._gate.end()
+        steps_ns = [taken for stretch in self._stretches for taken in stretch.steps_ns]
         compile_ns, first_ns, warmup_ns = self._untimed()
         last = [] if self._loss is None else [self._loss]
         return Timed(
             steps_ns=steps_ns,
-            waits_ns=waits_ns,
-            epochs_ns=_epochs(steps_ns, self.length.epoch),
-            total_ns=self._device.total_ns(),
-            samples=self._samples,
+            waits_ns=[wait for stretch in self._stretches for wait in stretch.waits_ns],
+            # What turns set apart lies between: no pass over the data is whole.
+            epochs_ns=_epochs(steps_ns, self.length.epoch) if self._gate is None else [],
+            total_ns=sum(stretch.total_ns for stretch in self._stretches),
+            samples=sum(stretch.samples for stretch in self._stretches),
             compile_ns=compile_ns,
             first_step_ns=first_ns,
             warmup_ns=warmup_ns,
             losses=self._place.means(self._losses),
             last_loss=finite(next(iter(self._place.means(last)), None)),
-            counted=dict(counted, peak_gpu_bytes=self._device.peak_bytes()),
+            counted=dict(counted, peak_gpu_bytes=peak_gpu_bytes),
+            turns=None if self._gate is None else self._turns,
         )
 
     def _untimed(self) -> tuple[int | None, int | None, int]:
@@ -147,6 +203,16 @@ def drive(step: Step, loop: Loop) -> None:
     """Take a step for every batch of the loop."""
     for batch in loop:
         loop.done(step(batch))
+
+
+def _summed(stretches: Sequence[_Stretch]) -> dict[str, float | None]:
+    """Return the counters of all stretches; None where one of them could not be read."""
+    found: dict[str, float | None] = {}
+    for name in stretches[0].counted:
+        parts = [stretch.counted[name] for stretch in stretches]
+        known = [part for part in parts if part is not None]
+        found[name] = sum(known) if len(known) == len(parts) else None
+    return found
 
 
 def _epochs(steps_ns: Sequence[int], epoch: int) -> list[int]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from bench import timing
 from bench.data_sets import Prepared
+from bench.gate import Gate
 from bench.options import Options
 from bench.parallel import choices
 from bench.place import Place
 from bench.tensors import Batch
 
 #: The times of the record that are metrics too, in seconds.
-_SECONDS = (
-    "training", "startup", "import", "preparation", "compile", "warmup", "first_step", "data_wait",
-)  # fmt: skip
+_SECONDS = ("training", "data_wait")
+#: Those of them that mean something only where no other process got ready at the same time.
+_ALONE = ("startup", "import", "preparation", "compile", "warmup", "first_step")
 
 
 class Work(Protocol):
@@ -38,13 +40,13 @@ class Work(Protocol):
 
 
 def measure(
-    options: Options, prepared: Prepared | None, place: Place, import_ns: int
+    options: Options, prepared: Prepared | None, place: Place, import_ns: int, gate: Gate | None = None
 ) -> tuple[dict[str, Any], int | None]:
     """Run the workload at its place; return (the record's parts, stolen ticks of the timed part)."""
     choices.check(options)
     work = _ready(options, prepared, place)
     try:
-        return _measured(work, place, import_ns)
+        return _measured(work, place, import_ns, gate)
     finally:
         work.close()
 
@@ -59,8 +61,8 @@ def _ready(options: Options, prepared: Prepared | None, place: Place) -> Work:
     return Network(options, prepared, place)
 
 
-def _measured(work: Work, place: Place, import_ns: int) -> tuple[dict[str, Any], int | None]:
-    loop = timing.Loop(work.source, place, work.length)
+def _measured(work: Work, place: Place, import_ns: int, gate: Gate | None) -> tuple[dict[str, Any], int | None]:
+    loop = timing.Loop(work.source, place, work.length, gate)
     work.drive(loop)
     timed = loop.end()
     times = {
@@ -74,6 +76,7 @@ def _measured(work: Work, place: Place, import_ns: int) -> tuple[dict[str, Any],
         "epochs_ns": timed.epochs_ns,
         "data_wait_ns": sum(timed.waits_ns),
         "training_ns": timed.total_ns,
+        "turns": None if timed.turns is None else [dataclasses.asdict(turn) for turn in timed.turns],
     }
     parts = work.after(timed)
     counted = dict(timed.counted, model_bytes=parts.pop("model_bytes"))
@@ -99,6 +102,7 @@ def _metrics(times: dict[str, Any], timed: timing.Timed, place: Place) -> dict[s
     return {
         "samples_per_s": timed.samples / (timed.total_ns / 1e9),
         **{f"{name}_s": _seconds(times[f"{name}_ns"]) for name in _SECONDS},
+        **{f"{name}_s": None if timed.turns is not None else _seconds(times[f"{name}_ns"]) for name in _ALONE},
         "compute_s": sum(working) / 1e9,
         "step_median_s": statistics.median(timed.steps_ns) / 1e9,
         "epoch_s": statistics.fmean(timed.epochs_ns) / 1e9 if timed.epochs_ns else None,

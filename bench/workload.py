@@ -25,14 +25,20 @@ if TYPE_CHECKING:
 
 
 def run(
-    options: Options, data_dir: str | None, member: Member | None = None, node: Node | None = None
+    options: Options,
+    data_dir: str | None,
+    member: Member | None = None,
+    node: Node | None = None,
+    gate: str | None = None,
 ) -> dict[str, Any] | None:
     """Run the workload and return its record; ``data_dir`` may be read-only, or None for a temporary one.
 
     ``member`` is this process's part in a job of several (``bench.parallel.rank``); None where a person or a trial
     starts it, who gets the record of all. ``node`` is this machine's part in a job of several machines: only the
-    first one gets the record, the others None.
+    first one gets the record, the others None. ``gate`` is the folder of the gate where it waits for its turns.
     """
+    if gate and choices.has_ranks(options):
+        raise BenchError("--gate: a workload of several processes takes no turns")
     if member is None and choices.has_ranks(options):
         from bench.parallel import launch
 
@@ -49,8 +55,9 @@ def run(
         needs.check(chosen)
         with _data(chosen, data_dir) as prepared, _placed(chosen, member, before["affinity_before"]) as place:
             from bench import trial
+            from bench.gate import Gate
 
-            measured, steal = trial.measure(chosen, prepared, place, import_ns)
+            measured, steal = trial.measure(chosen, prepared, place, import_ns, Gate(gate) if gate else None)
         document.update(measured)
     except SkipError as reason:
         document.update(data=None, timing=None, metrics=None, result=None, skipped=str(reason))

@@ -47,6 +47,13 @@ class Data(Part):
     digest: Text = None
 
 
+class Turn(Part):
+    """A turn: times of the steps that are set apart, and how many that count followed (``schedule: turns``)."""
+
+    apart_ns: Times = None
+    steps: Whole = None
+
+
 class Timing(Part):
     """Times of the monotonic clock, in nanoseconds; a program of the user's own has ``wall_ns`` and ``probe_ns``."""
 
@@ -60,6 +67,7 @@ class Timing(Part):
     epochs_ns: Times = None
     data_wait_ns: Whole = None
     training_ns: Whole = None
+    turns: list[Turn] | None = None
     wall_ns: Whole = None
     probe_ns: Whole = None
 

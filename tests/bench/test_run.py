@@ -33,6 +33,30 @@ def test_a_run_gives_the_whole_record_and_its_numbers_agree(bench):
     assert done.stdout == ""
 
 
+def test_in_turns_the_record_has_the_steps_of_all_turns_and_their_first_ones_apart(bench, tmp_path):
+    pipes = []
+    for name, said in (("ready", b""), ("go", b"go 2 5\ngo 1 5\nend\n")):
+        os.mkfifo(tmp_path / name)
+        pipes.append(os.open(tmp_path / name, os.O_RDWR | os.O_NONBLOCK))
+        os.write(pipes[-1], said)
+    record, _ = bench(steps=8, warmup_steps=2, eval_samples=100, gate=tmp_path)
+    assert os.read(pipes[0], 100) == b"ready 8\nready 3\nready 0\n"
+    timing, metrics = record["timing"], record["metrics"]
+    assert [(len(turn["apart_ns"]), turn["steps"]) for turn in timing["turns"]] == [(2, 5), (1, 3)]
+    assert len(timing["steps_ns"]) == record["result"]["steps"] == 8
+    assert sum(timing["steps_ns"]) == timing["training_ns"]
+    assert record["result"]["samples"] == 8 * 64
+    assert metrics["samples_per_s"] == pytest.approx(8 * 64 / metrics["training_s"])
+    assert metrics["startup_s"] is metrics["import_s"] is metrics["warmup_s"] is metrics["epoch_s"] is None
+    for pipe in pipes:
+        os.close(pipe)
+
+
+def test_several_processes_take_no_turns(bench, tmp_path):
+    _, done = bench(parallel="ddp", gate=tmp_path, status=2)
+    assert "takes no turns" in done.stderr
+
+
 def test_epochs_are_timed_whole(bench):
     record, _ = bench(model="mlp", widths="10", epochs=1, batch_size=2001, warmup_steps=0, eval_samples=0)
     assert record["result"]["steps"] == 30

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench import timing  # noqa: E402 - it imports torch
+from bench import gate, timing  # noqa: E402 - it imports torch
 from bench.devices import Cpu  # noqa: E402
 from bench.place import Place  # noqa: E402
 from bench.tensors import Batch  # noqa: E402
@@ -22,7 +22,26 @@ def clock(monkeypatch):
     return made
 
 
-def taken(clock, length, device=None, log=None):
+class Gate:
+    """Gives the turns that it is told, after a pause that no clock may show."""
+
+    PAUSE = 10**9
+
+    def __init__(self, clock, *turns):
+        self.clock, self.turns, self.left, self.ended = clock, list(turns), [], False
+
+    def turn(self, left):
+        self.clock.now += self.PAUSE
+        self.left.append(left)
+        apart, counted = self.turns.pop(0)
+        return gate.Turn(apart, min(counted, left))
+
+    def end(self):
+        self.clock.now += self.PAUSE
+        self.ended = True
+
+
+def taken(clock, length, device=None, log=None, at=None):
     """Take all steps: a batch is waited for ``WAIT``, a step takes ``STEP``, the very first ``FIRST``."""
 
     def source():
@@ -37,7 +56,7 @@ def taken(clock, length, device=None, log=None):
     place = Place(device or Cpu())
     if log is not None:
         place = SimpleNamespace(device=place.device, means=place.means, barrier=lambda: log.append(clock.now))
-    loop = timing.Loop(source(), place, length)
+    loop = timing.Loop(source(), place, length, at)
     timing.drive(step, loop)
     return loop.end()
 
@@ -86,6 +105,30 @@ def test_all_processes_start_the_timed_part_together_and_once(clock):
     log = []
     taken(clock, timing.Length(checked=1, warm_up=1, timed=3, epoch=0), log=log)
     assert log == [1000 + 2 * WAIT + FIRST + STEP]
+
+
+def test_in_turns_only_turns_are_timed_and_their_first_steps_are_set_apart(clock):
+    at = Gate(clock, (2, 2), (1, 2), (0, 2))
+    found = taken(clock, timing.Length(checked=0, warm_up=1, timed=5, epoch=2), at=at)
+    assert (at.left, at.ended) == ([5, 3, 1], True)
+    assert found.turns == [
+        timing.Taken([WAIT + STEP] * 2, 2), timing.Taken([WAIT + STEP], 2), timing.Taken((), 1),
+    ]  # fmt: skip
+    assert found.steps_ns == [WAIT + STEP] * 5
+    assert (found.waits_ns, found.total_ns) == ([WAIT] * 5, 5 * (WAIT + STEP))
+    assert found.samples == (13 + 14) + (16 + 17) + 18  # the first batch has 10, batches 1, 2 and 5 are set apart
+    assert (found.epochs_ns, found.last_loss) == ([], 18.0)
+
+
+def test_in_one_go_there_are_no_turns(clock):
+    assert taken(clock, timing.Length(checked=0, warm_up=1, timed=2, epoch=0)).turns is None
+
+
+def test_counters_of_turns_are_summed_and_one_that_was_not_read_makes_the_sum_unknown(clock, monkeypatch):
+    grown = iter([{"a": 1, "b": 2.0}, {"a": 100, "b": 100.0}, {"a": 3, "b": None}])
+    monkeypatch.setattr(timing.counters, "since", lambda _before: next(grown))
+    found = taken(clock, timing.Length(checked=0, warm_up=0, timed=2, epoch=0), at=Gate(clock, (0, 1), (1, 1)))
+    assert (found.counted["a"], found.counted["b"]) == (4, None)
 
 
 def test_a_loss_that_is_no_number_is_null(clock):
