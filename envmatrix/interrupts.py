@@ -11,11 +11,19 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import Protocol
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Readable(Protocol):
+    """What can be waited for: it has a file descriptor."""
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
 
 
 @dataclass
@@ -91,13 +99,15 @@ def held() -> Iterator[None]:
     check()
 
 
-def wait(ready: socket.socket, seconds: float) -> bool:
-    """Wait until ``ready`` can be read, and say whether it can; a signal ends the wait at once."""
+def wait(files: Iterable[Readable], seconds: float | None) -> list[Readable]:
+    """Wait until one of ``files`` can be read, and return those that can; a signal ends the wait at once."""
     woken = _state.wake if _here() else None
+    wanted = list(files)
     while True:
-        found = select.select([ready, *([woken] if woken else [])], [], [], seconds)[0]
+        found = select.select([*wanted, *([woken] if woken else [])], [], [], seconds)[0]
         if woken in found and woken:
             woken.recv(64)
             check()
-        if ready in found or not found:
-            return bool(found)
+        ready = [file for file in wanted if file in found]
+        if ready or not found:
+            return ready

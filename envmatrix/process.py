@@ -17,6 +17,7 @@ from typing import IO
 
 from envmatrix import interrupts
 from envmatrix.errors import NoTrialError
+from envmatrix.warden import HOLD, RELEASE
 
 #: stdin, stdout and stderr as ``subprocess`` takes them.
 _Streams = tuple[int | IO[bytes] | None, int | IO[bytes] | None, int | IO[bytes] | None]
@@ -100,8 +101,11 @@ class Place:
         return tuple(self.cpus), sum(1 << node for node in self.memory_nodes), group, self.data_bytes or 0
 
 
-class _Warden:
-    """The process that starts a program and ends with it all that came of it (see ``warden.py``)."""
+class Guarded:
+    """A program that a warden started, and with which it ends all that came of it (see ``warden.py``).
+
+    It can be read (``fileno``) when it has ended.
+    """
 
     def __init__(
         self,
@@ -113,6 +117,7 @@ class _Warden:
         place: Place,
     ) -> None:
         self.argv, self.place, self.limit_s = argv, place, limit_s
+        self._said = b""
         self._line, its = socket.socketpair()
         try:
             with interrupts.held():
@@ -138,14 +143,40 @@ class _Warden:
         with contextlib.suppress(BrokenPipeError):  # the answer that is not there says it
             self._line.sendall(len(order).to_bytes(8, "big") + order)
 
-    def __enter__(self) -> _Warden:  # noqa: PYI034 - typing.Self is Python 3.11
+    def __enter__(self) -> Guarded:  # noqa: PYI034 - typing.Self is Python 3.11
         return self
+
+    def fileno(self) -> int:
+        """Return what can be read when it has ended."""
+        return self._line.fileno()
+
+    def hold(self) -> None:
+        """Stop every process that came of it; they are stopped when this returns, or have ended."""
+        self._ask(HOLD)
+
+    def release(self) -> None:
+        """Let every process that came of it go on."""
+        self._ask(RELEASE)
+
+    def _ask(self, what: bytes) -> None:
+        """Let the warden do something; what it says instead when the program has ended is kept for ``answer``."""
+        if self._said:
+            return
+        self._line.settimeout(_ENDED_S)
+        with contextlib.suppress(TimeoutError, OSError):
+            self._line.sendall(what)
+            said = self._line.recv(1)
+            self._said = b"" if said == what else said
+
+    def end(self) -> None:
+        """Begin to end what still runs; whoever ends several waits for none of them before it has told all."""
+        with contextlib.suppress(OSError):
+            self._line.shutdown(socket.SHUT_WR)
 
     def __exit__(self, *_: object) -> None:
         """End what still runs."""
         with interrupts.held(), self._line:
-            with contextlib.suppress(OSError):
-                self._line.shutdown(socket.SHUT_WR)
+            self.end()
             try:
                 self.process.wait(_ENDED_S)
             except subprocess.TimeoutExpired:
@@ -154,8 +185,9 @@ class _Warden:
 
     def answer(self) -> Exit:
         """Wait until the program has ended and nothing of it is left; return how it ended."""
-        said = b""
-        interrupts.wait(self._line, self.limit_s + _ENDED_S)
+        said = self._said
+        if not said:
+            interrupts.wait([self._line], self.limit_s + _ENDED_S)
         self._line.settimeout(_ENDED_S)
         with contextlib.suppress(TimeoutError, ConnectionError):
             while piece := self._line.recv(4096):
@@ -189,9 +221,22 @@ def run_logged(
     Without a ``log`` it has our own stdin, stdout and stderr. Whatever it starts ends with it: at its own end, at the
     time limit, when this call is interrupted, and when this process is killed.
     """
+    with started(argv, env=env, cwd=cwd, log=log, limit_s=limit_s, place=place) as program:
+        return program.answer()
+
+
+def started(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    log: IO[bytes] | None,
+    limit_s: float,
+    place: Place = Place(),
+) -> Guarded:
+    """Start what ``run_logged`` runs. It is a context manager, and ends with it."""
     streams = (subprocess.DEVNULL, log, log) if log else (None, None, None)
-    with _Warden(argv, env, cwd, streams, limit_s, place) as warden:
-        return warden.answer()
+    return Guarded(argv, env, cwd, streams, limit_s, place)
 
 
 def run(
@@ -208,7 +253,7 @@ def run(
     """
     given = subprocess.DEVNULL if input_text is None else subprocess.PIPE
     streams = (given, subprocess.PIPE, subprocess.PIPE)
-    with _Warden(argv, env, cwd, streams, limit_s, Place()) as warden:
+    with Guarded(argv, env, cwd, streams, limit_s, Place()) as warden:
         text = None if input_text is None else input_text.encode()
         try:
             out, err = warden.process.communicate(text, timeout=limit_s + _ENDED_S)

@@ -1,8 +1,9 @@
 """Started in place of a program: confines it, starts it, and ends all that came of it when it ends.
 
 ``process.py`` runs this file alone (``python -I -S warden.py FD``), sends an order through the socket FD and reads how
-the program ended. When the socket closes, envmatrix was killed or wants the program to end. Everything the program
-starts stays below this process, daemons too (PR_SET_CHILD_SUBREAPER), so nothing is left once it has no child.
+the program ended. When the socket closes, envmatrix was killed or wants the program to end. A byte HOLD on it stops the
+program with all that came of it, RELEASE lets them go on; the same byte is the answer, once it is done. Everything the
+program starts stays below this process, daemons too (PR_SET_CHILD_SUBREAPER), so nothing is left once it has no child.
 
 It starts before every trial, hence few imports: it takes some 20 ms of CPU.
 """
@@ -26,6 +27,9 @@ _MPOL_BIND = 2
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 #: Seconds between interrupt, terminate and kill; what a program is given to end its own children is shorter.
 GRACE_S = 2.0
+HOLD, RELEASE = b"-", b"+"
+#: How long (seconds) processes may take to stop: one that is in the kernel does so on its way back.
+_STOPPED_S = 2.0
 #: How long (seconds) the system may take to end processes that were killed.
 _REAPED_S = 10.0
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -113,6 +117,21 @@ class _Watch:
     def _ask(self, *_: object) -> None:
         self.asked = True
 
+    def _hear(self) -> None:
+        """Do what envmatrix says: hold, release, or (the line's end) end the program."""
+        try:
+            said = os.read(self.line, 1)
+        except OSError:
+            said = b""
+        if said not in (HOLD, RELEASE):
+            self.asked = True
+            return
+        (_hold if said == HOLD else _release)()
+        try:  # noqa: SIM105 - as below
+            os.write(self.line, said)
+        except OSError:
+            pass  # envmatrix was killed: the next look at the line says so
+
     def ended(self, child: int, seconds: float, *, heed: bool) -> int | None:
         """Wait and return the program's exit code, None after ``seconds`` or (to ``heed``) when it shall end."""
         deadline = time.monotonic() + seconds
@@ -131,7 +150,8 @@ class _Watch:
         ready = select.select([self.wake, *([self.line] if heed else [])], [], [], seconds)[0]
         if self.wake in ready:
             os.read(self.wake, 512)
-        self.asked = self.asked or self.line in ready
+        if self.line in ready:
+            self._hear()
 
 
 def _send(kill: Callable[[int, int], None], target: int, number: int) -> None:
@@ -146,25 +166,58 @@ def _end(watch: _Watch, child: int) -> int:
     code = None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         _send(os.killpg, child, number)
+        _release()  # what is stopped hears of no signal but the last
         code = watch.ended(child, GRACE_S, heed=False)
         if code is not None:
             return code
     return -signal.SIGKILL
 
 
+def _states() -> dict[int, tuple[int, str]]:
+    """Return the parent and the state of every process."""
+    found = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - as above
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+            except (OSError, ValueError):
+                continue
+            found[int(name)] = int(parent), state.decode()
+    return found
+
+
+def _below() -> dict[int, str]:
+    """Return the processes that came of this one, with their states."""
+    states, found = _states(), {}
+    level = [os.getpid()]
+    while level:
+        level = [pid for pid, (parent, _) in states.items() if parent in level]
+        found.update({pid: states[pid][1] for pid in level})
+    return found
+
+
+def _hold() -> None:
+    """Stop the program with all that came of it; what it starts meanwhile is found by the next look."""
+    deadline = time.monotonic() + _STOPPED_S
+    while time.monotonic() < deadline:
+        running = [pid for pid, state in _below().items() if state not in "TtZX"]
+        if not running:
+            return
+        for pid in running:
+            _send(os.kill, pid, signal.SIGSTOP)
+        time.sleep(0.0005)
+
+
+def _release() -> None:
+    for pid in _below():
+        _send(os.kill, pid, signal.SIGCONT)
+
+
 def _children() -> list[int]:
     """Return this process's children, which no other process can take the place of before they are waited for."""
-    found = []
-    own = str(os.getpid()).encode()
-    for name in os.listdir("/proc"):  # noqa: PTH208 - as above
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                parent = file.read().rpartition(b")")[2].split()[1]
-        except (OSError, IndexError):
-            continue
-        if parent == own:
-            found.append(int(name))
-    return found
+    own = os.getpid()
+    return [pid for pid, (parent, _) in _states().items() if parent == own]
 
 
 def _end_rest(watch: _Watch) -> None:

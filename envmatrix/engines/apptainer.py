@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,13 +25,12 @@ from envmatrix.engines.apptainer_command import (
     other_user,
     rights,
 )  # fmt: skip
-from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared, log_of
+from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
 from envmatrix.engines.docker import DockerEngine, let_write
 from envmatrix.engines.docker_client import why_not
-from envmatrix.engines.local import group_name, plain_name, sweep_groups
-from envmatrix.engines.memory import confined
+from envmatrix.engines.local import GuardedJob, guarded_job, plain_name, sweep_groups
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.host import format_cpus
 from envmatrix.images.archive import docker_archive, rooted
@@ -44,7 +43,7 @@ from envmatrix.images.rootfs import PROGRAM
 from envmatrix.images.sbom import PACKAGES
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.plan.export import quoted
-from envmatrix.process import Exit, Finished, run, run_logged
+from envmatrix.process import Exit, Finished, run
 from envmatrix.say import Say
 
 _BUILD_S = 3600.0
@@ -69,6 +68,16 @@ except ImportError:
 #: What unshare(1) says where it may not, and Apptainer of a root that has not all of root's capabilities.
 _NO_NAMESPACE = re.compile(r"unshare: .*failed|Requesting capability set 0x\w+ while permitted")
 _LOADER = "import subprocess; print(subprocess.run(['/sbin/ldconfig', '-p'], capture_output=True, text=True).stdout)"
+
+
+@dataclass(frozen=True)
+class ContainerJob(GuardedJob):
+    """A job in a container."""
+
+    def exit(self) -> Exit:
+        """Wait for its end and return how it ended: a death by signal N is Apptainer's exit status 128 + N."""
+        ended = super().exit()
+        return replace(ended, code=-(ended.code - 128)) if ended.code > 128 else ended
 
 
 @dataclass(frozen=True)
@@ -249,6 +258,12 @@ class ApptainerEngine(Engine):
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` in a container; nothing of it is left running afterwards."""
+        with self.started(job) as running:
+            return running.exit()
+
+    @contextlib.contextmanager
+    def started(self, job: Job) -> Iterator[ContainerJob]:
+        """Start ``job`` in a container."""
         marker = self._markers / marker_name(job)
         with disk_errors(marker):
             marker.mkdir(parents=True, exist_ok=True)
@@ -256,7 +271,8 @@ class ApptainerEngine(Engine):
             let_write(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
         argv = exec_argv(job, find_program() or "apptainer", identity(), marker)
         try:
-            return self._run(job, argv)
+            with guarded_job(job, argv, host_variables()) as running:
+                yield ContainerJob(running.program, running.confinement)
         finally:
             self._end(marker.name)
 
@@ -274,16 +290,6 @@ class ApptainerEngine(Engine):
             with contextlib.suppress(OSError):
                 folder.rmdir()
         return len(left)
-
-    def _run(self, job: Job, argv: list[str]) -> Exit:
-        limits = job.limits
-        limited = confined(group_name(job), limits)
-        with log_of(job) as log, limited as confinement:
-            ended = run_logged(
-                argv, env=host_variables(), cwd=job.mounts.work, log=log, limit_s=limits.seconds,
-                place=confinement.place,
-            )  # fmt: skip
-            return replace(_signal_as_code(ended), out_of_memory=not ended.ok and confinement.ran_out())
 
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; its variables are set inside the container, so its own ``env`` is empty."""
@@ -345,11 +351,6 @@ def _mounted(line: str, marker: str) -> bool:
 def _tail(marker: str) -> str:
     """Return the last two parts of a path: a mount's root is relative to its own file system."""
     return "/" + "/".join(marker.split("/")[-2:])
-
-
-def _signal_as_code(ended: Exit) -> Exit:
-    """Apptainer reports a container's death by signal N as exit status 128 + N."""
-    return replace(ended, code=-(ended.code - 128)) if ended.code > 128 else ended
 
 
 def _build_error(done: Finished, sif: Path) -> EnvmatrixError:

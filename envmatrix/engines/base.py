@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
@@ -192,6 +193,33 @@ class Engine(Protocol):
 
     def sweep(self, run: str) -> int:
         """Remove whatever a killed run of that name left behind; return how many things."""
+
+
+class Running(Protocol):
+    """A job whose process was started, and can be stopped for a while; it can be read when it has ended."""
+
+    def fileno(self) -> int:
+        """Return what can be read when it has ended."""
+
+    def hold(self) -> None:
+        """Stop all its processes: none of them gets a CPU when this returns, also where a thread spins."""
+
+    def release(self) -> None:
+        """Let all its processes go on."""
+
+    def end(self) -> None:
+        """Begin to end it; whoever ends several waits for none of them before all were told."""
+
+    def exit(self) -> Exit:
+        """Wait for its end and return how it ended; raises NoTrialError as ``Engine.run`` does."""
+
+
+@runtime_checkable
+class TakesTurns(Protocol):
+    """An engine whose jobs can run side by side and be held, so that they take turns."""
+
+    def started(self, job: Job) -> AbstractContextManager[Running]:
+        """Start ``job``; at the end of the context it is ended, and nothing of it is left. Raises as ``Engine.run``."""
 
 
 @runtime_checkable

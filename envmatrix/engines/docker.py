@@ -28,6 +28,7 @@ from envmatrix.engines.docker_client import (
 )
 from envmatrix.engines.docker_end import remove
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts
+from envmatrix.engines.docker_running import RunningContainer, ended, running_container
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.images.cache import disk_errors
@@ -43,7 +44,6 @@ from envmatrix.say import Say
 
 _WORK = "/work"
 _TMP_BYTES = 2**30
-_KILLED = 137
 #: How long (seconds) the last of a container's output may take to arrive after its end.
 _LAST_WORDS_S = 10.0
 
@@ -153,6 +153,21 @@ class DockerEngine(Engine):
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` in a container of its own; the container is gone afterwards, whatever happens."""
+        with self._container(job) as (client, container):
+            return _run_to_end(client, container, job)
+
+    @contextlib.contextmanager
+    def started(self, job: Job) -> Iterator[RunningContainer]:
+        """Start ``job`` in a container of its own; the container is gone afterwards, whatever happens."""
+        with (
+            self._container(job) as (client, container),
+            _output_of(client, container, job),
+            running_container(client, container, job) as running,
+        ):
+            yield running
+
+    @contextlib.contextmanager
+    def _container(self, job: Job) -> Iterator[tuple[DockerClient, str]]:
         with _no_trial(), _open(f"running {job.label}") as client:
             user = _user(client)
             let_write(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
@@ -161,7 +176,7 @@ class DockerEngine(Engine):
             container = str(made["Id"])
             with heir([sys.executable, "-m", docker_end.__name__, container]):
                 try:
-                    return _run_to_end(client, container, job)
+                    yield client, container
                 finally:
                     remove(client, container)
 
@@ -308,17 +323,6 @@ def copy_frames(frames: Iterable[tuple[bytes | None, bytes | None]]) -> None:
             for number, text in enumerate(pair, 1):
                 with open(number, "wb", closefd=False) as ours:
                     ours.write(text or b"")
-
-
-def ended(code: int, wall: float, state: Mapping[str, object], job: Job, *, timed_out: bool) -> Exit:
-    """Return how a container ended.
-
-    Docker says OOMKilled of a container whose memory ran out for any of its processes, Podman says it of none: there a
-    kill under a limit is taken for it.
-    """
-    killed = code == _KILLED and bool(job.limits.memory_bytes)
-    out_of_memory = code != 0 and not timed_out and (killed or bool(state.get("OOMKilled")))
-    return Exit(-(code - 128) if code > 128 else code, wall, timed_out, out_of_memory)
 
 
 _LOOK = """

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from
-from envmatrix.engines.memory import confined, leftover_groups, remove_group
+from envmatrix.engines.memory import Confinement, confined, leftover_groups, remove_group
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.host import format_cpus, has_gpu
 from envmatrix.images.cache import digest_of
@@ -26,7 +28,7 @@ from envmatrix.images.system import known_to_loader
 from envmatrix.images.venvs import build_venv
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export import quoted
-from envmatrix.process import Exit, run, run_logged
+from envmatrix.process import Exit, Guarded, run, started
 from envmatrix.say import Say
 
 _TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
@@ -108,15 +110,12 @@ class LocalEngine(Engine):
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` with exactly its variables; LD_PRELOAD is set only in the child."""
-        variables = {**job.env, **preload_variable(job.preload)}
-        limits = job.limits
-        limited = confined(group_name(job), limits)
-        with log_of(job) as log, limited as confinement:
-            ended = run_logged(
-                job.argv, env=variables, cwd=job.mounts.work, log=log, limit_s=limits.seconds,
-                place=confinement.place,
-            )  # fmt: skip
-            return replace(ended, out_of_memory=not ended.ok and confinement.ran_out())
+        with self.started(job) as running:
+            return running.exit()
+
+    def started(self, job: Job) -> AbstractContextManager[GuardedJob]:
+        """Start ``job``."""
+        return guarded_job(job, job.argv, {**job.env, **preload_variable(job.preload)})
 
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; its memory limit is RLIMIT_DATA, as here where no cgroup may be made."""
@@ -142,6 +141,47 @@ class LocalEngine(Engine):
     def sweep(self, run: str) -> int:
         """Remove the cgroups of a killed run (its processes died with it)."""
         return sweep_groups(run)
+
+
+@dataclass(frozen=True)
+class GuardedJob:
+    """A job that a warden started, alone or in a client such as Apptainer's."""
+
+    program: Guarded
+    confinement: Confinement
+
+    def fileno(self) -> int:
+        """Return what can be read when it has ended."""
+        return self.program.fileno()
+
+    def hold(self) -> None:
+        """Stop all its processes."""
+        self.program.hold()
+
+    def release(self) -> None:
+        """Let all its processes go on."""
+        self.program.release()
+
+    def end(self) -> None:
+        """Begin to end it."""
+        self.program.end()
+
+    def exit(self) -> Exit:
+        """Wait for its end and return how it ended."""
+        ended = self.program.answer()
+        return replace(ended, out_of_memory=not ended.ok and self.confinement.ran_out())
+
+
+@contextlib.contextmanager
+def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterator[GuardedJob]:
+    """Start the command of a job where, and with the memory, that its limits say."""
+    limited = confined(group_name(job), job.limits)
+    with log_of(job) as log, limited as confinement:
+        program = started(
+            argv, env=env, cwd=job.mounts.work, log=log, limit_s=job.limits.seconds, place=confinement.place
+        )
+        with program:
+            yield GuardedJob(program, confinement)
 
 
 def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:

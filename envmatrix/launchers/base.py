@@ -29,6 +29,12 @@ class Work(Protocol):
     def run(self, slot: Slot) -> Trial:
         """Run one trial on this machine, to its end."""
 
+    def groups(self, block: list[Slot]) -> list[list[Slot]]:
+        """Part a block into trials that live together and take turns, each of a group of one runs alone."""
+
+    def run_group(self, group: list[Slot]) -> Iterator[Trial]:
+        """Run the trials of a group on this machine, to the end of all."""
+
     def begins(self, slot: Slot) -> None:
         """Tell whoever watches that a trial begins."""
 
@@ -118,6 +124,11 @@ class LauncherKind(Protocol):
     def options(self) -> tuple[Option, ...]:
         """What it adds to the command line; no heavy import for this one, `--help` asks for it."""
         return ()
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether trials of a block can live together there (``schedule: turns``)."""
+        return False
 
     @property
     def spans_nodes(self) -> bool:

@@ -38,6 +38,11 @@ def place(
     ``spread`` maps workloads to how many nodes each takes. Nothing is built or written before this.
     """
     check_span(kind, spread)
+    if design.schedule == "turns" and not kind.takes_turns:
+        raise InputError(
+            f"design {design.name!r}: launcher {kind.name} runs trials one after the other, not in turns",
+            remedy="write `schedule: sequential` in the design, or use `--launcher here`",
+        )
     span = max(spread.values(), default=1)
     check_race(race=design.race, width=kind.width(design, asked, span))
     return kind.look(design, asked, engines, span, say)

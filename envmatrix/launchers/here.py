@@ -1,4 +1,4 @@
-"""The launcher ``here``: this machine, one trial after the other."""
+"""The launcher ``here``: this machine."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class HereKind(LauncherKind):
     """This machine."""
 
     name = "here"
+    takes_turns = True
 
     def open(self, experiment: Experiment, say: Say, ask: Ask | None) -> Launcher:
         """Return the launcher, which keeps nothing of a run."""
@@ -32,11 +33,11 @@ class Here:
     measures_here = True
 
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
-        """Run one trial at a time: a second one would disturb it."""
+        """Run one trial at a time, as a second one would disturb it, or let them take turns."""
         for block in blocks:
-            for slot in block:
-                work.begins(slot)
-                yield work.run(slot)
+            for group in work.groups(block):
+                work.begins(group[0])
+                yield from work.run_group(group)
 
     def interrupted(self) -> None:
         """Leave nothing to do: a trial of this machine has ended with the interrupt."""

@@ -180,6 +180,7 @@ class Level(Frozen):
         default_factory=dict, description="factor -> the levels of it that this level works with"
     )
     changes_numerics: bool = Field(False, description="results may differ; flagged in every table")
+    turns: bool = Field(True, description="false: a pause would change what it does, so it takes no turns")
 
     @model_validator(mode="after")
     def _builds_what_it_installs(self) -> Level:
@@ -316,6 +317,10 @@ class Design(Frozen):
     min_blocks: int = Field(6, ge=2, description="no claim below this many complete blocks")
     max_blocks: int = Field(40, ge=1, le=100_000)
     seed: int = Field(1, ge=0)
+    schedule: Literal["sequential", "turns"] = Field(
+        "sequential", description="one trial after the other, or those of a block in turns (docs/statistics.md)"
+    )
+    turn: int = Field(10, ge=1, le=100_000, description="timed steps of a turn (`schedule: turns`)")
     race: bool = Field(False, description="arms that are surely not the best stop early (docs/statistics.md)")
     cpus: Cpus | None = Field(None, description="CPU list every trial is confined to; none: all")
     memory: Bytes | None = Field(None, description="memory limit of a trial, such as 8GiB")

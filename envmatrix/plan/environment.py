@@ -69,7 +69,7 @@ class Environment:
     ``variables`` maps to None where a variable is explicitly absent. ``preload`` is (library key, file name) in
     the order in which LD_PRELOAD must list them; an empty key means: wherever the system has it. ``own_levels`` are
     the levels that are not their factor's first (None: not known, in runs of an older envmatrix). ``side`` is ``old``
-    or ``new`` where a run compares two matrices.
+    or ``new`` where a run compares two matrices. ``turns``: its processes may be stopped for a while.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Environment:
     libraries: tuple[Library, ...] = ()
     own_levels: Mapping[str, str] | None = None
     side: str | None = None
+    turns: bool = True
 
     @property
     def image_key(self) -> str:
@@ -239,6 +240,7 @@ def build(
         cpus=_numbers(name, "cpus", last["cpus"], facts),
         memory_nodes=_numbers(name, "memory_nodes", last["memory_nodes"], facts),
         changes_numerics=any(level.changes_numerics for _, level in bits),
+        turns=all(level.turns for _, level in bits),
         libraries=tuple(libraries),
         own_levels={factor: level for factor, level in levels.items() if level != matrix.factors[factor].reference},
     )

@@ -91,6 +91,7 @@ def provenance(summary: Summary) -> list[tuple[str, str]]:
         ("run", run.name), ("created", run.created), ("design", run.plan.design), ("launcher", run.launcher),
         ("seed", str(run.plan.seed)), ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
     ]  # fmt: skip
+    rows += [("schedule", summary.schedule)] if summary.schedule else []
     host = {key: value for key, value in asdict(run.host).items() if value is not None}
     rows += [("processor", summary.processors)] if summary.processors else []
     rows += [(f"host {key}", _text(value)) for key, value in host.items() if key != "cpu_model"]

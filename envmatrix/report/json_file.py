@@ -74,6 +74,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
             if history
             else {}
         ),
+        **({"schedule": summary.schedule} if summary.schedule else {}),
         "looks": {"blocks": list(summary.analysis.looks), "level": summary.analysis.level},
         "best": [_best_to_json(group) for group in summary.groups],
         "arms": [_row_to_json(row, group) for group in summary.groups for row in group.all_rows],

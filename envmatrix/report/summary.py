@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from envmatrix.plan import Arm, Plan
+from envmatrix.plan.turns import APART
 from envmatrix.report.attributed import attributions, cumulative
 from envmatrix.report.caution import Caution
 from envmatrix.report.cautions import find_cautions
@@ -165,6 +166,20 @@ class Summary:
     def plan(self) -> Plan:
         """The plan of the run."""
         return self.run.plan
+
+    @property
+    def schedule(self) -> str:
+        """How trials took turns, '' where one was run after the other."""
+        design, facts = self.run.design, self.measured.facts.values()
+        if design.schedule == "sequential":
+            return ""
+        turns, most = sum(fact.in_turns for fact in facts), max((fact.together for fact in facts), default=0)
+        if not turns:
+            return "turns were asked for, but one trial ran after the other"
+        return (
+            f"turns of {design.turn} timed steps and {APART} before them, {most} processes alive at once; "
+            f"{turns} of {self.trials} trials, the others one after the other"
+        )
 
     @property
     def race(self) -> Race | None:

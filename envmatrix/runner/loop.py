@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from envmatrix.plan import Slot
 from envmatrix.report.formatting import count
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.runner.first_block import FirstBlock
+from envmatrix.runner.groups import Groups
 from envmatrix.say import Say
 from envmatrix.stats.racing import Race
 from envmatrix.store import RunFolder, Trial
@@ -25,6 +26,7 @@ from envmatrix.store.planned import Misfit
 from envmatrix.trials import leftovers
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.sure import run_surely
+from envmatrix.trials.turns import run_together
 
 
 class Observer(Protocol):
@@ -58,8 +60,7 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
     if folder.mend():
         say("the last trial's line was only half written; it is set aside and that trial runs again")
     check_race(race=experiment.plan.race, width=launcher.width)
-    loop = _Loop(experiment, observer, launcher.width, say)
-    _take_up(loop, folder, say)
+    loop = _taken_up(lambda: _Loop(experiment, observer, launcher.width, say), folder, say)
     try:
         with interrupts.remembered(), _alone_on_machine(say) if launcher.measures_here else contextlib.nullcontext():
             if launcher.measures_here:
@@ -83,6 +84,21 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
     whole = loop.ended.interrupted or loop.ended.lost
     loop.ended.incomplete = 0 if whole else max(0, loop.given - loop.complete)
     return loop.ended
+
+
+def _taken_up(begun: Callable[[], _Loop], folder: RunFolder, say: Say) -> _Loop:
+    """Return the loop with the trials on disk taken up; those that took turns and are not all there run again."""
+    loop = begun()
+    _take_up(loop, folder, say)
+    cut = loop.cut_short()
+    if not cut:
+        return loop
+    lines = enumerate(folder.trials(loop.experiment.plan), 1)
+    folder.set_aside([Misfit(number, "cut short") for number, trial in lines if trial.trial in cut])
+    say(f"set aside {count(len(cut), 'trial')} that took turns with others which have no line: they all run again")
+    loop = begun()
+    _take_up(loop, folder, say)
+    return loop
 
 
 def _take_up(loop: _Loop, folder: RunFolder, say: Say) -> None:
@@ -128,11 +144,13 @@ class _Loop:
         self.given = 0
         self.begun = 0
         self.ended = Ended()
+        self.groups_of = Groups(experiment, say)
 
     def count(self, trial: Trial) -> None:
         """Take a finished trial into account."""
         self.done.add(trial.trial)
-        self.spent_s += trial.wall_s or 0.0
+        self.spent_s += (trial.wall_s or 0.0) / (trial.together or 1)  # together they take as long as one of them
+        self.groups_of.note(trial)
         self.finished[trial.block] += 1
         self.ended.outcomes[trial.outcome] = self.ended.outcomes.get(trial.outcome, 0) + 1
         self.estimate.add(trial)
@@ -170,6 +188,14 @@ class _Loop:
         """Return what is still to run of a block."""
         wanted = self._runs_in(block[0].block)
         return [slot for slot in block if slot.arm.name in wanted and slot.trial not in self.done]
+
+    def cut_short(self) -> set[str]:
+        """Return the trials on disk of groups that took turns and are not there as a whole."""
+        blocks = (
+            [slot for slot in self.experiment.plan.block(index) if slot.arm.name in self._runs_in(index)]
+            for index in sorted(self.finished)
+        )
+        return {trial for block in blocks for trial in self.groups_of.cut_short(block, self.done)}
 
     def decide_race(self) -> None:
         """Ask, where the plan races, which arms are still in: a function of the complete blocks on disk alone."""
@@ -218,6 +244,17 @@ class _Loop:
     def run(self, slot: Slot) -> Trial:
         """Run one slot on this machine."""
         return run_surely(self.experiment, slot, self.say)
+
+    def groups(self, block: list[Slot]) -> list[list[Slot]]:
+        """Part a block into what lives together."""
+        return self.groups_of.of(block)
+
+    def run_group(self, group: list[Slot]) -> Iterator[Trial]:
+        """Run the trials of a group on this machine."""
+        if self.groups_of.in_turns(group[0]):
+            yield from run_together(self.experiment, group, self.say)
+        else:
+            yield from (self.run(slot) for slot in group)
 
     def is_done(self, trial: str) -> bool:
         """Say whether a trial is on disk."""

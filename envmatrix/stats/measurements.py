@@ -49,7 +49,8 @@ _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 class ArmFacts:
     """What the trials of one arm said beside their numbers: each different text and how often.
 
-    ``longest_s`` is how long the longest of all its trials took, those that broke too.
+    ``longest_s`` is how long the longest of all its trials took, those that broke too; ``in_turns`` counts those that
+    took turns, with at most ``together`` alive.
     ``tolerances`` maps each check of a program of the user's own to what it allows, a fraction.
     ``operators`` maps an operator to its own seconds a step, one figure for every profiled trial it ran in.
     """
@@ -65,6 +66,8 @@ class ArmFacts:
     operators: dict[str, list[float]] = field(default_factory=dict)
     stand_in: int = 0
     longest_s: float = 0.0
+    in_turns: int = 0
+    together: int = 0
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,8 @@ class MeasurementBuilder:
         facts = self._facts[trial.arm]
         facts.outcomes[trial.outcome] += 1
         facts.longest_s = max(facts.longest_s, number(trial.wall_s))
+        facts.in_turns += (trial.together or 0) > 1
+        facts.together = max(facts.together, trial.together or 0)
         self._who.append(self._index[trial.arm])
         self._block.append(trial.block)
         self._outcome.append(OUTCOMES.index(trial.outcome))

@@ -25,6 +25,7 @@ from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.store.shared import settled
 from envmatrix.trials import external, leftovers
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.gate import FOLDER
 from envmatrix.trials.last_words import last_line, why_program_failed
 from envmatrix.trials.program_files import edited_files
 from envmatrix.trials.program_variables import given_variables
@@ -101,16 +102,19 @@ def make_limits(design: Design, environment: Environment) -> Limits:
     )
 
 
-def bench_arguments(workload: Workload, inside: Mapping[str, str], python: str) -> tuple[str, ...]:
-    """Return the arguments that run a workload with ``python -m bench``."""
+def bench_arguments(
+    workload: Workload, inside: Mapping[str, str], python: str, *, gate: bool = False
+) -> tuple[str, ...]:
+    """Return the arguments that run a workload with ``python -m bench``; with a ``gate`` it waits for its turns."""
     record = f"{inside['work']}/{external.RECORD}"
     if workload.command:
         return external.command_arguments(workload, record, python, inside["bench"])
     chosen = benchmark.arguments(workload.options)
-    return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *chosen)
+    turns = (f"--gate={inside['work']}/{FOLDER}",) if gate else ()
+    return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *turns, *chosen)
 
 
-def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
+def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = False) -> Job:
     """Make the job of one slot: a pure function of the experiment but for the paths the engine gives."""
     arm = slot.arm
     environment = experiment.run.environments[arm.runs]
@@ -125,7 +129,7 @@ def make_job(experiment: Experiment, slot: Slot, work: Path) -> Job:
         run=experiment.run.name,
         label=slot.trial,
         prepared=prepared,
-        argv=(prepared.python, *bench_arguments(workload, inside, prepared.python)),
+        argv=(prepared.python, *bench_arguments(workload, inside, prepared.python, gate=gate)),
         env={
             **trial_variables(workload, environment, base_variables(inside["work"], inside["bench"], prepared.python)),
             "ENVMATRIX_PAD": "x" * slot.padding,

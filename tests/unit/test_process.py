@@ -1,6 +1,7 @@
 """Processes are started as asked, bounded, and ended for good."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from envmatrix import process
 from envmatrix.errors import EnvmatrixError
-from envmatrix.process import Place, run, run_logged
+from envmatrix.process import Exit, Place, run, run_logged, started
 
 
 def logged(tmp_path, code, *arguments, limit_s=20.0, env=None, cpus=()):
@@ -117,3 +118,77 @@ with open({str(tmp_path / "log")!r}, "wb") as log:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     wait_for(lambda: not alive(child))
+
+
+SPINNING = """
+import os
+if os.fork() == 0:
+    os.setsid()  # a daemon's way out of its group
+    os.fork()
+os.write(1, f"{os.getpid()}\\n".encode())
+while True:
+    pass
+"""
+
+
+def states(pids):
+    return {Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in pids}
+
+
+@pytest.fixture
+def spinning(tmp_path):
+    """Give a program of three processes that spin, two of them out of its session, and their numbers."""
+    heard, told = os.pipe()
+    with os.fdopen(told, "wb") as log:
+        program = started([sys.executable, "-c", SPINNING], env={}, cwd=tmp_path, log=log, limit_s=60.0, place=Place())
+        with program, os.fdopen(heard) as said:
+            yield program, [int(said.readline()) for _ in range(3)]
+
+
+def test_what_is_held_stands_still_with_all_that_came_of_it_until_it_is_released(spinning):
+    program, pids = spinning
+    for _ in range(3):
+        program.hold()
+        assert states(pids) == {"T"}
+        program.release()
+        assert "T" not in states(pids)
+
+
+def test_what_is_held_ends_like_anything_else(spinning):
+    program, pids = spinning
+    program.hold()
+    program.end()
+    assert program.answer() == Exit(-signal.SIGINT, pytest.approx(0, abs=60))
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def test_a_program_that_has_ended_is_neither_held_nor_released_and_says_how_it_ended(tmp_path):
+    with (tmp_path / "log").open("wb") as log:
+        program = started(["/bin/sh", "-c", "exit 3"], env={}, cwd=tmp_path, log=log, limit_s=60.0, place=Place())
+        with program:
+            select.select([program], [], [], 60)
+            program.hold()
+            program.release()
+            assert program.answer().code == 3
+
+
+def test_nothing_is_left_stopped_when_the_host_is_killed(tmp_path):
+    host = """
+import sys; from pathlib import Path; from envmatrix.process import Place, started
+with started([sys.executable, "-c", sys.argv[1]], env={}, cwd=Path("."), log=sys.stdout.buffer, limit_s=60,
+             place=Place()) as program:
+    sys.stdin.readline()
+    program.hold()
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+    argv = [sys.executable, "-c", host, SPINNING]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tool:
+        pids = [int(tool.stdout.readline()) for _ in range(3)]
+        tool.stdin.write("\n")
+        tool.stdin.flush()
+        assert tool.stdout.readline() == "held\n"
+        assert states(pids) == {"T"}
+        tool.kill()
+        tool.stdout.read()  # its end comes with that of the last process that could write there
+    assert not [pid for pid in pids if alive(pid)]

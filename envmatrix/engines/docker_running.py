@@ -1,0 +1,101 @@
+"""A container that was started: how it is paused, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from envmatrix import interrupts
+from envmatrix.engines.base import Job
+from envmatrix.engines.docker_client import APIError, DockerClient, connect, docker_errors
+from envmatrix.errors import EngineError, NoTrialError
+from envmatrix.process import Exit
+
+_KILLED = 137
+
+
+def ended(code: int, wall: float, state: Mapping[str, object], job: Job, *, timed_out: bool) -> Exit:
+    """Return how a container ended.
+
+    Docker says OOMKilled of a container whose memory ran out for any of its processes, Podman says it of none: there a
+    kill under a limit is taken for it.
+    """
+    killed = code == _KILLED and bool(job.limits.memory_bytes)
+    out_of_memory = code != 0 and not timed_out and (killed or bool(state.get("OOMKilled")))
+    return Exit(-(code - 128) if code > 128 else code, wall, timed_out, out_of_memory)
+
+
+@dataclass
+class RunningContainer:
+    """A container whose end a thread waits for (the API has no other way)."""
+
+    client: DockerClient
+    container: str
+    job: Job
+    _ends: socket.socket
+    _codes: list[int]
+    _started: float = field(default_factory=time.monotonic)
+
+    def fileno(self) -> int:
+        """Return what can be read when it has ended."""
+        return self._ends.fileno()
+
+    def hold(self) -> None:
+        """Freeze all its processes: the control group's freezer stops what no signal reaches too."""
+        self._unless_ended("pausing", lambda: self.client.api.pause(self.container))
+
+    def release(self) -> None:
+        """Let all its processes go on."""
+        self._unless_ended("unpausing", lambda: self.client.api.unpause(self.container))
+
+    def _unless_ended(self, doing: str, call: Callable[[], object]) -> None:
+        try:
+            with docker_errors(f"{doing} {self.job.label}"):
+                call()
+        except EngineError as error:
+            if not interrupts.wait([self], 0) and self._is_running():
+                raise NoTrialError(error.message, remedy=error.remedy) from error
+
+    def _is_running(self) -> bool:
+        with docker_errors(f"looking at {self.job.label}"):
+            return bool(self.client.api.inspect_container(self.container)["State"]["Running"])
+
+    def end(self) -> None:
+        """Kill it, paused or not."""
+        for call in (self.client.api.unpause, self.client.api.kill):
+            with contextlib.suppress(APIError):
+                call(self.container)
+
+    def exit(self) -> Exit:
+        """Wait for its end and return how it ended."""
+        interrupts.wait([self], None)
+        if not self._codes:
+            raise NoTrialError(f"{self.job.label}: the engine went away while it ran")
+        wall = time.monotonic() - self._started
+        with docker_errors(f"looking at {self.job.label}"):
+            state = self.client.api.inspect_container(self.container)["State"]
+        return ended(self._codes[0], wall, state, self.job, timed_out=False)
+
+
+@contextlib.contextmanager
+def running_container(client: DockerClient, container: str, job: Job) -> Iterator[RunningContainer]:
+    """Start a container, and wait for its end beside whatever is done meanwhile."""
+    ends, told = socket.socketpair()
+    codes: list[int] = []
+    client.api.start(container)
+    threading.Thread(target=_await_end, args=(container, codes, told), daemon=True).start()
+    with ends:
+        yield RunningContainer(client, container, job, ends, codes)
+
+
+def _await_end(container: str, codes: list[int], told: socket.socket) -> None:
+    with told, contextlib.suppress(Exception):  # an engine that is gone has no code to tell
+        client = connect()
+        try:
+            codes.append(int(client.api.wait(container, timeout=None)["StatusCode"]))
+        finally:
+            client.close()

@@ -1,0 +1,363 @@
+"""Turns: who lives with whom, in which order, and what becomes of real processes that die, hang or lie in theirs."""
+
+import contextlib
+import itertools
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from envmatrix.engines.base import Job, Limits, Mounts, Prepared
+from envmatrix.engines.catalog import ENGINES
+from envmatrix.engines.local import guarded_job
+from envmatrix.errors import InputError, NoTrialError
+from envmatrix.launchers.catalog import LAUNCHERS, place
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import turns as order
+from envmatrix.plan.schedule import make_arms
+from envmatrix.runner.groups import Groups
+from envmatrix.store import trial_of
+from envmatrix.trials import together, turns
+from envmatrix.trials.gate import GateError, opened
+from tests.synthetic import make_design, make_environment, make_plan, make_run
+
+PLAN = make_plan(("a", "b"))
+
+
+def test_what_is_compared_directly_or_through_others_lives_together():
+    arms = make_arms(("base", "a"), ("cnn", "mlp"), ("local", "docker"), "base", application=("cnn2",))
+    roots = order.compared(arms)
+    assert {roots[arm.name] for arm in arms if arm.workload in ("cnn", "cnn2")} == {"base:cnn@local"}
+    assert {roots[arm.name] for arm in arms if arm.workload == "mlp"} == {"base:mlp@local"}
+    plan = make_plan(("a",), workloads=("cnn", "mlp"))
+    block = plan.block(3)
+    parts = order.groups(block, order.compared(plan.arms))
+    assert sorted(slot.trial for part in parts for slot in part) == [slot.trial for slot in block]
+    assert [{slot.arm.workload for slot in part} for part in parts] in ([{"cnn"}, {"mlp"}], [{"mlp"}, {"cnn"}])
+
+
+def test_the_order_of_a_round_is_fresh_seeded_and_the_same_for_those_who_are_left():
+    names = [f"t{number}" for number in range(6)]
+    rounds = [order.turn_order(1, 0, number, names) for number in range(50)]
+    assert all(sorted(one) == names for one in rounds)
+    assert len({tuple(one) for one in rounds}) > 40
+    assert rounds == [order.turn_order(1, 0, number, reversed(names)) for number in range(50)]
+    assert rounds != [order.turn_order(2, 0, number, names) for number in range(50)]
+    assert rounds != [order.turn_order(1, 1, number, names) for number in range(50)]
+    firsts = [one[0] for one in (order.turn_order(1, 0, number, names) for number in range(600))]
+    assert all(60 <= firsts.count(name) <= 140 for name in names), "each comes first about as often"
+
+
+@pytest.fixture
+def gate(tmp_path):
+    with opened(tmp_path) as made:
+        yield made, tmp_path / "gate"
+
+
+def test_a_gate_hears_whole_lines_and_says_turns(gate):
+    made, folder = gate
+    assert made.left() is None
+    with (folder / "ready").open("wb", buffering=0) as told:
+        told.write(b"ready ")
+        assert made.left() is None
+        told.write(b"30\n")
+        assert made.left() == 30
+    made.go(2, 10)
+    made.end()
+    with (folder / "go").open() as said:
+        assert [said.readline(), said.readline()] == ["go 2 10\n", "end\n"]
+
+
+@pytest.mark.parametrize("said", [b"ready\n", b"ready x\n", b"ready 1\nready 2\n", b"x" * 100, b"ready -1\n"])
+def test_a_gate_believes_nothing_else(gate, said):
+    made, folder = gate
+    with (folder / "ready").open("wb", buffering=0) as told:
+        told.write(said)
+        with pytest.raises(GateError):
+            made.left()
+
+
+# What may take turns.
+
+
+def experiment(plan=PLAN, workload=None, engines=("local",), environments=None, **design):
+    run = make_run(plan, design={"schedule": "turns", **design})
+    run = run.model_copy(
+        update={
+            "workloads": {name: workload or Workload(name=name) for name in run.workloads},
+            "environments": {**run.environments, **(environments or {})},
+        }
+    )
+    made = {name: ENGINES.make(name, None) for name in engines}
+    return SimpleNamespace(run=run, plan=plan, engines=made)
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [(Workload(name="w", command=("x",)), "does not mark its steps"),
+     (Workload(name="w", options={"parallel": "ddp"}), "several processes"),
+     (Workload(name="w", options={"collective": "all-reduce"}), "several processes"),
+     (Workload(name="w", options={"device": "cuda"}), "memory all processes would share"),
+     (Workload(name="w", options={"device": "environment"}), ""), (Workload(name="w"), "")],
+)  # fmt: skip
+def test_what_takes_no_turns_says_why(workload, said):
+    reasons = {together.alone(experiment(workload=workload), arm) for arm in PLAN.arms}
+    assert all(said in reason if said else not reason for reason in reasons)
+
+
+def test_one_arm_that_takes_no_turns_takes_all_with_it_that_are_compared():
+    lone = {"a": make_environment("a", turns=False)}
+    assert list(together.sequential(experiment(environments=lone))) == [PLAN.arms[0].name]
+    said = []
+    groups = Groups(experiment(environments=lone), said.append)
+    assert all(len(part) == 1 and not groups.in_turns(part[0]) for part in groups.of(PLAN.block(0)))
+    assert groups.of(PLAN.block(1))
+    assert len(said) == 1
+    assert "`turns: false`" in said[0]
+
+
+def test_without_a_schedule_of_turns_every_trial_is_alone():
+    plain = experiment(schedule="sequential")
+    groups = Groups(plain, pytest.fail)
+    assert groups.of(PLAN.block(0)) == [[slot] for slot in PLAN.block(0)]
+    assert not groups.in_turns(PLAN.block(0)[0])
+
+
+def test_memory_that_is_not_there_is_told_and_known_peaks_count(monkeypatch):
+    arms, gib = PLAN.arms, 2**30
+    assert together.lacks_memory(arms, {}, None, 6 * gib) == ""
+    assert "4 processes at once may need 4.0 GiB, and 4.0 GiB are free" in together.lacks_memory(
+        arms, {}, None, 4 * gib
+    )
+    assert together.lacks_memory(arms, {}, gib // 2, 4 * gib) == ""
+    assert together.lacks_memory(arms, {arm.name: gib // 4 for arm in arms}, None, 4 * gib) == ""
+    said = []
+    groups = Groups(experiment(), said.append)
+    monkeypatch.setattr("envmatrix.runner.groups.free_memory", lambda: gib)
+    assert groups.of(PLAN.block(0)) == [[slot] for slot in PLAN.block(0)]
+    assert groups.in_turns(PLAN.block(0)[0]), "its steps are parted alike, so that the work stays equal"
+    assert "1.0 GiB are free" in said[0]
+
+
+def test_free_memory_is_what_the_machine_and_the_control_group_leave(tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 4000 kB\n")
+    assert together.free_memory(tmp_path, tmp_path) == 4000 * 1024
+    (tmp_path / "memory.current").write_text("1000\n")
+    for limit, free in (("max", 4000 * 1024), ("3000", 2000), ("500", 0)):
+        (tmp_path / "memory.max").write_text(limit + "\n")
+        assert together.free_memory(tmp_path, tmp_path) == free
+
+
+def test_of_a_group_that_took_turns_all_trials_are_there_or_none():
+    groups = Groups(experiment(), pytest.fail)
+    block = PLAN.block(0)
+    names = [slot.trial for slot in block]
+    assert list(groups.cut_short(block, set(names))) == []
+    assert list(groups.cut_short(block, set())) == []
+    assert list(groups.cut_short(block, set(names[1:3]))) == names[1:3]
+    alone = Groups(experiment(workload=Workload(name="w", command=("x",))), pytest.fail)
+    assert list(alone.cut_short(block, set(names[1:3]))) == []
+
+
+def test_a_launcher_that_cannot_refuses_turns_before_anything_is_built():
+    with pytest.raises(InputError, match="one after the other, not in turns"):
+        place(LAUNCHERS.make("slurm"), make_design(PLAN, schedule="turns"), {}, [], {}, pytest.fail)
+
+
+# Real processes that speak as bench/ does.
+
+PROGRAM = """
+import os, signal, sys
+folder, log, how, steps = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+if os.fork() == 0:
+    while True: pass
+log = os.open(log, os.O_WRONLY | os.O_APPEND)
+def stick():
+    os.write(log, f"stuck {os.getppid()}\\n".encode())
+    signal.pause()
+if how == "never": stick()
+told, heard = open(folder + "/ready", "w"), open(folder + "/go")
+turns = 0
+while True:
+    told.write("nonsense\\n" if how == "lies" and turns else f"ready {steps}\\n")
+    told.flush()
+    said = heard.readline().split()
+    if said[0] == "end":
+        break
+    turns += 1
+    if how == "dies" and turns == 2: os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hangs" and turns == 2: stick()
+    steps -= min(steps, int(said[2]))
+    os.write(log, f"{os.getpid()} {said[1]} {said[2]} {steps}\\n".encode())
+if how == "stays": stick()
+"""
+
+
+class Watched:
+    """Runs a program as engine ``local`` does, and looks at all others whenever one is let go."""
+
+    def __init__(self, running, those):
+        self.running, self.those = running, those
+        self.pid = None
+        those.append(self)
+
+    def __getattr__(self, name):
+        return getattr(self.running, name)
+
+    def fileno(self):
+        return self.running.fileno()
+
+    def release(self):
+        if self.those.watching:
+            running = [state for other in self.those if other is not self for state in states(other) if state != "T"]
+            self.those.seen.append(running)
+        self.running.release()
+
+
+class Those(list):
+    watching, seen = True, ()
+
+
+def states(watched):
+    """Return the states of a program's processes; those of its warden are not meant."""
+    warden = watched.running.program.process.pid
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(parent), state
+    level, found = {warden}, []
+    while level := {pid for pid, (parent, _) in parents.items() if parent in level}:
+        found += [parents[pid][1] for pid in level]
+    return found
+
+
+@pytest.fixture
+def together_of(tmp_path, monkeypatch):
+    """Return what runs a group of programs that behave so, and gives its trials, what they logged, and the engine's."""
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    log = tmp_path / "log"
+    log.touch()
+    those = Those()
+    those.seen = []
+
+    def wait(files, seconds):
+        """Let the time be up as soon as all that is waited for has said that it is stuck."""
+        wardens = {str(file.running.program.process.pid) for file in files if isinstance(file, Watched)}
+        while not (ready := really_wait(files, 0.02)):
+            if wardens <= {line.split()[1] for line in log.read_text().splitlines() if line.startswith("stuck")}:
+                break
+        return ready
+
+    really_wait = turns.interrupts.wait
+    monkeypatch.setattr(turns, "interrupts", SimpleNamespace(wait=wait))
+
+    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job):
+        plan = make_plan(tuple(f"e{number}" for number in range(len(hows) - 2)))
+        slots = plan.block(0)
+        behaves = dict(zip((slot.trial for slot in slots), hows, strict=True))
+
+        def make_job(_experiment, slot, work, *, gate):
+            assert gate
+            argv = (sys.executable, "-c", PROGRAM, f"{work}/gate", str(log), behaves[slot.trial], str(steps))
+            mounts = Mounts(work, {})
+            prepared = Prepared("i", "local", "", sys.executable, {})
+            return Job("run", slot.trial, prepared, argv, {}, (), mounts, Limits(limit_s), tmp_path / "trial.log")
+
+        class Engine:
+            name = "local"
+
+            def started(self, job):
+                @contextlib.contextmanager
+                def watched():
+                    with start(job, job.argv, job.env) as running:
+                        yield Watched(running, those)
+
+                return watched()
+
+            def holds(self, _prepared):
+                return True
+
+            def unavailable(self):
+                return None
+
+        monkeypatch.setattr(turns, "make_job", make_job)
+        monkeypatch.setattr(
+            turns, "judged",
+            lambda _experiment, slot, ended, _job, started: trial_of(
+                slot, "timed_out" if ended.timed_out else "ok" if ended.ok else "failed", str(ended), started=started
+            ),
+        )  # fmt: skip
+        run = make_run(plan, design={"schedule": "turns", "turn": turn, "trial_limit": str(limit_s)})
+        made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine()}, prepared={})
+        found = turns.run_together(made, slots, pytest.fail)
+        assert [trial.trial for trial in found] == [slot.trial for slot in slots]
+        assert not list((tmp_path / "cache").glob("work/*/*/*"))
+        return found, [line.split() for line in log.read_text().splitlines() if line[0] != "s"], those
+
+    return run
+
+
+def test_one_process_runs_while_all_others_are_stopped_until_all_steps_are_taken(together_of):
+    trials, log, those = together_of("", "", "", steps=5)
+    assert [(trial.outcome, trial.together) for trial in trials] == [("ok", 3)] * 3
+    assert [line[1:] for line in log] == [["2", "2", left] for left in ("3", "1", "0") for _ in range(3)]
+    rounds = [{line[0] for line in log[first : first + 3]} for first in (0, 3, 6)]
+    assert all(len(one) == 3 for one in rounds)
+    turns_seen = those.seen[: 3 * 3]
+    assert turns_seen == [[]] * 9, "a child that spins is stopped too"
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "words"),
+    [("dies", "failed", "SIGKILL"), ("hangs", "timed_out", "past its limit"), ("never", "timed_out", "past its limit"),
+     ("lies", "failed", "SIGINT"), ("stays", "timed_out", "past its limit")],
+)  # fmt: skip
+def test_a_process_that_breaks_has_its_outcome_and_the_others_go_on(together_of, how, outcome, words):
+    trials, log, _ = together_of("", how, "")
+    assert [trial.outcome for trial in trials] == ["ok", outcome, "ok"]
+    assert words in trials[1].reason
+    whole = [line[0] for line in log if line[3] == "0"]
+    assert len(set(whole)) == (3 if how == "stays" else 2)
+
+
+def test_one_that_is_refused_twice_failed_and_the_others_run_without_it(together_of, monkeypatch):
+    restored = []
+    monkeypatch.setattr(turns, "restore", lambda _experiment, slot, error, _say: restored.append(slot.trial))
+
+    def start(job, argv, env):
+        if job.label == "b0000-p001":
+            raise NoTrialError("the engine refuses it")
+        return guarded_job(job, argv, env)
+
+    trials, log, _ = together_of("", "", "", start=start)
+    assert [trial.outcome for trial in trials] == ["ok", "failed", "ok"]
+    assert "refuses" in trials[1].reason
+    assert restored == ["b0000-p001"] * 2
+    assert len({line[0] for line in log}) == 2
+
+
+def test_an_interrupt_ends_all_of_them_at_once(together_of, monkeypatch):
+    count = itertools.count()
+
+    def interrupted(*arguments):
+        if next(count) == 1:
+            raise KeyboardInterrupt
+        return take_turn(*arguments)
+
+    take_turn = turns._take_turn
+    monkeypatch.setattr(turns, "_take_turn", interrupted)
+    programs = []
+
+    @contextlib.contextmanager
+    def start(job, argv, env):
+        with guarded_job(job, argv, env) as running:
+            programs.append(running.program.process)
+            yield running
+
+    with pytest.raises(KeyboardInterrupt):
+        together_of("", "", "", start=start)
+    assert [program.poll() for program in programs] == [0] * 3, "each warden has ended what it watched, and then itself"
