@@ -163,10 +163,14 @@ class Guarded:
         if self._said:
             return
         self._line.settimeout(_ENDED_S)
-        with contextlib.suppress(TimeoutError, OSError):
+        try:
             self._line.sendall(what)
             said = self._line.recv(1)
             self._said = b"" if said == what else said
+        except TimeoutError:
+            self.process.kill()  # its program dies with it, and is known to have been killed
+        except OSError:  # it has ended: the answer says how
+            pass
 
     def end(self) -> None:
         """Begin to end what still runs; whoever ends several waits for none of them before it has told all."""

@@ -29,7 +29,7 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 GRACE_S = 2.0
 HOLD, RELEASE = b"-", b"+"
 #: How long (seconds) processes may take to stop: one that is in the kernel does so on its way back.
-_STOPPED_S = 2.0
+_STOPPED_S = 10.0
 #: How long (seconds) the system may take to end processes that were killed.
 _REAPED_S = 10.0
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -200,13 +200,16 @@ def _below() -> dict[int, str]:
 def _hold() -> None:
     """Stop the program with all that came of it; what it starts meanwhile is found by the next look."""
     deadline = time.monotonic() + _STOPPED_S
+    told: set[int] = set()
     while time.monotonic() < deadline:
-        running = [pid for pid, state in _below().items() if state not in "TtZX"]
+        # One that waits in the kernel for good (for a file system's process that is stopped) stops on its way back.
+        running = [pid for pid, state in _below().items() if state not in ("TtZXD" if pid in told else "TtZX")]
         if not running:
             return
         for pid in running:
             _send(os.kill, pid, signal.SIGSTOP)
-        time.sleep(0.0005)
+        told.update(running)
+        time.sleep(0.001)
 
 
 def _release() -> None:

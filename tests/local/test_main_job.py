@@ -34,6 +34,21 @@ def test_a_design_runs_to_the_end_and_answers(project):
     assert "one-thread" in done.stdout
 
 
+def test_a_block_takes_turns_and_answers(project):
+    done = project.run("bench", "turns")
+    assert done.returncode == 0, done.stderr
+    trials = project.trials()
+    assert [(trial["trial"], trial["environment"]) for trial in trials] == planned(project.newest())
+    assert [(trial["outcome"], trial["together"]) for trial in trials] == [("ok", 3)] * 6
+    for trial in trials:
+        timing = trial["record"]["timing"]
+        assert [(len(turn["apart_ns"]), turn["steps"]) for turn in timing["turns"]] == [(2, 2), (2, 1)]
+        assert len(timing["steps_ns"]) == 3
+    summary = json.loads((project.newest() / "summary.json").read_text())
+    assert "3 processes alive at once; 6 of 6 trials" in summary["schedule"]
+    assert "turns of 2 timed steps" in (project.newest() / "report.md").read_text()
+
+
 def test_an_environment_that_is_not_what_it_claims_is_invalid_and_says_why(project):
     done = project.run("bench", "lying")
     assert done.returncode == 3, done.stderr

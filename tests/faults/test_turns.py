@@ -1,0 +1,162 @@
+"""Turns in whole runs, without torch: nobody is left stopped, and whoever breaks in a turn breaks alone.
+
+The benchmark is the real one but for its work: a process that spins, with a child that spins, and waits at its gate.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import ENGINES, Toy, until
+
+pytestmark = [pytest.mark.timeout(300)]
+ROOT = Path(__file__).parents[2]
+MATRIX = """
+version: 1
+factors:
+  image: {plain: {requirements: [tinypkg], env: {TURNS: FAULTS-MARK}}}
+  how: {none: {env: {HOW: null}}, dies: {env: {HOW: dies}}, waits: {env: {HOW: waits}}}
+environments: {baseline: {}, dies: {how: dies}, waits: {how: waits}}
+workloads:
+  toy: {steps: 4, data: fashion-mnist-stand-in}
+designs:
+  good: {environments: [], workloads: toy, schedule: turns, turn: 2, min_blocks: 2, max_blocks: 2, budget: 10m}
+  dying: {environments: [dies], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
+  waiting: {environments: [waits], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
+"""
+#: Takes the place of bench/workload.py, whose import of torch is what takes the time.
+WORKLOAD = """
+import os, signal, threading, time
+from bench import digest, record, variables
+from bench.gate import Gate
+
+def run(options, data_dir, member=None, node=None, gate=None):
+    if os.fork() == 0:
+        while True: pass
+    how, at, left, turns = os.environ.get("HOW"), Gate(gate), options["steps"], []
+    while left:
+        turn = at.turn(left)
+        if turns and how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if turns and how == "waits":
+            open("in-turn", "w").close()
+            signal.pause()
+        turns.append({"apart_ns": [1] * turn.apart, "steps": turn.counted})
+        left -= turn.counted
+    at.end()
+    steps = options["steps"]
+    return dict(
+        record.frame(), workload={"digest": digest.options_digest(options), "options": options}, skipped=None,
+        data={"name": "toy", "stand_in": False, "digest": ""}, timing={"turns": turns},
+        metrics={"samples_per_s": 1.0, "training_s": 1.0}, result={"accuracy": None, "steps": steps},
+        evidence={"variables": variables.all_shown(os.environ)},
+    )
+"""
+START = """
+import runpy, sys
+from pathlib import Path
+from envmatrix import project
+project._PACKAGE = Path(sys.argv.pop(1)) / "envmatrix"
+runpy.run_module("envmatrix", run_name="__main__", alter_sys=True)
+"""
+
+
+class Turning(Toy):
+    """A project whose benchmark takes turns and does nothing else."""
+
+    def __init__(self, folder: Path, cache: Path, variables: dict[str, str]) -> None:
+        super().__init__(folder, cache, variables)
+        (folder / "matrix.yaml").write_text(MATRIX.replace("FAULTS-MARK", self.mark))
+        shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "bench" / "workload.py").write_text(WORKLOAD)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-c", START, str(self.folder), *arguments]
+        variables = {**self.variables, "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            argv, cwd=self.folder, env=variables, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def left(self) -> list[int]:
+        """Return what of the trials still runs or is stopped: the level's variable is in all of their processes."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "environ").read_bytes().split(b"\0")
+                dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            except OSError:
+                continue
+            if f"TURNS={self.mark}".encode() in words and not dead:
+                found.append(int(folder.name))
+        return found
+
+    def in_turn(self) -> bool:
+        """Whether a process has its turn and waits in it for ever."""
+        return bool(list(self.cache.glob("work/*/*/*/in-turn")))
+
+
+@pytest.fixture
+def turning(tmp_path: Path, cache: Path, variables: dict[str, str]):
+    made = Turning(tmp_path / "toy", cache, variables)
+    yield made
+    for pid in made.left():
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(cache / "work", ignore_errors=True)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_trials_take_turns_and_one_that_dies_in_its_own_leaves_the_others(turning: Turning, engine: str) -> None:
+    done = turning.run("bench", "dying", "--engine", engine, "--quiet")
+    assert done.returncode == 3, done.stderr
+    found = {trial["environment"]: trial for trial in turning.trials()}
+    assert {name: trial["outcome"] for name, trial in found.items()} == {
+        "baseline": "ok", "control": "ok", "dies": "failed",
+    }, [trial["reason"] for trial in found.values()]  # fmt: skip
+    assert "SIGKILL" in found["dies"]["reason"]
+    assert [trial["together"] for trial in found.values()] == [3] * 3
+    assert found["control"]["record"]["timing"]["turns"] == [{"apart_ns": [1, 1], "steps": 2}] * 2
+    assert turning.left() == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_with_a_tool_that_is_killed_nothing_is_left_stopped_or_running(turning: Turning, engine: str) -> None:
+    process = turning.start("bench", "waiting", "--engine", engine, "--quiet")
+    until(turning.in_turn, 200)
+    assert len(turning.left()) >= 6  # three trials, each with its child
+    process.kill()
+    process.communicate(timeout=60)
+    until(lambda: not turning.left(), 60)
+    assert turning.trials() == []
+
+
+def test_an_interrupt_ends_them_all_and_resume_runs_the_block_as_a_whole(turning: Turning) -> None:
+    process = turning.start("bench", "waiting", "--engine", "local", "--quiet")
+    until(turning.in_turn, 200)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert turning.left() == []
+    assert turning.trials() == []
+
+
+def test_trials_that_took_turns_with_others_that_have_no_line_run_again(turning: Turning) -> None:
+    assert turning.run("bench", "good", "--engine", "local", "--quiet").returncode == 0
+    assert turning.newest
+    file = turning.newest / "trials.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    assert len(lines) == 4
+    file.write_text("".join(lines[:3]))
+    done = turning.run("resume", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert "set aside 1 trial that took turns" in done.stderr
+    assert [trial["trial"] for trial in turning.trials()] == turning.planned()
+    assert file.read_text().splitlines(keepends=True)[:2] == lines[:2]
