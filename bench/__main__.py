@@ -135,7 +135,8 @@ def _run(chosen: argparse.Namespace) -> None:
     from bench import arguments, options, record, stops, workload
     from bench.parallel import nodes
 
-    stops.watch()
+    if not chosen.gate:  # at a gate it is stopped between its turns
+        stops.watch()
     names = options.listed()
     values = arguments.from_texts({name: text for name, text in vars(chosen).items() if name in names})
     if chosen.record:

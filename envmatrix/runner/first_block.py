@@ -79,7 +79,7 @@ class FirstBlock:
     def _too_short(self, trial: Trial) -> list[str]:
         """Say before it is spent that a budget ends before any claim can be made."""
         if trial.outcome == "ok" and trial.wall_s:
-            self._walls.append(trial.wall_s)
+            self._walls.append(trial.wall_s / (trial.together or 1))
         if len(self._walls) != _ENOUGH:
             return []
         plan = self._experiment.plan

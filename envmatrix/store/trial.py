@@ -46,8 +46,7 @@ class TrialFacts:
     ``started`` is seconds since the epoch; ``ended_before`` how many processes of earlier trials still ran and were
     ended before it began (None: nobody looked); ``repeated`` how often it ran before and was thrown away, because it
     had been stopped (SIGSTOP, a suspended job) or its folder could not be written; ``node_check`` what was seen of its
-    node before its block (None: nobody looked). Keys that are not known are passed over; ``padding`` was ``pad`` in
-    ended before it began (None: nobody looked); ``together`` how many trials, itself among them, were alive and took
+    node before its block (None: nobody looked); ``together`` how many trials, itself among them, were alive and took
     turns (None: it ran alone). Keys that are not known are passed over; ``padding`` was ``pad`` in
     schema 1. A plain dataclass, as there may be very many.
     """
