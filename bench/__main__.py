@@ -96,6 +96,7 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", metavar="JSON", action="append", default=[], help=f"what shows equal work: {shape}with tolerance"
     )
+    parser.add_argument("--prepare", metavar="LINE", help="a line for the shell, run before it and not measured")
     parser.add_argument("--better", choices=["higher", "lower"], default="lower", help="which way is better")
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="end it after this time")
     parser.add_argument("--log", metavar="FILE", help="where its output goes (default: standard error)")
@@ -122,12 +123,13 @@ def _program(arguments: argparse.Namespace) -> None:
         tuple(metric.source_from_json(text, check=False) for text in arguments.also),
         tuple(metric.source_from_json(text, check=True) for text in arguments.check),
     )
+    how = (arguments.limit_s, arguments.log_limit_bytes, arguments.prepare)
     if not arguments.log:
-        document = command.run(argv, wanted, arguments.limit_s, None, arguments.log_limit_bytes)
+        document = command.run(argv, wanted, how[0], None, *how[1:])
     else:
         record.check_writable(arguments.log)
         with open(arguments.log, "wb") as log:
-            document = command.run(argv, wanted, arguments.limit_s, log, arguments.log_limit_bytes)
+            document = command.run(argv, wanted, how[0], log, *how[1:])
     record.write(document, arguments.record)
 
 

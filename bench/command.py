@@ -89,12 +89,17 @@ def run(
     limit_s: float | None = None,
     log: BinaryIO | None = None,
     log_limit_bytes: int = 1 << 20,
+    prepare: str | None = None,
 ) -> dict[str, Any]:
     """Run ``argv``, return its record; ``wanted`` says where its numbers are, ``log`` a binary file (default: stderr).
+
+    ``prepare`` is a line for the shell that is run before, and measured in nothing.
 
     Raises BenchError when it cannot be started, RunError when it fails, never ends or does not report its numbers.
     """
     numbers = metric.Numbers(wanted)
+    if prepare:
+        _prepare(prepare, log or sys.stderr.buffer)
     probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
     before, first, counted = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch(), counters.read()
     try:
@@ -125,6 +130,20 @@ def run(
         result={"output_bytes": output.total},
         evidence=seen,
     )
+
+
+def _prepare(line: str, log: BinaryIO) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    log.write(done.stdout)
+    log.flush()
+    if done.returncode:
+        raise RunError(f"prepare ended with {_how(done.returncode)}: {line}")
+
+
+def _how(status: int) -> str:
+    return f"exit status {status}" if status > 0 else f"signal {-status} ({signal.strsignal(-status)})"
 
 
 def _run(
@@ -162,8 +181,7 @@ def _run(
         _end(process)
         output.finish()
     if status:
-        how = f"exit status {status}" if status > 0 else f"signal {-status} ({signal.strsignal(-status)})"
-        raise RunError(f"the command ended with {how}; its output is in the log")
+        raise RunError(f"the command ended with {_how(status)}; its output is in the log")
     return watched, wall_ns, output
 
 

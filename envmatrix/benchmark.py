@@ -190,6 +190,11 @@ def is_only_set(said: str | None) -> bool:
     return said == _variables().SET
 
 
+def bears_on_performance(name: str) -> bool:
+    """Say whether the values of a variable are always written into a record."""
+    return _variables().bears_on_performance(name)
+
+
 def hides(name: str) -> bool:
     """Say whether a record hides the value of a variable, as its name looks like a secret's."""
     return _variables().shown(name, "", (name,)) == _variables().HIDDEN

@@ -30,6 +30,7 @@ from envmatrix.trials.experiment import Experiment, reopen
 from envmatrix.trials.experiment import begin as begin_experiment
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
 from envmatrix.trials.resumed import note_reading, resumed
+from envmatrix.trials.shell_lines import around
 
 #: Shows the progress of a run while the context is open.
 Watch = Callable[[Experiment], AbstractContextManager[LineProgress]]
@@ -163,7 +164,7 @@ def begin(
     overrides: Overrides,
     *,
     engines: Sequence[str] = (),
-    matrix: PathLike | None = None,
+    matrix: PathLike | Matrix | None = None,
     results: PathLike = "results",
     name: str | None = None,
     launcher: str = "here",
@@ -175,7 +176,7 @@ def begin(
     """Prepare everything that a design needs and write run.json; nothing has been measured yet. Raises as ``run``."""
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
-    whole = load_matrix(matrix)
+    whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix)
     chosen = requested_design(whole, design, overrides)
     names = requested_engines(chosen, engines, say)
     host = place(whole, chosen, names, launcher, asked or {}, say)
@@ -240,11 +241,15 @@ def scripts_of(launcher: str) -> Callable[[Experiment], list[str]]:
     return scripts
 
 
-def carry_out(experiment: Experiment, watch: Watch, ask: Ask | None = None) -> Result:
-    """Run what is left of an experiment and write its reports. ``ask`` is None where nobody can answer."""
+def carry_out(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, is_set_up: bool = False) -> Result:
+    """Run what is left of an experiment and write its reports. ``ask`` is None where nobody can answer.
+
+    Its programs are set up before (unless ``is_set_up``), and cleaned up after it.
+    """
     folder = experiment.folder
     try:
-        with watch(experiment) as observer, patient(observer.say):
+        programs = experiment.run.workloads.values()
+        with watch(experiment) as observer, patient(observer.say), around(programs, observer.say, is_set_up=is_set_up):
             for name, reason in experiment.run.skipped.items():
                 observer.say(f"skipped {name}: {reason}")
             launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.say, ask)

@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from envmatrix.trials.experiment import Experiment
 
 
-def watching(*, quiet: bool) -> tuple[Watch, Ask | None]:
+def watching(*, quiet: bool, show_output: bool = False) -> tuple[Watch, Ask | None]:
     """Return what shows progress on stderr, and who answers questions (None: nobody is there)."""
     from envmatrix.runner.progress import watch
 
     somebody = sys.stdin.isatty() and sys.stderr.isatty()
-    return partial(watch, quiet=quiet), common.ask if somebody else None
+    return partial(watch, quiet=quiet, show_output=show_output), common.ask if somebody else None
 
 
-def carry_out(experiment: Experiment, arguments: argparse.Namespace) -> int:
+def carry_out(experiment: Experiment, arguments: argparse.Namespace, *, is_set_up: bool = False) -> int:
     """Run what is left of an experiment and show the answer."""
     from envmatrix.api import runs
 
-    result = runs.carry_out(experiment, *watching(quiet=arguments.quiet))
+    watch = watching(quiet=arguments.quiet, show_output=getattr(arguments, "show_output", False))
+    result = runs.carry_out(experiment, *watch, is_set_up=is_set_up)
     common.say_to_stderr(f"{result.name}: {result.why}")
     show(result, as_json=arguments.json)
     if not arguments.json:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from envmatrix.commands import answer, common, launching
 from envmatrix.commands import arguments as shared
-from envmatrix.commands.grammar import Parser
+from envmatrix.commands.grammar import Parser, names, whole
+from envmatrix.errors import InputError
+from envmatrix.launchers.catalog import DEFAULT
+
+#: Options of a program on the command line, by their names in the namespace.
+_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "parameter_list", "metric_regex", "save")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,14 +29,100 @@ def add_arguments(parser: Parser) -> None:
         "--dry-run", action="store_true", help="with a launcher that submits scripts: print the first, submit nothing"
     )
     shared.add_answer(parser)
+    _add_program(parser)
+    parser.set_defaults(design=None)
     parser.examples(
+        "envmatrix bench -- python train.py --epochs 1",
+        "envmatrix bench --warmup 2 --parameter-list N 1,8 --save -- ./run.sh --size {N}",
         "envmatrix bench quick --budget 10m",
         "envmatrix bench --environments tcmalloc,intel-omp --engine docker --name containers",
     )
 
 
+def _add_program(parser: Parser) -> None:
+    """Add a program of the user's own, and what hyperfine's users expect around it."""
+    parser.takes_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
+    group = parser.add_argument_group("with -- PROGRAM")
+    group.add_argument("-s", "--setup", metavar="LINE", help="shell line, run once before the first run")
+    group.add_argument("-p", "--prepare", metavar="LINE", help="shell line, run before each run, in its trial")
+    group.add_argument("-c", "--cleanup", metavar="LINE", help="shell line, run once at the end")
+    group.add_argument("-w", "--warmup", type=whole(0), metavar="N", help="runs before the first block (default: 1)")
+    group.add_argument(
+        "-L", "--parameter-list", nargs=2, action="append", metavar=("NAME", "A,B"), help="{NAME} in its words is each"
+    )
+    group.add_argument("--metric-regex", metavar="PATTERN", help="how fast it was: a number in ( ) in its output")
+    group.add_argument(
+        "--save",
+        nargs="?",
+        type=Path,
+        const=Path("matrix.yaml"),
+        metavar="FILE",
+        help="write the matrix: ./matrix.yaml",
+    )
+    parser.add_argument("--show-output", action="store_true", help="print what each trial printed")
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Prepare, run and report one design."""
+    """Prepare, run and report one design, or a program."""
+    if arguments.command:
+        return _run_program(arguments)
+    given = [name for name in _OF_PROGRAM if getattr(arguments, name) is not None]
+    if given:
+        option = given[0].replace("_", "-")
+        raise InputError(f"--{option} is for a program, and there is none", remedy="envmatrix bench -- python train.py")
+    if arguments.design is None and arguments.matrix is None and not Path("matrix.yaml").exists():
+        raise InputError(
+            "there is no matrix.yaml here, and no program is named",
+            remedy="your own program: `envmatrix bench -- python train.py`; the built-in benchmark, which downloads "
+            "PyTorch: `envmatrix bench default`",
+        )
+    arguments.design = arguments.design or "default"
+    return _run_design(arguments)
+
+
+def _run_program(arguments: argparse.Namespace) -> int:
+    """Look at a program, make a matrix for it, and run that."""
+    from envmatrix.api import programs, runs
+
+    _check_program(arguments)
+    asked = programs.Asked(
+        tuple(arguments.command), arguments.setup or "", arguments.prepare or "", arguments.cleanup or "",
+        1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "",
+        tuple((name, tuple(names(values))) for name, values in arguments.parameter_list or ()),
+    )  # fmt: skip
+    overrides, file = shared.overrides(arguments), arguments.save or Path("matrix.yaml")
+    show = common.say_to_stderr if arguments.show_output else lambda _: None
+    say = common.say_to_stderr
+    made = programs.make_matrix(asked, overrides, file, say, show)
+    with programs.cleaned_up_on_failure(made.matrix.workloads.values(), say):
+        if arguments.save:
+            programs.write_new(file, made.text)
+            say(f"wrote {file}: `envmatrix bench` runs it again")
+        experiment = runs.begin(
+            "default", overrides, matrix=made.matrix, results=arguments.results, name=arguments.name or made.name,
+            command=tuple(sys.argv[1:]), say=say,
+        )  # fmt: skip
+    return answer.carry_out(experiment, arguments, is_set_up=True)
+
+
+def _check_program(arguments: argparse.Namespace) -> None:
+    """Refuse what belongs to a design, before anything is run."""
+    odd = {
+        f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix, "--engine": arguments.engine,
+        "--workloads": arguments.workloads, "--dry-run": arguments.dry_run,
+        "--launcher": arguments.launcher != DEFAULT,
+    }  # fmt: skip
+    given = next((name for name, value in odd.items() if value), None)
+    if given:
+        raise InputError(
+            f"{given} and a program cannot both be: a program is run here, in a matrix that is made for it",
+            remedy="--save writes that matrix; edit it and run that",
+        )
+    if arguments.save and arguments.save.exists():
+        raise InputError(f"{arguments.save} is already there", remedy="name another file: --save FILE")
+
+
+def _run_design(arguments: argparse.Namespace) -> int:
     from envmatrix.api import runs
 
     scripts = runs.scripts_of(arguments.launcher) if arguments.dry_run else None

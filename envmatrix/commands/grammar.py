@@ -42,9 +42,17 @@ class Parser(argparse.ArgumentParser):
         """Answer an option, or the last word, that is no more with what took its place."""
         self._former[spelling] = now
 
-    def takes_command(self, text: str) -> None:
-        """Take all words behind ``--`` as a command line: ``arguments.command`` is the list of them."""
-        self.add_argument("command", nargs="*", metavar="-- COMMAND", help=text)
+    def takes_command(self, text: str, *, instead: bool = False) -> None:
+        """Take all words behind ``--`` as a command line: ``arguments.command`` is the list of them.
+
+        ``instead``: they stand instead of the command's own word.
+        """
+        if instead:
+            self.set_defaults(command=[])
+            self.usage = f"{self.prog} [options] [{self._get_positional_actions()[0].metavar} | -- PROGRAM ...]"
+            self.description = f"{self.description or ''}\n\n-- PROGRAM ...: {text}"
+        else:
+            self.add_argument("command", nargs="*", metavar="-- COMMAND", help=text)
         self._takes_command = True
 
     def add_list(

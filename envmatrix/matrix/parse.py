@@ -31,13 +31,14 @@ from envmatrix.matrix.source import Data, Key, mapping_of, parse_yaml, read_text
 from envmatrix.record import claims
 from envmatrix.validation import in_words
 
-_OWN_PROGRAM = ("command", "metric", "metrics", "check", "files", "env", "pass_env", "home", "mounts")
+_PLAIN = ("files", "env", "pass_env", "home", "mounts", "setup", "prepare", "cleanup")
+_OWN_PROGRAM = ("command", "metric", "metrics", "check", *_PLAIN)
 #: What only a program of the user's own has.
 _OF_COMMAND = {
     "metric": "a metric belongs",
     "metrics": "metrics belong",
     "check": "a check belongs",
-    **{key: f"`{key}` belongs" for key in ("files", "env", "pass_env", "home", "mounts")},
+    **{key: f"`{key}` belongs" for key in _PLAIN},
 }
 _WORKLOAD_KEYS = ("description", "defaults", *_OWN_PROGRAM)
 _REPORTED = ("metric", "metrics", "check")

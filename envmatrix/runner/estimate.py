@@ -46,6 +46,12 @@ class RunningEstimate:
         measured = self._measured.measured()
         return precise_enough(self._plan, measured, target, self._workloads, active or None)
 
+    def standing(self) -> str:
+        """Say how all environments stand; no more than a first look, without interval and verdict."""
+        found = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
+        ordered = sorted(found, key=lambda effect: -(effect.ratio or 0.0))
+        return ", ".join(f"{effect.environment} {effect.ratio:.2f}x" for effect in ordered)
+
     def headline(self) -> str:
         """Say in a few words which environment is ahead.
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import mean
 
 from envmatrix.matrix.model import Workload
-from envmatrix.plan import Plan
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.last_words import tail
@@ -83,20 +82,23 @@ class FirstBlock:
         if len(self._walls) != _ENOUGH:
             return []
         plan = self._experiment.plan
-        line = too_short(plan, mean(self._walls), len(plan.arms) - len(self._experiment.run.skipped), self._width)
+        if plan.max_blocks < plan.min_blocks:  # a short look, which is to claim nothing
+            return []
+        arms = len(plan.arms) - len(self._experiment.run.skipped)
+        line = too_short(plan.budget_s, plan.min_blocks, mean(self._walls), arms, self._width)
         return [line] if line else []
 
 
-def too_short(plan: Plan, trial_s: float, arms: int, width: int = 1) -> str:
+def too_short(budget_s: float, min_blocks: int, trial_s: float, arms: int, width: int = 1) -> str:
     """Say that a budget ends before the first claim where a trial takes ``trial_s`` seconds; '' where it does not."""
     block_s = trial_s * arms / width
-    enough = as_duration(block_s * plan.min_blocks * 1.1)
-    if plan.max_blocks < plan.min_blocks or block_s * (plan.min_blocks - 0.5) <= plan.budget_s:
+    enough = as_duration(block_s * min_blocks * 1.1)
+    if block_s * (min_blocks - 0.5) <= budget_s:
         return ""
     return (
-        f"this cannot be decided within the budget of {as_duration(plan.budget_s)}: a trial takes about "
+        f"this cannot be decided within the budget of {as_duration(budget_s)}: a trial takes about "
         f"{as_duration(trial_s)}, a block of {arms} about {as_duration(block_s)}, and no claim is made below "
-        f"{plan.min_blocks} blocks; give it --budget {enough}, or fewer environments"
+        f"{min_blocks} blocks; give it --budget {enough}, or fewer environments"
     )
 
 

@@ -58,14 +58,16 @@ class LineProgress:
     """
 
     def __init__(
-        self, experiment: Experiment, *, quiet: bool, tell: Say | None = None, every_s: float = EVERY_S
-    ) -> None:
+        self, experiment: Experiment, *, quiet: bool, tell: Say | None = None, every_s: float = EVERY_S,
+        show_output: bool = False,
+    ) -> None:  # fmt: skip
         self.plan = experiment.plan
         self.logs = experiment.folder.logs
         self.tell = tell or _to_stderr
         self.quiet = quiet
         self.left_s = self.plan.budget_s
         self.every_s = every_s
+        self.show_output = show_output
         self.ticker: Ticker | None = None
 
     def say(self, text: str) -> None:
@@ -91,14 +93,20 @@ class LineProgress:
     def trial_ended(self, trial: Trial) -> None:
         """Tell a trial that broke, and where its output is."""
         self.close()
+        log = self.logs / f"{trial.trial}.log"
+        if self.show_output and log.exists():
+            self.say(f"{trial.trial} {trial.arm}:")
+            for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+                self.say(line)
         if trial.outcome not in ("ok", "skipped"):
-            log = self.logs / f"{trial.trial}.log"
             place = f" (log: {log})" if log.exists() else ""
             self.say(f"{trial.trial} {trial.arm}: {trial.outcome}: {trial.reason}{place}")
 
     def block_ended(self, block: int, estimate: RunningEstimate) -> None:
         """Print where the run stands."""
         if not self.quiet:
+            if block == 0 and (standing := estimate.standing()):
+                self.say(f"after the first block: {standing}")
             left = f"at most {left_text(self.left_s)} left"
             self.say(f"block {block + 1} of up to {self.plan.max_blocks}, {left}; {estimate.headline()}")
 
@@ -106,8 +114,8 @@ class LineProgress:
 class BarProgress(LineProgress):
     """A bar with the environment that runs now, the time left, and the best estimate so far."""
 
-    def __init__(self, experiment: Experiment, console: Console) -> None:
-        super().__init__(experiment, quiet=False)
+    def __init__(self, experiment: Experiment, console: Console, *, show_output: bool = False) -> None:
+        super().__init__(experiment, quiet=False, show_output=show_output)
         self.console = console
         self.began = time.monotonic()
         self.progress = Progress(
@@ -131,20 +139,22 @@ class BarProgress(LineProgress):
 
     def block_ended(self, block: int, estimate: RunningEstimate) -> None:
         """Show the estimate so far."""
+        if block == 0 and (standing := estimate.standing()):
+            self.say(f"after the first block: {standing}")
         self.progress.update(self.task, best=estimate.headline())
 
 
 @contextmanager
-def watch(experiment: Experiment, *, quiet: bool) -> Iterator[LineProgress]:
+def watch(experiment: Experiment, *, quiet: bool, show_output: bool = False) -> Iterator[LineProgress]:
     """Show progress in the way that fits where the output goes."""
     console = Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:
-        lines = LineProgress(experiment, quiet=quiet)
+        lines = LineProgress(experiment, quiet=quiet, show_output=show_output)
         try:
             yield lines
         finally:
             lines.close()
         return
-    bar = BarProgress(experiment, console)
+    bar = BarProgress(experiment, console, show_output=show_output)
     with bar.progress:
         yield bar

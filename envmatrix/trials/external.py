@@ -53,7 +53,8 @@ def command_arguments(workload: Workload, record: str, python: str, bench: str) 
     """
     program, *rest = workload.command
     argv = [python if program in _PYTHONS else program, *rest]
-    return (f"{bench}/__main__.py", "command", f"--record={record}", *number_arguments(workload), "--", *argv)
+    before = [f"--prepare={workload.prepare}"] if workload.prepare else []
+    return (f"{bench}/__main__.py", "command", f"--record={record}", *before, *number_arguments(workload), "--", *argv)
 
 
 def metric_file(workload: Workload) -> str:

@@ -62,7 +62,7 @@ class Session:
     def evidence(self) -> dict[str, object]:
         """Start one process that does nothing but read back what is active."""
         self.prepared.check_torch()
-        with _scratch() as work:
+        with scratch() as work:
             inside = self.engine.inside(Mounts(work, {"bench": self.bench}))["work"]
             argv = (self.prepared.python, "-m", "bench", "evidence", f"--record={inside}/record.json")
             log = work.parent / f"{work.name}.log"
@@ -86,7 +86,7 @@ class Session:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def scratch() -> Iterator[Path]:
     """Give a work folder that is gone afterwards."""
     folder = leftovers.folder()
     folder.mkdir(parents=True, exist_ok=True)

@@ -79,3 +79,54 @@ def test_a_trial_past_its_limit_names_the_key_and_a_script_that_is_not_there_is_
     assert checked.returncode == 2
     assert "matrix.yaml:7:19: " in checked.stderr
     assert "did you mean train.py?" in checked.stderr
+
+
+ONE = ("bench", "--max-blocks", "1", "--environments", "tcmalloc")
+
+
+def test_one_command_for_a_program_that_says_how_fast_it_is(project):
+    (project.folder / "matrix.yaml").unlink()
+    program = "import sys\nprint('throughput:', 2.0 * int(sys.argv[1]), 'items/s')\n"
+    (project.folder / "train.py").write_text(program)
+    lines = ("--setup", "touch set-up", "--prepare", "echo prepared", "--cleanup", "rm set-up", "--show-output")
+    done = project.run(
+        *ONE, *lines, "--parameter-list", "N", "1,2", "--save", "made.yaml", "--", "python", "train.py", "{N}"
+    )
+    assert done.returncode == 0, done.stderr
+    values = {trial["workload"]: trial["record"]["metrics"]["value"] for trial in project.trials()}
+    assert values == {"train-N-1": 2.0, "train-N-2": 4.0}
+    assert "metric: throughput, the one number" in done.stderr
+    assert "prepared" in done.stderr
+    assert not (project.folder / "set-up").exists()
+    assert project.run("check", "--matrix", "made.yaml").returncode == 0
+    assert "# metric: {regex: " in (project.folder / "made.yaml").read_text()
+    resumed = project.run("resume", "--quiet")
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_one_command_for_a_shell_script_is_measured_by_its_wall_time(project):
+    (project.folder / "matrix.yaml").unlink()
+    (project.folder / "run.sh").write_text("#!/bin/sh\npython -c 'print(sum(range(10 ** 5)))'\n")
+    (project.folder / "run.sh").chmod(0o755)
+    done = project.run(*ONE, "--", "./run.sh")
+    assert done.returncode == 0, done.stderr
+    assert "metric: wall time, as no number" in done.stderr
+    assert {trial["outcome"] for trial in project.trials()} == {"ok"}
+
+
+def test_one_command_for_a_program_that_fails_runs_nothing_else_and_cleans_up(project):
+    (project.folder / "matrix.yaml").unlink()
+    (project.folder / "train.py").write_text("raise ValueError('no data')\n")
+    done = project.run("bench", "--setup", "touch set-up", "--cleanup", "rm set-up", "--", "python", "train.py")
+    assert done.returncode == 4
+    assert "the program does not run: the command ended with exit status 1: ValueError: no data" in done.stderr
+    assert not (project.folder / "set-up").exists()
+    assert not (project.folder / "results").exists()
+
+
+def test_bench_alone_in_an_empty_folder_says_what_to_do(project):
+    (project.folder / "matrix.yaml").unlink()
+    done = project.run("bench")
+    assert done.returncode == 2
+    assert "envmatrix bench -- python train.py" in done.stderr
+    assert "envmatrix bench default" in done.stderr

@@ -1,0 +1,289 @@
+"""A program on the command line: looked at once, then benchmarked in a matrix that is made for it."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from envmatrix import benchmark
+from envmatrix.errors import InputError, Where
+from envmatrix.host import this_host
+from envmatrix.matrix import Matrix
+from envmatrix.matrix.model import Workload
+from envmatrix.matrix.parse import parse
+from envmatrix.matrix.reported import MetricSource
+from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH, Starter
+from envmatrix.matrix.throughput import candidates
+from envmatrix.record.model import Record
+from envmatrix.runner.first_block import too_short
+from envmatrix.runner.progress import Ticker
+from envmatrix.say import Say
+from envmatrix.trials.look import Look, Started, look, started
+from envmatrix.trials.program_files import program_files
+from envmatrix.trials.program_variables import looked_for
+from envmatrix.trials.requested import Overrides
+from envmatrix.trials.shell_lines import clean_up, set_up
+from envmatrix.units import as_duration, parse_duration
+from envmatrix.validation import in_words
+
+#: A program that takes longer than this (seconds) once is for a matrix of its own.
+_LONGEST_LOOK_S = 4 * 3600.0
+#: What is spent unless --budget says otherwise, as long as that is enough for a few environments.
+_USUAL_BUDGET_S = 1800.0
+_MIN_BLOCKS = 6
+_FEWEST = 3
+_SPARE = 1.15
+_GNU = "libgomp"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says of a program; ``parameters`` (name, values) stand in braces in its words."""
+
+    words: tuple[str, ...]
+    setup: str = ""
+    prepare: str = ""
+    cleanup: str = ""
+    warmup: int = 1
+    metric_regex: str = ""
+    parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """The matrix that was made for a program, its text with comments, and what its run is called."""
+
+    matrix: Matrix
+    text: str
+    name: str
+
+
+def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: Callable[[str], None]) -> Made:
+    """Run a program once and make a matrix for it, as if ``file`` held it. ``show`` takes its output.
+
+    Its ``setup`` has been run by then, for every value of its parameters. Raises InputError for what cannot be,
+    NothingRanError for a program that fails.
+    """
+    program = started(asked.words)
+    workloads = _workloads(asked, program)
+    with cleaned_up_on_failure(workloads, say):
+        set_up(workloads, say)
+        seen = _looked(workloads[0], program, asked.warmup, say, show)
+        starter = _starter(program.interpreter, workloads, seen, asked, overrides, say)
+        text = _relative(starter, file).text()
+        return Made(
+            parse(text, file),
+            text,
+            f"{_stem(asked.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
+        )
+
+
+@contextmanager
+def cleaned_up_on_failure(workloads: Iterable[Workload], say: Say) -> Iterator[None]:
+    """Clean up where something goes wrong before the run, which cleans up itself."""
+    try:
+        yield
+    except BaseException:
+        clean_up(workloads, say)
+        raise
+
+
+def write_new(file: Path, text: str) -> None:
+    """Write a file that must not be there. Raises InputError."""
+    try:
+        with file.open("x", encoding="utf-8") as body:
+            body.write(text)
+    except FileExistsError as error:
+        raise InputError("it is already there", where=Where(file), remedy="name another file") from error
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}", where=Where(file),
+            remedy="name a file in a folder that is there and may be written",
+        ) from error  # fmt: skip
+
+
+def _workloads(asked: Asked, program: Started) -> tuple[Workload, ...]:
+    """Return a workload for every combination of the parameters' values."""
+    stem = _stem(asked.words)
+    _check_parameters(asked)
+    passed = _passed(program)
+    found = []
+    for values in itertools.product(*(values for _, values in asked.parameters)):
+        chosen = dict(zip((name for name, _ in asked.parameters), values, strict=True))
+        name = _plain("-".join([stem, *(f"{key}-{value}" for key, value in chosen.items())]))
+        lines = {key: _filled(getattr(asked, key), chosen) for key in ("setup", "prepare", "cleanup")}
+        body = {
+            "name": name, "command": tuple(_filled(word, chosen) for word in program.command), "home": "real",
+            "pass_env": passed, **{key: line for key, line in lines.items() if line},
+        }  # fmt: skip
+        found.append(_workload(body))
+    if len({workload.name for workload in found}) < len(found):
+        raise InputError("--parameter-list: two values give the same name", remedy="make them differ in letters")
+    return tuple(found)
+
+
+def _workload(body: Mapping[str, object]) -> Workload:
+    try:
+        return Workload.model_validate(body)
+    except ValidationError as error:
+        raise InputError(f"the program's command line: {in_words(error.errors()[0])}") from error
+
+
+def _check_parameters(asked: Asked) -> None:
+    text = " ".join([*asked.words, asked.setup, asked.prepare, asked.cleanup])
+    for name, _ in asked.parameters:
+        if f"{{{name}}}" not in text:
+            raise InputError(f"--parameter-list: {{{name}}} is nowhere in the program's words", remedy="write it there")
+
+
+def _filled(text: str, chosen: Mapping[str, str]) -> str:
+    for name, value in chosen.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def _stem(words: Sequence[str]) -> str:
+    """Return what a program is called: its script, else the program itself."""
+    scripts = [word for word in words[1:] if word.endswith((".py", ".sh"))] if words[0] != "pytest" else []
+    return _plain(Path((*scripts, words[0])[0]).stem)
+
+
+def _plain(text: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:60] or "program"
+    return f"{plain}-program" if plain in ("control", "baseline") else plain
+
+
+def _passed(program: Started) -> tuple[str, ...]:
+    """Return the variables of this shell that a program is given: what it looks for, and what bears on performance."""
+    draft = _workload({"name": "draft", "command": program.command, "files": str(Path.cwd())})
+    sources = [Path.cwd() / name for name in program_files(draft)]
+    ours = ("LD_PRELOAD", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED")
+    fast = [name for name in os.environ if benchmark.bears_on_performance(name)]
+    found = {*looked_for(sources), *(name for name in fast if not name.startswith(("LC_", "BENCH_", "LANG", "TMPDIR")))}
+    return tuple(sorted({"PATH", *found} - set(ours)))
+
+
+def _looked(workload: Workload, program: Started, times: int, say: Say, show: Callable[[str], None]) -> Look:
+    """Run a program ``times`` times (at least once) and return the last one."""
+    times = max(1, times)
+    folder = Path(tempfile.mkdtemp(prefix="envmatrix-look-"))
+    try:
+        for number in range(1, times + 1):
+            which = f" ({number} of {times})" if times > 1 else ""
+            say(f"running it once, to see how long it takes and what it prints{which}")
+            ticker = Ticker(say, "the program runs")
+            try:
+                seen = look(workload, program.interpreter, _LONGEST_LOOK_S, folder / f"{number}.log", say)
+            finally:
+                ticker.stop()
+            show(seen.output)
+        return seen
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(folder)
+
+
+def _starter(
+    interpreter: str, workloads: Sequence[Workload], seen: Look, asked: Asked, overrides: Overrides, say: Say
+) -> Starter:
+    torch = _runs_torch(seen.record)
+    metric, why = _metric(asked.metric_regex, seen.output)
+    known = _possible(torch)
+    named = tuple(overrides.environments or ())
+    trial_s = seen.wall_s * len(workloads)
+    arms, budget_s = _affordable(trial_s, len(named) or len(known), overrides)
+    chosen = named if named and set(named) <= set(known) else tuple(known[: arms - 2])
+    say(f"it took {seen.wall_s:.1f} s; metric: {why}")
+    say(_about_set(chosen, known, torch=torch, record=seen.record))
+    blocks = overrides.min_blocks or _MIN_BLOCKS
+    line = too_short(budget_s, blocks, trial_s, (len(named) or len(chosen)) + 2)
+    say(
+        line
+        or f"budget {as_duration(budget_s)}: enough for {blocks} blocks of {len(chosen) + 2} trials and a little more"
+    )
+    limit_s = max(60.0, 10 * seen.wall_s)
+    return Starter(interpreter, workloads, torch, chosen, metric, why, budget_s, limit_s)
+
+
+def _metric(regex: str, output: str) -> tuple[MetricSource, str]:
+    """Return what is measured, and how it was chosen."""
+    if regex:
+        try:
+            source = MetricSource.model_validate({"regex": regex, "better": "higher"})
+        except ValidationError as error:
+            raise InputError(f"--metric-regex: {in_words(error.errors()[0])}") from error
+        if not re.search(regex, output, re.MULTILINE):
+            raise InputError(
+                f"--metric-regex: {regex!r} matches nothing that it printed", remedy="--show-output shows it"
+            )
+        return source, "as --metric-regex says, higher is better"
+    found = candidates(output)
+    if len(found) == 1:
+        source = MetricSource.model_validate({"regex": found[0].regex, "better": "higher"})
+        return (
+            source,
+            f"{found[0].label}, the one number of its output like a throughput ({found[0].value:g})",
+        )
+    source = MetricSource.model_validate({"wall": True, "better": "lower"})
+    if not found:
+        return source, "wall time, as no number of its output looks like a throughput"
+    labels = ", ".join(one.label for one in found[:4])
+    return source, f"wall time, as {len(found)} numbers look like a throughput ({labels}); --metric-regex chooses one"
+
+
+def _affordable(trial_s: float, most: int, overrides: Overrides) -> tuple[int, float]:
+    """Return how many arms (with baseline and control) and how many seconds: enough for claims about all of them."""
+    each_s = trial_s * (overrides.min_blocks or _MIN_BLOCKS) * _SPARE
+    full_s = max(60.0, each_s * (most + 2))
+    if overrides.environments:
+        return most + 2, parse_duration(overrides.budget) if overrides.budget else full_s
+    fewest = min(most, _FEWEST) + 2
+    given_s = (
+        parse_duration(overrides.budget) if overrides.budget else min(full_s, max(_USUAL_BUDGET_S, each_s * fewest))
+    )
+    return max(fewest, min(most + 2, int(given_s / each_s + 1e-6))), given_s
+
+
+def _about_set(chosen: Sequence[str], known: Sequence[str], *, torch: bool, record: Record) -> str:
+    """Say what is benchmarked, and what is left out for which reason."""
+    said = f"environments: {', '.join(chosen)}"
+    left = [name for name in known if name not in chosen]
+    said += f"; left out to be done in time: {', '.join(left)} (--environments, --budget)" if left else ""
+    evidence = record.evidence
+    if torch:
+        return said
+    if evidence and evidence.torch:
+        library = (evidence.openmp and evidence.openmp.library) or "no OpenMP runtime that could be seen"
+        return f"{said}. Its PyTorch runs over {library}: the recipes, which are for {_GNU}, are left out"
+    return f"{said}. It does not run PyTorch, as far as could be seen: the recipes for that are left out"
+
+
+def _relative(starter: Starter, file: Path) -> Starter:
+    """Return a starter whose programs lie in this folder, wherever its file is to be."""
+    if file.resolve().parent == Path.cwd().resolve():
+        return starter
+    folder = os.path.relpath(Path.cwd(), file.resolve().parent)
+    return replace(starter, workloads=[one.model_copy(update={"files": folder}) for one in starter.workloads])
+
+
+def _runs_torch(record: Record) -> bool:
+    evidence = record.evidence
+    return bool(evidence and evidence.torch and evidence.openmp and evidence.openmp.library == _GNU)
+
+
+def _possible(torch: bool) -> list[str]:
+    """Return the environments that can be otherwise on this machine."""
+    host = this_host()
+    useless = {"one-thread"} if len(host.cpus) == 1 else set()
+    useless |= {"pinned"} if host.physical_cpus == host.cpus else set()
+    return [name for name in (FOR_TORCH if torch else FOR_ANY) if name not in useless]

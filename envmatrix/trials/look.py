@@ -1,0 +1,137 @@
+"""The first look at a program: it is run once, as a trial of no design, to see how long it takes and what it prints."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
+from envmatrix.engines.catalog import DEFAULT
+from envmatrix.errors import InputError, NothingRanError
+from envmatrix.images.pythons import ask
+from envmatrix.matrix.model import Workload
+from envmatrix.plan.environment import Image
+from envmatrix.process import Exit
+from envmatrix.record.model import Record
+from envmatrix.say import Say
+from envmatrix.trials import external
+from envmatrix.trials.experiment import snapshot_bench
+from envmatrix.trials.images import open_engines, places_of
+from envmatrix.trials.last_words import tail, why_program_failed
+from envmatrix.trials.possible import placed_workload
+from envmatrix.trials.program_variables import given_variables
+from envmatrix.trials.session import scratch
+from envmatrix.trials.trial import base_variables, load_record
+
+_PYTHON = re.compile(r"python(\d(\.\d+)?t?)?\Z")
+
+
+@dataclass(frozen=True)
+class Started:
+    """A program as a workload has it: the Python that it runs with, and its words (``python`` is that one)."""
+
+    interpreter: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one run of a program showed; ``wall_s`` is start to end as the host saw it, ``output`` its last part."""
+
+    wall_s: float
+    output: str
+    record: Record
+    log: Path
+
+
+def started(words: tuple[str, ...]) -> Started:
+    """Find the program that a command line names, and its Python: the one that `python` is here, or a script's own.
+
+    Raises InputError for what cannot be started from this folder.
+    """
+    program = words[0]
+    found = shutil.which(program)
+    if found is None:
+        raise InputError(f"there is no program {program!r} here", remedy=_instead(words))
+    if _PYTHON.match(Path(program).name):
+        return Started(_executable(found), ("python", *words[1:]))
+    return Started(_executable(_shebang(found) or _here()), words)
+
+
+def _instead(words: tuple[str, ...]) -> str:
+    program = words[0]
+    file = Path(program)
+    if file.is_file() and file.suffix == ".py":
+        return f"-- python {' '.join(words)}"
+    if file.is_file():
+        return f"make it executable (`chmod +x {program}`), or name what runs it: -- bash {' '.join(words)}"
+    near = get_close_matches(file.name, [path.name for path in Path.cwd().iterdir()], n=1)
+    return f"did you mean ./{near[0]}?" if near else "name a program of the PATH, or a file: -- ./run.sh"
+
+
+def _executable(path: str) -> str:
+    """Return the interpreter that a path starts: a shim of pyenv or a link starts another one."""
+    python = ask(path)
+    if python is None:
+        raise InputError(f"{path} is no Python that starts", remedy="activate the environment that has one")
+    return python.path
+
+
+def _shebang(file: str) -> str | None:
+    """Return the Python that a script names in its first line, as console scripts of a venv do."""
+    with Path(file).open("rb") as body:
+        first = body.readline(4096).decode(errors="replace")
+    words = first[2:].split() if first.startswith("#!") else []
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    named = shutil.which(words[0]) if words else None
+    return named if named and _PYTHON.match(Path(words[0]).name) else None
+
+
+def _here() -> str:
+    return shutil.which("python") or shutil.which("python3") or sys.executable
+
+
+def look(workload: Workload, interpreter: str, limit_s: float, log: Path, say: Say) -> Look:
+    """Run a program once in its own Python with nothing set; a NothingRanError has its last words if it fails."""
+    here = Path.cwd()
+    workload = placed_workload(workload, here)
+    engine, prepared, bench = _opened(interpreter, here, say)
+    with scratch() as work:
+        job = _job(engine, prepared, workload, bench, work, limit_s, log)
+        external.link_files(work, Path(workload.files or here), str(workload.files), external.metric_file(workload))
+        ended = engine.run(job)
+        _, record = load_record(work / external.RECORD)
+    if record is None or not ended.ok:
+        raise _failure(ended, log)
+    return Look(ended.wall_s, log.read_text(encoding="utf-8", errors="replace"), record, log)
+
+
+def _opened(interpreter: str, here: Path, say: Say) -> tuple[Engine, Prepared, Path]:
+    bench = snapshot_bench()[1]
+    engine = open_engines([DEFAULT], places_of(here / "matrix.yaml", bench))[DEFAULT]
+    return engine, engine.prepare(Image("first-look", interpreter=interpreter), (), say), bench
+
+
+def _job(
+    engine: Engine, prepared: Prepared, workload: Workload, bench: Path, work: Path, limit_s: float, log: Path
+) -> Job:
+    mounts = Mounts(work, {"bench": bench})
+    inside = engine.inside(mounts)
+    record = f"{inside['work']}/{external.RECORD}"
+    argv = (prepared.python, *external.command_arguments(workload, record, prepared.python, inside["bench"]))
+    base = base_variables(inside["work"], inside["bench"], prepared.python)
+    return Job(
+        run="first-look", label=work.name, prepared=prepared, argv=argv, env=given_variables(workload, base),
+        preload=(), mounts=mounts, limits=Limits(seconds=limit_s), log=log,
+    )  # fmt: skip
+
+
+def _failure(ended: Exit, log: Path) -> NothingRanError:
+    why = str(ended) if ended.timed_out else why_program_failed(log) or f"the process {ended}"
+    lines = "".join(f"\n  | {line}" for line in tail(log))
+    return NothingRanError(f"the program does not run: {why}{lines}", remedy="mend it, then try again")

@@ -1,0 +1,52 @@
+"""What a user wants done around the trials of a program: lines of a shell, in the program's folder, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from envmatrix.errors import EnvmatrixError, InputError
+from envmatrix.matrix.model import Workload
+from envmatrix.process import Finished, run
+from envmatrix.say import Say
+
+_LONGEST_S = 24 * 3600.0
+
+
+def set_up(workloads: Iterable[Workload], say: Say) -> None:
+    """Run the ``setup`` of each workload. Raises InputError for one that fails."""
+    for workload in workloads:
+        if workload.setup:
+            say(f"setup of {workload.name}: {workload.setup}")
+            done = _run(workload, workload.setup)
+            if not done.exit.ok:
+                raise InputError(f"workload {workload.name!r}: its setup {done.exit}: {done.last_words(3)}")
+
+
+def clean_up(workloads: Iterable[Workload], say: Say) -> None:
+    """Run the ``cleanup`` of each workload; one that fails is told."""
+    for workload in workloads:
+        if workload.cleanup:
+            try:
+                done = _run(workload, workload.cleanup)
+                said = "" if done.exit.ok else f"{done.exit}: {done.last_words(1)}"
+            except EnvmatrixError as error:
+                said = error.message
+            say(f"cleanup of {workload.name}: {said or workload.cleanup}")
+
+
+def _run(workload: Workload, line: str) -> Finished:
+    return run(["/bin/sh", "-c", line], limit_s=_LONGEST_S, cwd=Path(workload.files or "."))
+
+
+@contextmanager
+def around(workloads: Iterable[Workload], say: Say, *, is_set_up: bool = False) -> Iterator[None]:
+    """Set workloads up, unless that is done, and clean up after them whatever happens."""
+    listed = tuple(workloads)
+    try:
+        if not is_set_up:
+            set_up(listed, say)
+        yield
+    finally:
+        clean_up(listed, say)
