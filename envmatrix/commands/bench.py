@@ -33,8 +33,6 @@ def add_arguments(parser: Parser) -> None:
     parser.set_defaults(design=None)
     parser.examples(
         "envmatrix bench -- python train.py --epochs 1",
-        "envmatrix bench --warmup 2 --parameter-list N 1,8 --save -- ./run.sh --size {N}",
-        "envmatrix bench quick --budget 10m",
         "envmatrix bench --environments tcmalloc,intel-omp --engine docker --name containers",
     )
 

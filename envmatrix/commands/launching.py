@@ -40,13 +40,13 @@ def add_launcher_options(parser: Parser) -> None:
 
 
 def _add(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None:
-    word, dest = f"--{option.name}", _PREFIX + option.name
+    word, dest, text = f"--{option.name}", _PREFIX + option.name, option.help.replace("%", "%%")
     if option.takes == "names":
-        parser.add_list(word, option.metavar, f"{option.help}: a,b or given again", target=group, dest=dest)
+        parser.add_list(word, option.metavar, f"{text}: a,b or given again", target=group, dest=dest)
     elif option.takes == "duration":
-        group.add_argument(word, dest=dest, type=duration, metavar=option.metavar, help=option.help)
+        group.add_argument(word, dest=dest, type=duration, metavar=option.metavar, help=text)
     else:
-        group.add_argument(word, dest=dest, metavar=option.metavar, help=option.help)
+        group.add_argument(word, dest=dest, metavar=option.metavar, help=text)
 
 
 def given_options(arguments: argparse.Namespace) -> Asked:

@@ -27,7 +27,7 @@ def test_a_trials_last_words_cannot_steer_the_terminal(capsys, bar):
 
 
 def test_a_block_may_end_before_any_trial_of_this_start_began(capsys):
-    estimate = SimpleNamespace(headline=lambda: "no estimate yet")
+    estimate = SimpleNamespace(headline=lambda: "no estimate yet", standing=lambda: "")
     LineProgress(EXPERIMENT, quiet=False).block_ended(0, estimate)
     assert capsys.readouterr().err == "block 1 of up to 40, at most 5 min 00 s left; no estimate yet\n"
 
