@@ -32,6 +32,12 @@ class Where:
         return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
 
 
+def where_in(file: Path, text: str, position: int) -> Where:
+    """Return the place of the character at ``position`` of a file's text."""
+    start = text.rfind("\n", 0, position) + 1
+    return Where(file, text.count("\n", 0, start) + 1, position - start + 1)
+
+
 class EnvmatrixError(Exception):
     """Base of every error shown to a user.
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from envmatrix.errors import Where, where_in
+
 MIB = 2**20
 #: A matrix that people write, and a lock.
 LARGEST_TEXT = 4 * MIB
@@ -63,6 +65,7 @@ def read_lines(file: Path, most: int = LARGEST_DOCUMENT) -> Iterator[bytes]:
                 yield line
 
 
-def line_of(body: bytes, position: int) -> int:
-    """Return the line, counted from 1, that a byte stands in."""
-    return body.count(b"\n", 0, position) + 1
+def where_of(error: UnicodeDecodeError, file: Path) -> Where:
+    """Return the place of the first byte of a file that is no UTF-8."""
+    read = error.object[: error.start].decode()
+    return where_in(file, read, len(read))

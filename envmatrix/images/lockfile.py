@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.errors import InputError, Where
-from envmatrix.regular import LARGEST_TEXT, read_bytes
+from envmatrix.regular import LARGEST_TEXT, read_bytes, where_of
 
 _HEAD = "# envmatrix lock 1: made by `envmatrix lock` from matrix.yaml; edit matrix.yaml and make it again\n"
+_AGAIN = "make the lock again: `envmatrix lock`"
 _ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._+-]*)(?P<sep>==?)(?P<version>[A-Za-z0-9][A-Za-z0-9.!+~:_-]*)"
     r"(?: (?P<file>[A-Za-z0-9][A-Za-z0-9.+~%_-]*))? --hash=sha256:(?P<sha256>[0-9a-f]{64})\Z"
@@ -106,7 +107,7 @@ def _pinned(line: str, number: int, path: Path) -> Pinned:
     if not match or (match["sep"] == "=") != bool(match["file"]):
         raise InputError(
             f"not a line of a lock: {line[:80]!r} (name==version --hash=sha256:<64 hexadecimal digits>)",
-            where=Where(path, number), remedy="make the lock again: `envmatrix lock`",
+            where=Where(path, number), remedy=_AGAIN,
         )  # fmt: skip
     return Pinned(match["name"], match["version"], match["sha256"], match["file"] or "", number)
 
@@ -128,7 +129,7 @@ def parse_lock(text: str, path: Path) -> Lock:
         if not sections:
             raise InputError(
                 "a package before the first section", where=Where(path, number),
-                remedy="make the lock again: `envmatrix lock`",
+                remedy=_AGAIN,
             )  # fmt: skip
         sections[-1] = replace(sections[-1], packages=(*sections[-1].packages, pin))
     return Lock(path, tuple(sections))
@@ -140,5 +141,7 @@ def read_lock(path: Path) -> Lock | None:
         return parse_lock(read_bytes(path, LARGEST_TEXT).decode(), path)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise InputError("the lock is not UTF-8 text", where=where_of(error, path), remedy=_AGAIN) from error
+    except OSError as error:
         raise InputError(f"cannot read the lock ({error})", where=Where(path)) from error

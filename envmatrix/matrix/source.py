@@ -13,13 +13,14 @@ from typing import TypeAlias
 
 import yaml
 
-from envmatrix.errors import InputError, Where
-from envmatrix.regular import LARGEST_TEXT, line_of, read_bytes
+from envmatrix.errors import InputError, Where, where_in
+from envmatrix.regular import LARGEST_TEXT, read_bytes, where_of
 
 Key = tuple[str | int, ...]
 #: What YAML can hold here: a text, nothing, a list or a mapping of these.
 Data: TypeAlias = str | list["Data"] | dict[str, "Data"] | None
 _MOST_NODES = 200_000
+_SPELLED = "look at that line and the one before it: a bracket, a quote, a colon or the indentation is wrong"
 _NULL = "tag:yaml.org,2002:null"
 
 
@@ -65,10 +66,8 @@ def _place(file: Path, mark: yaml.Mark | None) -> Where:
 
 def read_text(file: Path) -> str:
     """Read the file as UTF-8; an InputError says why it cannot be read."""
-    body = b""
     try:
-        body = read_bytes(file, LARGEST_TEXT, pipe=True)
-        return body.decode()
+        return read_bytes(file, LARGEST_TEXT, pipe=True).decode()
     except FileNotFoundError as error:
         raise InputError(
             "there is no such file",
@@ -76,8 +75,8 @@ def read_text(file: Path) -> str:
             remedy="go to the folder of your matrix.yaml, or name it: --matrix FILE",
         ) from error
     except UnicodeDecodeError as error:
-        where = Where(file, line_of(body, error.start))
-        raise InputError(f"not UTF-8 text (byte {error.start})", where=where) from error
+        said, where = f"not UTF-8 text (byte {error.start})", where_of(error, file)
+        raise InputError(said, where=where, remedy="write that character again, and save the file as UTF-8") from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=Where(file)) from error
 
@@ -91,12 +90,14 @@ def parse_yaml(text: str, file: Path) -> Source:
         source.data = _Reader(source, loader).convert(node, ()) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise InputError(f"this is not YAML: {error.problem or error.context}", where=_place(file, mark)) from error
-    except yaml.YAMLError as error:
-        line = text.count("\n", 0, getattr(error, "position", 0)) + 1
-        raise InputError(f"this is not YAML: {error}", where=Where(file, line)) from error
+        said = f"this is not YAML: {error.problem or error.context}"
+        raise InputError(said, where=_place(file, mark), remedy=_SPELLED) from error
+    except yaml.YAMLError as error:  # of a character alone, so that it has no mark
+        said, where = str(error).split("\n")[0], where_in(file, text, getattr(error, "position", 0))
+        raise InputError(f"this is not YAML: {said}", where=where, remedy="take that character out") from error
     except RecursionError as error:
-        raise InputError("nested too deeply", where=_deepest(text, file)) from error
+        remedy = "no matrix needs that: close what is open there, or take levels of nesting out"
+        raise InputError("nested too deeply", where=_deepest(text, file), remedy=remedy) from error
     return source
 
 
@@ -124,7 +125,8 @@ class _Reader:
     def convert(self, node: yaml.Node, path: Key) -> Data:
         self.count += 1
         if self.count > _MOST_NODES or id(node) in self.open:
-            raise InputError("aliases make this endless", where=self.place(node))
+            remedy = "write out what the alias (*name) stands for"
+            raise InputError("aliases make this endless", where=self.place(node), remedy=remedy)
         self.source.values[path] = self.place(node)
         self.open.append(id(node))
         try:
@@ -144,7 +146,8 @@ class _Reader:
         try:
             return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError as error:
-            raise InputError("half a character (a lone surrogate)", where=self.place(node)) from error
+            remedy = "write the character itself, or both of its \\u halves"
+            raise InputError("half a character (a lone surrogate)", where=self.place(node), remedy=remedy) from error
 
     def _mapping(self, node: yaml.MappingNode, path: Key) -> dict[str, Data]:
         self._refuse_duplicates(node)
@@ -152,7 +155,8 @@ class _Reader:
         found: dict[str, Data] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise InputError("a key must be one word", where=self.place(key))
+                remedy = "a list or mapping cannot be a key: write `name: value`"
+                raise InputError("a key must be one word", where=self.place(key), remedy=remedy)
             name = self.text(key)
             inner = (*path, name)
             self.source.keys[inner] = self.place(key)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from envmatrix.errors import StoreError, Where
+from envmatrix.errors import StoreError, Where, where_in
+from envmatrix.store.json_text import mistake
 
 SCHEMA = 1
 NAME = "manifest.json"
@@ -58,7 +59,9 @@ def read_manifest(text: str, archive: Path) -> Manifest:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _refused(archive, f"{NAME} is not readable as JSON ({error})") from error
+        said, position = mistake(text, error)
+        where = where_in(Path(NAME), text, position)
+        raise _refused(archive, f"{where}: not readable as JSON: {said}") from error
     schema = body.get("schema") if isinstance(body, dict) else None
     if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
         raise StoreError(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -15,13 +13,12 @@ from typing import IO
 from pydantic import JsonValue
 
 from envmatrix.errors import StoreError, Where
-from envmatrix.regular import RefusedFileError, line_of, open_regular, read_bytes, read_lines
+from envmatrix.regular import RefusedFileError, open_regular, read_bytes, read_lines, where_of
+from envmatrix.store.json_text import json_of
 from envmatrix.store.patience import insisting
 
 _PIECE = 2**16
 _RESTORE = "restore it from a copy"
-#: An escape in JSON; a half of a character that stands without its other one is in the group.
-_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(u[dD][89a-fA-F]\w\w)|.)")
 _REMEDIES = {
     errno.ENOSPC: "free some space, then `envmatrix resume`",
     errno.EDQUOT: "your quota there is full: free some space, then `envmatrix resume`",
@@ -153,13 +150,12 @@ def take_lines(path: Path, numbers: Collection[int], aside: Path) -> None:
 def read_text(file: Path) -> str:
     """Read a text file; a StoreError says why it cannot be read."""
     try:
-        body = read_bytes(file)
-        return body.decode()
+        return read_bytes(file).decode()
     except OSError as error:
         raise os_error(error, file) from error
     except UnicodeDecodeError as error:
-        where = Where(file, line_of(body, error.start))
-        raise StoreError(f"not UTF-8 text (byte {error.start})", where=where, remedy=_RESTORE) from error
+        said, where = f"not UTF-8 text (byte {error.start})", where_of(error, file)
+        raise StoreError(said, where=where, remedy=_RESTORE) from error
 
 
 def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
@@ -177,23 +173,6 @@ def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
             return
         number += 1
         yield number, line
-
-
-def json_of(text: str, file: Path) -> JsonValue:
-    """Read the text of a JSON document; a StoreError says what is wrong with it, and where."""
-    try:
-        body: JsonValue = json.loads(text)
-    except json.JSONDecodeError as error:
-        where = Where(file, error.lineno, error.colno)
-        raise StoreError(f"not readable as JSON: {error.msg}", where=where, remedy=_RESTORE) from error
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"not readable as JSON ({error})", where=Where(file), remedy=_RESTORE) from error
-    half = next((match for match in _ESCAPE.finditer(text) if match[1]), None)
-    if half:
-        start = text.rfind("\n", 0, half.start()) + 1
-        where = Where(file, text.count("\n", 0, start) + 1, half.start() - start + 1)
-        raise StoreError("half a character (a lone surrogate)", where=where, remedy=_RESTORE)
-    return body
 
 
 def read_json(file: Path) -> JsonValue:

@@ -20,7 +20,6 @@ from envmatrix.plan import Plan
 from envmatrix.store.checked import check_schema, first_mistake, place_of
 from envmatrix.store.files import (
     append_line,
-    json_of,
     mend_lines,
     os_error,
     read_text,
@@ -28,12 +27,15 @@ from envmatrix.store.files import (
     take_lines,
     write_whole,
 )
+from envmatrix.store.json_text import json_of, json_of_line
 from envmatrix.store.names import Names, names_here, read_names
 from envmatrix.store.planned import Misfit, Refuse, planned_lines, refused
 from envmatrix.store.run import SCHEMA, Change, Run
 from envmatrix.store.shared import exists
 from envmatrix.store.trial import Trial, trial_from_line
 from envmatrix.store.upgrade import matrix_text, upgraded
+
+_RESTORE = "restore the file from a copy"
 
 
 class RunFolder:
@@ -190,15 +192,12 @@ def run_from_text(text: str, file: Path) -> Run:
 def change_from_line(line: str, file: Path, number: int) -> Change:
     """Read one line of history.jsonl."""
     try:
-        return Change.model_validate(check_schema(json.loads(line), file, SCHEMA, number))
+        body = json_of_line(line, file, number, _RESTORE)
+        return Change.model_validate(check_schema(body, file, SCHEMA, number))
     except ValidationError as error:
         said = first_mistake(error)[1]
         raise StoreError(
             f"this line is no change of a run: {said}",
             where=Where(file, number),
-            remedy="restore the file from a copy",
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise StoreError(
-            f"this line is damaged ({error})", where=Where(file, number), remedy="restore the file from a copy"
+            remedy=_RESTORE,
         ) from error

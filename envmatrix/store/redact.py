@@ -7,13 +7,17 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from envmatrix.benchmark import without_userinfo
 from envmatrix.errors import StoreError, Where
-from envmatrix.store.files import json_of, os_error, read_text, read_whole_lines, whole_file, write_whole
+from envmatrix.regular import where_of
+from envmatrix.store.files import os_error, read_text, read_whole_lines, whole_file, write_whole
 from envmatrix.store.folder import RunFolder
+from envmatrix.store.json_text import json_of, json_of_line
 from envmatrix.store.names import Names, is_no_hosts
 
+_RESTORE = "nothing was changed: restore the file from a copy, or `envmatrix resume` sets such lines aside"
 _Change = Callable[[Mapping[str, object]], Mapping[str, object]]
 
 
@@ -88,7 +92,7 @@ def _rewrite(file: Path, change: _Change) -> bool:
     try:
         with file.open("rb") as old, whole_file(file) as new:
             for number, line in enumerate(old, 1):
-                found = _line(line, change, Where(file, number))
+                found = _line(line, change, file, number)
                 changed = changed or found != line
                 new.write(found)
     except OSError as error:
@@ -96,13 +100,15 @@ def _rewrite(file: Path, change: _Change) -> bool:
     return changed
 
 
-def _line(line: bytes, change: _Change, where: Where) -> bytes:
+def _line(line: bytes, change: _Change, file: Path, number: int) -> bytes:
     try:
-        body = json.loads(line)
-        found = change(body)
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        where = Where(file, number, where_of(error, file).column)
+        raise StoreError("this line is damaged: not UTF-8 text", where=where, remedy=_RESTORE) from error
+    body = json_of_line(text, file, number, _RESTORE)
+    try:
+        found = change(cast("dict[str, object]", body))
     except (ValueError, RecursionError, AttributeError) as error:
-        raise StoreError(
-            f"this line is damaged ({error}), and was left as it is with all others", where=where,
-            remedy="restore the file from a copy, or `envmatrix resume` sets such lines aside",
-        ) from error  # fmt: skip
+        raise StoreError(f"this line is damaged: {error}", where=Where(file, number, 1), remedy=_RESTORE) from error
     return line if found == body else without_userinfo(json.dumps(found, separators=(",", ":"))).encode() + b"\n"

@@ -15,10 +15,12 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Slot, arm_name
 from envmatrix.record.model import Record, readable_record
 from envmatrix.store.checked import check_schema, first_mistake
+from envmatrix.store.json_text import json_of_line
 
 SCHEMA = 2
 #: What a line begins with that envmatrix wrote.
 _START = '{"schema":'
+_RESTORE = "restore the file, or remove the line"
 Outcome = Literal["ok", "failed", "invalid", "timed_out", "skipped"]
 
 
@@ -134,19 +136,13 @@ def trial_from_line(line: str, file: Path, number: int) -> Trial:
         except ValidationError:  # said below in words; what is no UTF-8 in a text is no mistake there
             pass
     try:
-        body = check_schema(json.loads(line), file, SCHEMA, number)
+        body = check_schema(json_of_line(line, file, number, _RESTORE), file, SCHEMA, number)
         return _TRIAL.validate_python(body)
     except ValidationError as error:
         raise StoreError(
             f"this line is no trial: {first_mistake(error)[1]}",
             where=Where(file, number),
-            remedy="restore the file, or remove the line",
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise StoreError(
-            f"this line is damaged ({error})",
-            where=Where(file, number),
-            remedy="restore the file, or remove the line",
+            remedy=_RESTORE,
         ) from error
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from envmatrix.errors import StoreError, Where
 from envmatrix.matrix.include import OLD_WORDS
-from envmatrix.store.files import json_of
+from envmatrix.store.json_text import json_of
 
 #: What stood in the plan of schema 1 too, and under which name in the design.
 _LIMITS = {

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.errors import InputError
 from envmatrix.images.lockfile import read_lock
 from envmatrix.regular import LARGEST_DOCUMENT
 from envmatrix.store import RunFolder
@@ -21,6 +22,8 @@ READERS = (
     ["resume", "one", "--quiet"], ["report", "one"], ["report", "one", "--json"], ["compare", "one", "one"],
     ["figure", "time", "one"],
 )  # fmt: skip
+DEEP = "[" * 9000 + "]" * 9000
+DIGITS = "2" * 5000
 PACK = ["pack", "one", "--output", "one.tar.gz"]
 
 
@@ -137,7 +140,21 @@ def change(file, old, new):
         ("trials.jsonl", '"trial":"', '"trial":[],"x":"', "trials.jsonl:1: this line is no trial: trial"),
         ("trials.jsonl", '"outcome":"ok"', '"outcome":{}', "trials.jsonl:1: this line is no trial: outcome"),
         ("trials.jsonl", '"wall_s":', '"wall_s":"x","was":', "trials.jsonl:1: this line is no trial: wall_s"),
-        ("trials.jsonl", '{"schema":2', '{"schema":2,,', "trials.jsonl:1: this line is damaged"),
+        ("trials.jsonl", '{"schema":2', '{"schema":2,,', "trials.jsonl:1:13: this line is damaged: Expecting"),
+        ("trials.jsonl", '{"schema":2', '{"schema":' + DEEP, "trials.jsonl:1:9010: this line is damaged: nested"),
+        ("trials.jsonl", '{"schema":2', '{"schema":' + DIGITS, "trials.jsonl:1:11: this line is damaged: a number"),
+        (
+            "run.json",
+            '"created": ',
+            '"[[[\\"": ' + DEEP + ', "created": ',
+            "run.json:4:9010: not readable as JSON: nested",
+        ),
+        (
+            "run.json",
+            '"created": ',
+            '"at": 12, "c": ' + DIGITS + ', "created": ',
+            "run.json:4:17: not readable as JSON",
+        ),
         ("run.json", '"image": {', '"other": {', "is missing"),
         ("run.json", '"name": "control:', '"name": "other:', "run.json:"),
         ("run.json", '"created": ', '"created" ', "run.json:4:12: not readable as JSON: Expecting ':' delimiter"),
@@ -160,12 +177,14 @@ def test_numbers_written_as_texts_are_understood(project, capsys):
         said_by(capsys, arguments, 0)
 
 
-def test_text_that_is_not_utf8_is_named_with_its_line(project, capsys):
+def test_text_that_is_not_utf8_is_named_with_its_place(project, capsys):
     file = project / "results" / "one" / "run.json"
     file.write_bytes(file.read_bytes().replace(b'"created"', b'"cr\xff"'))
-    assert "run.json:4: not UTF-8 text" in said_by(capsys, ["report", "one"])
-    (project / "matrix.yaml").write_bytes(b"version: 2\n# \xff\n")
-    assert "matrix.yaml:2: not UTF-8 text" in said_by(capsys, ["check"])
+    assert "run.json:4:5: not UTF-8 text" in said_by(capsys, ["report", "one"])
+    lock = project / "two.lock"
+    lock.write_bytes("# é\n# é".encode() + b"\xff")
+    with pytest.raises(InputError, match=r"two.lock:2:4: the lock is not UTF-8 text\n  -> make the lock again"):
+        read_lock(lock)
 
 
 def test_a_line_that_was_cut_short_is_set_aside_however_long_it_is(tmp_path):

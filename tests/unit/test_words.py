@@ -38,20 +38,26 @@ def test_a_cpu_that_the_engine_lacks_is_said_in_words():
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("version: 2\na:\n  " + "[" * 3000 + "]" * 3000, "3:3002: nested too deeply"),
-        ("version: 2\na: " + "[" * 3000 + "]" * 2999 + "}", ": nested too deeply"),
-        ("version: 2\na: b\nc: \x01\n", "3: this is not YAML"),
+        ("version: 2\na:\n  " + "[" * 900 + "]" * 900, "3:902: nested too deeply"),
+        ("version: 2\na: " + "[" * 900 + "]" * 899 + "}", "2:903: nested too deeply"),
+        ("version: 2\na: b\nc: é \x01\n", "3:6: this is not YAML"),
+        ("version: 2\na: [b\nc: d\n", "3:2: this is not YAML"),
+        ("version: 2\nébc: é\udcff\n", "2:7: not UTF-8 text"),
+        ("version: 2\na: &b [*b]\n", "2:4: aliases make this endless"),
+        ('version: 2\na: "\\ud83c"\n', "2:4: half a character"),
+        ("version: 2\n[a]: b\n", "2:1: a key must be one word"),
         (HEAD + "requires: {f: r}}" + REST, "6:37: environment 'other': f=a requires f to be r"),
         (HEAD + "env: {A: b}}\n  g: {a: {env: {A: c}}}" + REST, "env"),
     ],
 )
-def test_a_mistake_in_a_matrix_has_its_line(tmp_path, monkeypatch, capsys, text, place):
+def test_a_mistake_in_a_matrix_has_its_place_and_what_to_do(tmp_path, monkeypatch, capsys, text, place):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "matrix.yaml").write_text(text)
+    (tmp_path / "matrix.yaml").write_bytes(text.encode(errors="surrogateescape"))
     assert main(["check"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("envmatrix: matrix.yaml:")
     assert place in said
+    assert "\n  -> " in said
 
 
 def test_without_a_gpu_that_is_what_is_said(tmp_path, monkeypatch, capsys):
