@@ -109,7 +109,10 @@ def version_tuple(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
-def wake_threads() -> float:
-    """Run one parallel operation, so that the OpenMP team exists and is bound before its evidence is read."""
+def some_work() -> Any:
+    """Return 16 MiB that were computed in parallel, to be held while the evidence of a process without work is read.
+
+    So the OpenMP team exists and is bound, and allocators are seen in use: huge pages are none where nothing is large.
+    """
     torch = sys.modules["torch"]
-    return torch.ones(1 << 20).add_(1).sum().item()
+    return torch.ones(1 << 22).add_(1)

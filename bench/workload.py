@@ -84,8 +84,10 @@ def evidence_only() -> dict[str, Any]:
     before = evidence.before_torch()
     _import_torch()
     affinity_after = attempt(machine.affinity)
-    needs.wake_threads()
-    return dict(record.frame(), evidence=evidence.collect(before, affinity_after))
+    held = needs.some_work()
+    found = dict(record.frame(), evidence=evidence.collect(before, affinity_after))
+    del held
+    return found
 
 
 def _import_torch() -> int:
