@@ -94,7 +94,7 @@ def _import_torch() -> int:
     start = time.perf_counter_ns()
     try:
         import torch  # noqa: F401 - its cost is what is measured
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: torch itself loads a library by its name
         lacks = "libcuda" in str(error) and not glob.glob("/dev/nvidia[0-9]*")
         why = "; this is a PyTorch for CUDA, and this machine shows no GPU (no /dev/nvidia0)" if lacks else ""
         raise RunError(f"this Python cannot import torch: {error}{why}") from error

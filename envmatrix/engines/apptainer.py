@@ -355,14 +355,14 @@ def _tail(marker: str) -> str:
 
 def _build_error(done: Finished, sif: Path) -> EnvmatrixError:
     said = done.stderr + done.stdout
-    if is_disk_full(said):
-        return disk_full(sif.parent)
-    if _NO_NAMESPACE.search(said):
+    if _NO_NAMESPACE.search(said):  # first: what is beyond the limit of namespaces is "no space left" too
         return EngineError(
             f"apptainer could not build {sif.name}: this root lacks CAP_SYS_RESOURCE and may make no user namespace",
             remedy="start the container with --cap-add SYS_RESOURCE, or allow namespaces on its host: "
             "sysctl user.max_user_namespaces=15000",
         )
+    if is_disk_full(said):
+        return disk_full(sif.parent)
     wrong = [line for line in said.splitlines() if line.startswith(("FATAL", "E:", "ERROR"))]
     return EngineError(
         f"apptainer could not build {sif.name}: {'; '.join(wrong[-3:]) or done.last_words(3)}",

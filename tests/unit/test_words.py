@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.engines import apptainer
 from envmatrix.engines.docker_client import APIError, docker_errors
 from envmatrix.errors import EngineError
+from envmatrix.host import has_gpu
 from envmatrix.images import suites
 from envmatrix.process import Exit, Finished
 from tests.unit.test_values import HEAD, REST
@@ -73,3 +79,48 @@ designs: {default: {environments: [baseline], workloads: w, gpus: all}}
     (tmp_path / "x.py").touch()
     assert main(["bench", "--engine", "local", "--quiet"]) == 4
     assert "design 'default' asks for GPUs, and this machine has none" in capsys.readouterr().err
+
+
+def test_where_no_user_namespace_may_be_made_a_build_says_so_and_not_that_a_disk_is_full():
+    unshare = "unshare --user --map-root-user"
+    argv = [*unshare.split(), "sh", "-c", f"echo 0 > /proc/sys/user/max_user_namespaces; exec {unshare} true"]
+    done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, check=False)
+    if done.returncode == 0:
+        pytest.skip("here nobody can be kept from making a user namespace")
+    wrong = apptainer._build_error(Finished(tuple(argv), Exit(1, 1.0), "", done.stderr), Path("a.sif"))
+    assert "may make no user namespace\n  -> start the container with --cap-add SYS_RESOURCE" in str(wrong)
+
+
+@pytest.mark.parametrize("raised", ["OSError", "ImportError"])
+def test_a_pytorch_for_cuda_that_cannot_start_says_that_there_is_no_gpu(tmp_path, monkeypatch, capsys, raised):
+    if has_gpu():
+        pytest.skip("this machine has a GPU")
+    python = cuda_python(tmp_path / "venv", raised)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "matrix.yaml").write_text(f"""version: 2
+factors: {{torch: {{host: {{interpreter: {python}}}}}}}
+environments: {{baseline: {{}}}}
+workloads: {{w: {{}}}}
+designs: {{default: {{environments: [baseline], workloads: w}}}}
+""")
+    assert main(["evidence", "baseline", "--engine", "local"]) == 4
+    assert "has a PyTorch for CUDA, and there is no GPU here\n  -> " in capsys.readouterr().err
+    argv = [python, "-m", "bench", "evidence"]
+    done = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("bench: error: this Python cannot import torch: libcuda.so.0: cannot open")
+    assert done.stderr.endswith("this is a PyTorch for CUDA, and this machine shows no GPU (no /dev/nvidia0)\n")
+
+
+def cuda_python(place, raised):
+    """Make a Python whose torch needs a library that comes with NVIDIA's driver, in a version that never was."""
+    venv.create(place)
+    packages = sysconfig.get_path("purelib", "venv", {"base": str(place)})
+    (Path(packages) / "torch").mkdir()
+    (Path(packages) / "torch" / "__init__.py").write_text(f"""import ctypes
+try:
+    ctypes.CDLL("libcuda.so.0")
+except OSError as error:
+    raise {raised}(str(error))
+""")
+    return str(place / "bin" / "python")
