@@ -27,7 +27,7 @@ from envmatrix.store.files import (
     take_lines,
     write_whole,
 )
-from envmatrix.store.json_text import json_of, json_of_line
+from envmatrix.store.json_text import json_of, json_of_line, whole_characters
 from envmatrix.store.names import Names, names_here, read_names
 from envmatrix.store.planned import Misfit, Refuse, planned_lines, refused
 from envmatrix.store.run import SCHEMA, Change, Run
@@ -76,7 +76,7 @@ class RunFolder:
         self._names = names_here(home, None if host_names else {})
         body = self._names.run(run.model_dump(by_alias=True))
         self._names.save(self.names_file)
-        write_whole(self.run_file, without_userinfo(json.dumps(body, indent=1)) + "\n")
+        write_whole(self.run_file, whole_characters(without_userinfo(json.dumps(body, indent=1))) + "\n")
 
     def matrix(self) -> str:
         """Return the matrix as it was when the run began: one text that includes nothing."""
@@ -136,7 +136,7 @@ class RunFolder:
     def change(self, change: Change) -> None:
         """Append a change to the history; it is on disk before this returns."""
         mend_lines(self.history_file, self.path / "history.half-written")
-        line = json.dumps(self.names.run(change.model_dump(by_alias=True, exclude_none=True)))
+        line = whole_characters(json.dumps(self.names.run(change.model_dump(by_alias=True, exclude_none=True))))
         append_line(self.history_file, without_userinfo(line))
 
     def append(self, trial: Trial) -> Trial:

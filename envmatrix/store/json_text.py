@@ -18,6 +18,11 @@ _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(u[dD][89a-fA-F
 _TOKEN = re.compile(r'"(?:[^"\\]+|\\.)*"?|[\[\]{}]|\d+', re.DOTALL)
 
 
+def whole_characters(text: str) -> str:
+    """Return a text of JSON with U+FFFD for each half of a character, which a word that is no UTF-8 has."""
+    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text)
+
+
 def json_of(text: str, file: Path) -> JsonValue:
     """Read the text of a JSON document; a StoreError says what is wrong with it, and where."""
     try:

@@ -207,10 +207,17 @@ designs: {d: {environments: [tuned], workloads: w}}
 """
 
 
+def test_a_word_of_the_command_line_that_is_no_utf_8_loses_no_run(tmp_path):
+    folder = RunFolder(tmp_path / "r")
+    folder.create(make_run(make_plan(()), command=("bench", "--", "caf\udce9.py", "\\udce9")), "version: 2\n")
+    assert folder.load().command == ("bench", "--", "caf\ufffd.py", "\\udce9")
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_path, monkeypatch, kept):
     arms = make_plan(("tuned",)).arms
-    monkeypatch.setattr("envmatrix.trials.experiment._prepared", lambda *_: ({}, {}, {}, arms, {}))
+    environments = make_run(make_plan(("tuned",))).environments
+    monkeypatch.setattr("envmatrix.trials.experiment._prepared", lambda *_: ({}, {}, environments, arms, {}))
     monkeypatch.setattr("envmatrix.trials.experiment._pinned", lambda *_: {})
     (tmp_path / "m.yaml").write_text(MATRIX)
     matrix = load(tmp_path / "m.yaml")

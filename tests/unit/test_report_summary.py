@@ -174,11 +174,12 @@ def test_a_cumulative_design_shows_what_each_step_adds(tmp_path):
 
 
 def hostile_run(path):
-    plan = make_plan((HOSTILE, "b\\|*_`<b>"), workloads=(HOSTILE,), design=HOSTILE)
-    run = make_run(plan, HOSTILE, host=replace(HOST, name=HOSTILE, cpu_model=HOSTILE), versions={HOSTILE: HOSTILE},
+    name = HOSTILE.replace("\ud800", "")
+    plan = make_plan((name, "b\\|*_`<b>"), workloads=(name,), design=name)
+    run = make_run(plan, name, host=replace(HOST, name=HOSTILE, cpu_model=HOSTILE), versions={HOSTILE: HOSTILE},
                    command=(HOSTILE,), skipped={plan.arms[3].name: HOSTILE})  # fmt: skip
     folder = RunFolder(path)
-    folder.create(run, HOSTILE.replace("\ud800", ""))
+    folder.create(run, name)
     for trial in make_trials(plan, Machine({}), 7):
         trial.document["evidence"]["malloc"]["library"] = HOSTILE
         trial.document["data"]["name"] = HOSTILE

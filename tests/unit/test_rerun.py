@@ -39,6 +39,7 @@ class FromLocks:
     places: Places
     name: str = "local"
     sizes_shm: bool = True
+    shares_files: bool = True
 
     def unavailable(self):
         return None
