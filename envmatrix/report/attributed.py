@@ -122,7 +122,8 @@ def _proved(item: Attribution) -> bool:
     return item.total.low is not None and item.total.low > 1
 
 
-def _unproved(item: Attribution) -> tuple[str, ...]:
+def unproved(item: Attribution) -> tuple[str, ...]:
+    """Say where the gain that is shared out is not shown to be one."""
     if _proved(item) or not item.shares:
         return ()
     return (f"{item.best} is not shown to be faster: its shares are a guess.",)
@@ -140,7 +141,7 @@ def _factorial_table(item: Attribution) -> AttributionTable:
     if item.shares:
         rows.append(("all of it", NONE, shown(item.total), "100%" if proved else NONE))
     table = PlainTable(("change", "main effect", "share of the gain", "part"), tuple(rows))
-    return AttributionTable(title_of(item), table, (*_unproved(item), *_interactions(item.contrasts), FACTORIAL_NOTE))
+    return AttributionTable(title_of(item), table, (*unproved(item), *_interactions(item.contrasts), FACTORIAL_NOTE))
 
 
 def _cumulative_table(name: str, steps: Sequence[CumulativeStep]) -> AttributionTable:

@@ -28,6 +28,11 @@ class Cell:
     aside: str = ""
     verdict: Verdict | None = None
 
+    @property
+    def whole(self) -> str:
+        """The text with what stands beside it."""
+        return f"{self.text} ({self.aside})" if self.aside else self.text
+
 
 def _always(_group: Group) -> bool:
     return True

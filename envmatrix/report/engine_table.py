@@ -7,18 +7,26 @@ from envmatrix.report.formatting import NONE, interval, ratio
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.metrics import METRICS
+from envmatrix.stats.metrics import METRICS, Metric
 
+ENGINES_NOTE = (
+    "Medians; in brackets the ratio to the reference, made of pairs in the same block and not of the medians, with its "
+    "interval: above 1 is better."
+)
 #: Whole trial: from starting the engine's command, or the request to its daemon, until the process has ended.
 _SHOWN = (("steady state", None), ("start-up", "startup_s"), ("whole trial", "trial_s"))
 
+#: Units that a metric's own text names already.
+_TOLD = ("", "s", "B")
 
-def _cell(arm: Arm, metric: str, analysis: Analysis, measured: Measurements) -> str:
-    median = measured.median(arm.name, metric)
+
+def _cell(arm: Arm, metric: Metric, analysis: Analysis, measured: Measurements) -> str:
+    median = measured.median(arm.name, metric.name)
     if median is None:
         return NONE
-    value = METRICS[metric].show(median)
-    effect = analysis.find(arm.name, metric)
+    value = metric.show(median)
+    value += "" if metric.unit in _TOLD else f" {metric.unit}"
+    effect = analysis.find(arm.name, metric.name)
     if effect is None:
         return f"{value} (reference)"
     return f"{value} ({ratio(effect.ratio)}, {interval(effect)})"
@@ -39,7 +47,10 @@ def engine_table(plan: Plan, measured: Measurements, analysis: Analysis) -> Plai
     rows = [
         (
             f"{arm.workload} on {arm.engine}" if several else arm.engine,
-            *(_cell(arm, metric or analysis.primary[arm.workload].name, analysis, measured) for _, metric in _SHOWN),
+            *(
+                _cell(arm, METRICS[name] if name else analysis.primary[arm.workload], analysis, measured)
+                for _, name in _SHOWN
+            ),
         )
         for arm in arms
     ]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from envmatrix.plan.environment import Environment
 from envmatrix.printable import clean, one_line
-from envmatrix.report.attributed import bars_of, steps_of, title_of, waterfall
+from envmatrix.report.attributed import bars_of, steps_of, title_of, unproved, waterfall
 from envmatrix.report.columns import Cell, Column, columns_of
+from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import forest
 from envmatrix.report.formatting import bounds, count, p_value, ratio
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _FILTERS = {
     "clean": clean, "one_line": one_line, "ratio": ratio, "p_value": p_value, "heat": heat_style,
-    "bounds": bounds,
+    "bounds": bounds, "unproved": unproved,
 }  # fmt: skip
 
 
@@ -146,12 +147,11 @@ def _attributed(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
 
 def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | None]]:
     """Return (id, title, caption, table)."""
-    engines = "Medians, and in brackets the ratio to the reference with its interval: above 1 is better."
     workloads = "Medians over trials. They describe the workloads; environments are compared above."
     own = "Ratios above 1 are better, whichever way the number counts."
     return [
         ("own", "Further metrics", own, summary.own_table),
-        ("engines", "What the engines cost", engines, summary.engine_table),
+        ("engines", "What the engines cost", ENGINES_NOTE, summary.engine_table),
         ("workloads", "Workloads", workloads, summary.workload_table),
     ]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envmatrix.report.attributed import AttributionTable, attribution_tables
-from envmatrix.report.columns import Column, columns_of, has_failed
+from envmatrix.report.columns import columns_of, has_failed
+from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.formatting import NONE, count, markdown_cell, markdown_text
 from envmatrix.report.node_table import node_table
 from envmatrix.report.operators import OperatorTable
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
-from envmatrix.report.summary import Group, Row, Summary
+from envmatrix.report.summary import Group, Summary
 from envmatrix.stats.nodes import CANCELS, NodeReport
 from envmatrix.stats.pairing import families
 
@@ -27,24 +28,22 @@ _WORST = (
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a Markdown table; cells are escaped here and nowhere else."""
+    return _table(head, [tuple(markdown_cell(cell) for cell in row) for row in rows])
+
+
+def _table(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head)]
-    body = [tuple(markdown_cell(cell) for cell in row) for row in rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [*lines, *body])
-
-
-def _cell(column: Column, row: Row, group: Group) -> str:
-    cell = column.cell_of(row, group)
-    return f"{cell.text} ({cell.aside})" if cell.aside else cell.text
 
 
 def group_markdown(group: Group) -> str:
     """Return one group's section."""
     columns = columns_of(group, "markdown")
     head = tuple(column.heading(group) for column in columns)
-    rows = [tuple(_cell(column, row, group) for column in columns) for row in group.all_rows]
+    rows = [tuple(column.cell_of(row, group).whole for column in columns) for row in group.all_rows]
     sentence = scaling_sentence(group)
-    below = f"\n{markdown_cell(sentence)}\n" if sentence else ""
-    said = f"**{markdown_cell(group.headline)}**"
+    below = f"\n{markdown_text(sentence)}\n" if sentence else ""
+    said = f"**{markdown_text(group.headline)}**"
     if group.best_set_sentence:
         said += f"\n\n{markdown_text(group.best_set_sentence)}"
     return f"## {markdown_cell(group.title)}\n\n{said}\n\n{table(head, rows)}\n{below}"
@@ -52,15 +51,12 @@ def group_markdown(group: Group) -> str:
 
 def operators_markdown(found: OperatorTable) -> str:
     """Return the section that says which operators each environment made faster."""
-    below = (
-        f"Share and time are those of {markdown_cell(found.reference)}. From a profiled pass of its own; no intervals."
-    )
-    return f"## {markdown_cell(found.title)}\n\n{_section(found.table())}\n\n{below}\n"
+    return f"## {markdown_cell(found.title)}\n\n{_section(found.table())}\n\n{markdown_text(found.note)}\n"
 
 
 def attribution_markdown(found: AttributionTable) -> str:
     """Return the section that says which factor or step brings how much."""
-    notes = "\n\n".join(markdown_cell(note) for note in found.notes)
+    notes = "\n\n".join(markdown_text(note) for note in found.notes)
     return f"## {markdown_cell(found.title)}\n\n{_section(found.table)}\n\n{notes}\n"
 
 
@@ -75,14 +71,17 @@ def _plain(title: str, found: PlainTable | None, below: str) -> str:
 def nodes_markdown(found: NodeReport) -> str:
     """Return the section that says how much the nodes differ."""
     title = f"## Nodes: {markdown_cell(found.workload)} on {found.engine}"
-    return f"{title}\n\n{markdown_cell(found.line())}\n\n{_section(node_table(found))}\n\n{CANCELS}\n"
+    return f"{title}\n\n{markdown_text(found.line())}\n\n{_section(node_table(found))}\n\n{CANCELS}\n"
 
 
 def _cautions(summary: Summary) -> str:
     if not summary.cautions:
         return ""
-    rows = [(item.kind.value, item.subject, item.text, item.remedy) for item in summary.cautions]
-    return "## Warnings\n\n" + table(("warning", "about", "seen", "remedy"), rows) + "\n"
+    rows = [
+        (item.kind.value, markdown_cell(item.subject), markdown_text(item.text), markdown_text(item.remedy))
+        for item in summary.cautions
+    ]
+    return "## Warnings\n\n" + _table(("warning", "about", "seen", "remedy"), rows) + "\n"
 
 
 def _facts(summary: Summary) -> str:
@@ -109,10 +108,13 @@ def comparisons(summary: Summary) -> int:
 
 def to_markdown(summary: Summary) -> str:
     """Return report.md."""
-    noise = "The control is a second copy of the baseline: its interval is the noise floor. "
+    noise = (
+        "The control is a second copy of the baseline: its speed-up is over the baseline alone, and its interval is "
+        "the noise floor. The others' are over the mean of both. "
+    )
     method = (
-        "Speed-up above 1 is faster. Intervals hold for all environments of a table at once "
-        f"(95 %, max-t over {count(comparisons(summary), 'comparison')}, paired by block). "
+        "Speed-up above 1 is faster. Intervals hold at once for all environments with one reference "
+        f"(95 %, max-t over {count(comparisons(summary), 'comparison')} at most, paired by block). "
         f"{_RECOMMENDED}{_WORST if any(has_failed(group) for group in summary.groups) else ''}"
     )
     method += f" {summary.looks_sentence}" if summary.looks_sentence else ""
@@ -120,8 +122,7 @@ def to_markdown(summary: Summary) -> str:
     parts += [attribution_markdown(item) for item in attribution_tables(summary.attributions, summary.cumulative)]
     parts += [operators_markdown(found) for found in summary.operators]
     parts += [nodes_markdown(found) for found in summary.nodes]
-    below = "Medians, and in brackets the ratio to the reference with its interval: above 1 is better."
     parts += [_plain("Further metrics", summary.own_table, _OWN)]
-    parts += [_plain("What the engines cost", summary.engine_table, below)]
+    parts += [_plain("What the engines cost", summary.engine_table, ENGINES_NOTE)]
     parts += [_plain("Workloads", summary.workload_table, "Medians over trials.")]
     return "\n".join([*parts, noise + method + "\n", _cautions(summary), _facts(summary)])

@@ -50,6 +50,11 @@ class OperatorTable:
         """Return the heading of the table."""
         return f"Operators: {self.workload} on {self.engine}, speed-up over {self.reference}"
 
+    @property
+    def note(self) -> str:
+        """Return what is said below the table."""
+        return f"Share and time are those of {self.reference}. From a profiled pass of its own; no intervals."
+
     def table(self, most: int = _MOST) -> PlainTable:
         """Return the ``most`` expensive operators as texts."""
         head = ("operator", "share", "time a step", *self.environments)

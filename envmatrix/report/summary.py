@@ -29,6 +29,13 @@ from envmatrix.stats.selection import Choice, choose
 from envmatrix.stats.slow_trials import SlowTrials, described
 from envmatrix.store import Run, RunFolder
 
+#: Why an environment that is called faster is not named: what it lacks, and what is said of one and of several.
+_BARRED: Mapping[str, tuple[str, str, str]] = {
+    Flag.FAILS_MORE: ("to fail no more often", "fails more often", "fail more often"),
+    Flag.UNPROVEN: ("to be what its name says", "is unproven", "are unproven"),
+    Flag.UNEQUAL_WORK: ("to do equal work", "did other work", "did other work"),
+}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -112,19 +119,20 @@ class Group:
             )
         if not any(row.effect and row.effect.low is not None for row in self.rows):
             return "Too little was measured for any claim."
-        failing = [row.arm.environment for row in self.rows if row.effect and is_faster_but_fails(row.effect)]
-        if failing:
-            return (
-                f"No environment is shown to be faster than {self.baseline_name} and to fail no more often: "
-                f"{', '.join(failing)} fail{'s' * (len(failing) == 1)} more often."
-            )
-        unproven = [row.arm.environment for row in self.rows if row.effect and is_faster_but_unproven(row.effect)]
-        if unproven:
-            return (
-                f"No environment is shown to be faster than {self.baseline_name} and to be what its name says: "
-                f"{', '.join(unproven)} {'is' if len(unproven) == 1 else 'are'} unproven."
-            )
-        return f"No environment is shown to be faster than {self.baseline_name}."
+        conditions, reasons = self._barred()
+        also = "".join(f"{', and' if number else ' and'} {text}" for number, text in enumerate(conditions))
+        said = f": {'; '.join(reasons)}" if reasons else ""
+        return f"No environment is shown to be faster than {self.baseline_name}{also}{said}."
+
+    def _barred(self) -> tuple[list[str], list[str]]:
+        """Return what environments that are called faster lack to be named, and which lack it."""
+        conditions, reasons = [], []
+        for flag, (condition, one, several) in _BARRED.items():
+            names = [row.arm.environment for row in self.rows if row.effect and _is_faster_but(row.effect, flag)]
+            if names:
+                conditions.append(condition)
+                reasons.append(f"{', '.join(names)} {one if len(names) == 1 else several}")
+        return conditions, reasons
 
     @property
     def best_set_sentence(self) -> str:
@@ -242,14 +250,8 @@ def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...
     return tuple(sorted({name for fact in facts if fact.stand_in for name in fact.data}))
 
 
-def is_faster_but_fails(effect: Effect) -> bool:
-    """Whether an arm is called faster but fails more often than its reference."""
-    return effect.verdict == "faster" and Flag.FAILS_MORE in effect.flags
-
-
-def is_faster_but_unproven(effect: Effect) -> bool:
-    """Whether an arm is called faster, but not all that it promises was seen."""
-    return effect.verdict == "faster" and Flag.UNPROVEN in effect.flags
+def _is_faster_but(effect: Effect, flag: str) -> bool:
+    return effect.verdict == "faster" and flag in effect.flags
 
 
 def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Measurements, analysis: Analysis) -> Group:

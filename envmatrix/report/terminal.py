@@ -14,6 +14,7 @@ from rich.text import Text
 from envmatrix.printable import clean, one_line
 from envmatrix.report.attributed import attribution_tables
 from envmatrix.report.columns import Column, columns_of
+from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.formatting import interval, ratio
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
@@ -43,7 +44,7 @@ class _Drawn:
 
 def _drawn(column: Column, group: Group) -> _Drawn:
     cells = [column.cell_of(row, group) for row in group.all_rows]
-    texts = tuple(Text(one_line(cell.text, 60), _STYLE[cell.verdict] if cell.verdict else "") for cell in cells)
+    texts = tuple(Text(one_line(cell.whole, 60), _STYLE[cell.verdict] if cell.verdict else "") for cell in cells)
     return _Drawn(column, column.heading(group, short=True), texts)
 
 
@@ -135,7 +136,10 @@ def _attribution(summary: Summary, width: int) -> list[RenderableType]:
 
 def _operators(summary: Summary, width: int) -> list[RenderableType]:
     """Show the operators that cost most; report.md and report.html have more of them."""
-    return [part for found in summary.operators for part in _plain(found.title, found.table(_MOST_OPERATORS), width)]
+    parts: list[RenderableType] = []
+    for found in summary.operators:
+        parts += [*_plain(found.title, found.table(_MOST_OPERATORS), width), Text(clean(found.note))]
+    return parts
 
 
 def _data_line(summary: Summary) -> list[Text]:
@@ -160,7 +164,7 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     parts += [*_attribution(summary, width), *_operators(summary, width)]
     parts += [Text(clean(found.line())) for found in summary.nodes]
     own = _plain("further metrics (ratio above 1: better than the reference)", summary.own_table, width)
-    engines = _plain("the engines, medians (ratio above 1: better than the reference)", summary.engine_table, width)
+    engines = _plain(f"the engines. {ENGINES_NOTE}", summary.engine_table, width)
     workloads = _plain("the workloads, medians", summary.workload_table, width)
     looks = [Text(summary.looks_sentence)] if summary.looks_sentence else []
     changes = [Text(clean(f"resumed: {change.text()}")) for change in summary.run.history]

@@ -246,7 +246,8 @@ def compare_runs(
     if reasons and not anyway:
         raise InputError(
             f"runs {runs[0].name} and {runs[1].name} are not comparable: {'; '.join(reasons)}",
-            remedy="make both on one machine with one version of the benchmark, or ask to compare them anyway",
+            remedy="make both on one machine with one version of the benchmark, or compare them --anyway "
+            "(from Python: anyway=True)",
         )
     for name in environments:
         for run in runs:

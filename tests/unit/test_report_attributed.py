@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from envmatrix.report.attributed import FACTORIAL_NOTE
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
@@ -123,7 +124,16 @@ def test_an_environment_that_did_other_work_is_not_the_one_explained(tmp_path):
 
 def test_shares_of_a_gain_that_is_not_shown_are_called_a_guess(tmp_path):
     summary = factorial(tmp_path / "run", Machine(dict.fromkeys(SPEED, 1.01), noise=0.1))
-    assert "is not shown to be faster: its shares are a guess" in printed(summary)
+    for text in (printed(summary), to_markdown(summary), to_html(summary)):
+        assert "is not shown to be faster: its shares are a guess" in " ".join(text.split())
+
+
+def test_the_page_says_of_the_shares_what_the_other_reports_say(tmp_path):
+    summary = factorial(tmp_path / "run")
+    page = to_html(summary)
+    assert "hold together, whichever environment" in page
+    assert "resampling" not in page
+    assert FACTORIAL_NOTE in to_markdown(summary), "whole"
 
 
 def test_the_environment_explained_is_the_one_recommended_although_another_measured_faster(tmp_path):

@@ -57,6 +57,7 @@ def test_the_terminal_shows_the_costly_ones(summary):
     present(summary, Console(file=out, width=80, force_terminal=False))
     (row,) = [line for line in out.getvalue().splitlines() if "aten::convolution" in line]
     assert row.split() == ["aten::convolution", "80.0%", "2", "ms", "2.00"]
+    assert "no intervals" in " ".join(out.getvalue().split())
 
 
 def test_without_profiles_there_is_no_table(tmp_path):

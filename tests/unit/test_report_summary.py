@@ -140,6 +140,16 @@ def test_no_best_is_named_when_nothing_is_shown_to_be_faster(made):
     assert summary.groups[0].headline == "No environment is shown to be faster than baseline."
 
 
+def test_no_sentence_of_the_markdown_is_cut_however_many_it_names(made):
+    names = tuple(f"environment-number-{number:02}" for number in range(12))
+    summary = summarise(made(Machine(dict.fromkeys(names, 1.3), loss=dict.fromkeys(names, 0.9)), environments=names))
+    long = replace(summary.cautions[0], text="seen " * 100, remedy="do " * 150 + "this")
+    markdown = to_markdown(replace(summary, cautions=(long,)))
+    assert f"**{summary.groups[0].headline}**" in markdown
+    assert long.remedy in markdown
+    assert long.text.strip() in markdown
+
+
 def test_a_run_that_raced_says_who_stopped_and_why(made):
     machine = Machine({"fast": 1.3, "slow": 0.7}, noise=0.01, stand_in=False)
     folder = made(machine, 20, environments=("fast", "slow"), race=True)

@@ -39,8 +39,18 @@ def test_engines_are_put_side_by_side_with_the_cost_of_a_whole_trial(tmp_path):
     assert found is not None
     assert found.head == ("engine", "steady state", "start-up", "whole trial")
     assert [row[0] for row in found.rows] == ["local", "docker"]
+    assert found.rows[0][1].endswith(" samples/s (reference)")
     assert "(reference)" in found.rows[0][3]
     assert " to " in found.rows[1][3]  # an interval
+
+
+def test_every_report_says_what_the_baseline_of_another_engine_is_compared_with(tmp_path):
+    found = summary(tmp_path, engines=("local", "docker"))
+    out = io.StringIO()
+    present(found, Console(file=out, width=140))
+    assert "against baseline on local" in to_html(found)
+    for text in (out.getvalue(), to_markdown(found)):
+        assert "baseline (against baseline on local)" in text
 
 
 def test_one_engine_needs_no_such_table(tmp_path):

@@ -126,6 +126,23 @@ def test_where_only_failing_ones_are_faster_the_headline_says_so(mostly_failing)
     assert group.headline.endswith("and to fail no more often: fast fails more often.")
 
 
+def test_the_headline_says_why_each_that_the_table_calls_faster_is_not_named():
+    plan = make_plan(("fast", "other"))
+    machine = Machine({"fast": 1.3, "other": 1.3}, noise=0.01, loss={"other": 0.9})
+    group = summary_of(plan, make_trials(plan, machine, 12)).groups[0]
+    assert group.best.arm.environment == "fast"
+    trials = with_failures(plan, machine, 20, lambda t: t.environment == "fast" and t.block > 9)
+    group = summary_of(plan, trials).groups[0]
+    assert {row.effect.verdict for row in group.rows} == {"faster"}
+    assert group.headline == (
+        "No environment is shown to be faster than baseline and to fail no more often, and to do equal work: "
+        "fast fails more often; other did other work."
+    )
+    alone = make_plan(("other",))
+    group = summary_of(alone, make_trials(alone, machine, 12)).groups[0]
+    assert group.headline.endswith("faster than baseline and to do equal work: other did other work.")
+
+
 def test_the_simplest_of_those_that_cannot_be_told_apart_is_recommended(tmp_path):
     plan = make_plan(("simple", "both", "slow"))
     levels = {
