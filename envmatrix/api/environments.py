@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.api import FORMS
-from envmatrix.api.places import PathLike, load_matrix
+from envmatrix.api.places import PathLike, find_run, load_matrix, matrix_of_run
 from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
 from envmatrix.plan.export import export_lines
@@ -20,6 +20,8 @@ def export(
     form: str = "sh",
     engine: str = "local",
     matrix: PathLike | None = None,
+    run: PathLike | None = None,
+    results: PathLike = "results",
     say: Say = silent,
 ) -> str:
     """Return the lines that set up an environment elsewhere.
@@ -29,13 +31,15 @@ def export(
         form: 'sh' for a shell, 'dockerfile', 'json', or a batch script: 'slurm', 'pyxis'.
         engine: the engine whose files the lines name; 'auto' takes the first that this machine has.
         matrix: a matrix.yaml; None: ./matrix.yaml, else the one that comes with envmatrix.
+        run: a run's folder or name, whose own matrix is read instead.
+        results: the folder of the runs.
         say: takes lines of progress while it is built.
 
     Returns:
         The text.
 
     Raises:
-        InputError: no such environment or form.
+        InputError: no such environment, form or run, or a matrix beside a run.
         EngineError: the engine is not there or could not build.
         SkipEnvironmentError: this machine cannot have the environment.
 
@@ -43,7 +47,13 @@ def export(
     scripts = script_forms()
     if form not in (*FORMS, *scripts):
         raise InputError(f"no form {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
-    session = open_environment(environment, engine=engine, matrix=matrix, say=say)
+    if run is not None and matrix is not None:
+        raise InputError("a run has a matrix of its own", remedy="name one: the matrix or the run")
+    if run is not None:
+        folder = find_run(run, results)
+        session = open_session(matrix_of_run(folder, folder.load_here()), environment, engine, say)
+    else:
+        session = open_environment(environment, engine=engine, matrix=matrix, say=say)
     if form in scripts:
         return scripts[form].training_script(
             session.environment, session.engine, session.prepared, session.preload, form

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Matrix, load
+from envmatrix.matrix.parse import parse
 from envmatrix.project import default_matrix
-from envmatrix.store import RunFolder
+from envmatrix.store import Run, RunFolder
 from envmatrix.units import parse_percent
 
 #: A file or folder.
@@ -44,6 +46,14 @@ def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
         if (path / "run.json").exists():
             return RunFolder(path)
     raise InputError(f"no run {os.fspath(name)!r}", remedy=suggestion(os.fspath(name), [path.name for path in known]))
+
+
+def matrix_of_run(folder: RunFolder, run: Run) -> Matrix:
+    """Return the matrix as it was when a run began; locks and programs lie beside its command's, where that is here."""
+    words = [word for part in run.command for word in part.split("=", 1)]
+    named = [Path(then) for word, then in itertools.pairwise(words) if word == "--matrix"]
+    home = next((path for path in named if path.is_file()), find_matrix())
+    return parse(str(folder.names.real(folder.matrix())), home)
 
 
 def split_names(given: Names | None) -> tuple[str, ...] | None:

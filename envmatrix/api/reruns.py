@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.api.places import Names, PathLike, find_matrix, find_run, fraction, split_names
+from envmatrix.api.places import Names, PathLike, find_run, fraction, matrix_of_run, split_names
 from envmatrix.api.result import Result
 from envmatrix.api.runs import carry_out, place, telling
 from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError
 from envmatrix.launchers.catalog import DEFAULT
 from envmatrix.matrix import Design, load
 from envmatrix.matrix.model import NAME
-from envmatrix.matrix.parse import parse
 from envmatrix.say import Say, silent
 from envmatrix.stats.comparison import Comparison, compare_sides
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.store import Run, RunFolder
+from envmatrix.store import RunFolder
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, begin, find_design
 from envmatrix.trials.requested import Overrides, overridden, requested_engines
@@ -144,14 +142,7 @@ def _side_of_run(name: str, folder: RunFolder) -> Side:
         remedy = f"name one of its sides: {folder.path / 'sides' / name}"
         raise InputError(f"run {run.name} compares two matrices itself", remedy=remedy)
     file = folder.matrix_file if folder.matrix_file.exists() else folder.run_file
-    return Side(name, parse(str(folder.names.real(folder.matrix())), _home_of(run)), file, run)
-
-
-def _home_of(run: Run) -> Path:
-    """Return the matrix beside which a run's locks and programs lie: its command's, where that is here."""
-    words = [word for part in run.command for word in part.split("=", 1)]
-    named = [Path(then) for word, then in itertools.pairwise(words) if word == "--matrix"]
-    return next((path for path in named if path.is_file()), find_matrix())
+    return Side(name, matrix_of_run(folder, run), file, run)
 
 
 def compared(folder: RunFolder, allowed: float = 0.0) -> Comparison:

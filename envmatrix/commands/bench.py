@@ -98,7 +98,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
             say(f"wrote {file}: `envmatrix bench` runs it again")
         experiment = runs.begin(
             "default", overrides, matrix=made.matrix, results=arguments.results, name=arguments.name or made.name,
-            command=tuple(sys.argv[1:]), say=say,
+            command=tuple(sys.argv[1:]), host_names=arguments.host_names, say=say,
         )  # fmt: skip
     return answer.carry_out(experiment, arguments, is_set_up=True)
 

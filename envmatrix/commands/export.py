@@ -16,10 +16,14 @@ def add_arguments(parser: Parser) -> None:
     shared.add_environment(parser)
     parser.add_argument("--as", dest="form", choices=(*FORMS, *script_forms()), default="sh", help="default: sh")
     shared.add_matrix(parser)
+    parser.add_argument("--run", dest="of_run", metavar="RUN", help="an environment of this run's own matrix")
+    shared.add_results(parser)
     shared.add_engine(parser)
     shared.add_output(parser, "FILE", "where to write it (default: standard output)")
     parser.examples(
-        "envmatrix export tcmalloc", "envmatrix export intel-omp --as slurm --engine apptainer --output train.sh"
+        "envmatrix export tcmalloc",
+        "envmatrix export tcmalloc --run train-20261122-071500",
+        "envmatrix export intel-omp --as slurm --engine apptainer --output train.sh",
     )
 
 
@@ -32,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         form=arguments.form,
         engine=arguments.engine,
         matrix=arguments.matrix,
+        run=arguments.of_run,
+        results=arguments.results,
         say=common.say_to_stderr,
     )
     common.put_text(text, arguments.output)

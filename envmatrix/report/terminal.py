@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Summary
 from envmatrix.stats.effects import Verdict
+from envmatrix.store import Run
 
 _STYLE: Mapping[Verdict, str] = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
 _MOST_OPERATORS = 5
@@ -79,12 +81,13 @@ def _noise_floor(group: Group) -> str:
     return f"noise floor: control against {group.baseline_name} {ratio(effect.ratio)}, {interval(effect)}"
 
 
-def group_lines(group: Group) -> list[Text]:
-    """Return the sentences under a group's table."""
+def group_lines(group: Group, run: Run | None = None) -> list[Text]:
+    """Return the sentences under a group's table; ``run`` is the one of a program, whose matrix is nowhere else."""
     lines = [Text(clean(_noise_floor(group))), Text(clean(group.headline), style="bold")]
     lines += [Text(clean(sentence)) for sentence in (group.best_set_sentence, scaling_sentence(group)) if sentence]
     if group.best:
-        lines.append(Text(clean(f"to use it: envmatrix export {group.best.arm.environment}")))
+        where = f" --run {shlex.quote(run.name)}" if run else ""
+        lines.append(Text(clean(f"to use it: envmatrix export {shlex.quote(group.best.arm.environment)}{where}")))
     return lines
 
 
@@ -159,8 +162,9 @@ def _caution_lines(summary: Summary) -> list[Text]:
 def to_renderable(summary: Summary, width: int) -> RenderableType:
     """Return everything that is printed at the end of a run, for a console of ``width`` columns."""
     parts: list[RenderableType] = []
+    made = summary.run if summary.run.is_of_program else None
     for group in summary.groups:
-        parts += [group_table(group, width), *group_lines(group), Text()]
+        parts += [group_table(group, width), *group_lines(group, made), Text()]
     parts += [*_attribution(summary, width), *_operators(summary, width)]
     parts += [Text(clean(found.line())) for found in summary.nodes]
     own = _plain("further metrics (ratio above 1: better than the reference)", summary.own_table, width)

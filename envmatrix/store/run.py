@@ -133,6 +133,11 @@ class Run(BaseModel):
         return arms
 
     @property
+    def is_of_program(self) -> bool:
+        """Whether its matrix was made for a program on the command line, and lies nowhere else."""
+        return self.command[:1] == ("bench",) and "--" in self.command
+
+    @property
     def plan(self) -> Plan:
         """The plan of the run, as it stands."""
         return plan_of(self.design, self.arms, tuple(at.looked for at in self.history if at.looked is not None))

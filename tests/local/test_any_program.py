@@ -102,6 +102,8 @@ def test_one_command_for_a_program_that_says_how_fast_it_is(project):
     assert "# metric: {regex: " in (project.folder / "made.yaml").read_text()
     resumed = project.run("resume", "--quiet")
     assert resumed.returncode == 0, resumed.stderr
+    lines = project.run("export", "tcmalloc", "--run", project.newest().name)
+    assert "libtcmalloc_minimal.so.4" in lines.stdout, lines.stderr
 
 
 def test_one_command_for_a_shell_script_is_measured_by_its_wall_time(project):

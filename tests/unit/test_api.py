@@ -188,6 +188,7 @@ def test_runs_and_environments_are_compared(results, capsys):
         (lambda at: envmatrix.resume("nosuch", results=at), "no run 'nosuch'"),
         (lambda at: envmatrix.export("tcmaloc"), "did you mean 'tcmalloc'"),
         (lambda at: envmatrix.export("tcmalloc", form="poem"), "no form 'poem'"),
+        (lambda at: envmatrix.export("tcmalloc", matrix=at, run="r"), "a run has a matrix of its own"),
         (lambda at: envmatrix.reproduce(at / "nosuch.tar.gz"), "there is no archive"),
         (lambda at: envmatrix.rerun(at / "nosuch", at / "nosuch"), "is no matrix, no folder with a matrix.yaml"),
         (lambda at: envmatrix.reproduce(at / "nosuch.tar.gz", tolerance="x"), "tolerance: 'x' is no percentage"),

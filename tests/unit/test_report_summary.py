@@ -90,7 +90,13 @@ def test_the_terminal_names_the_best_the_noise_floor_and_the_stand_in_data(made)
     assert "fast is 1.2" in text
     assert "noise floor: control" in text
     assert "fashion-mnist-stand-in" in text
-    assert "envmatrix export fast" in text
+    assert "envmatrix export fast\n" in text
+
+
+def test_what_was_found_for_a_program_is_exported_from_its_run_which_alone_has_the_matrix(made):
+    summary = summarise(made())
+    run = summary.run.model_copy(update={"command": ("bench", "--quiet", "--", "python", "train.py")})
+    assert "envmatrix export fast --run run\n" in printed(replace(summary, run=run))
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
