@@ -19,7 +19,7 @@ from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.pairing import Bools, Family, Paired, Views, families, logs_of, over_copies, ratio_of
 from envmatrix.stats.primary import own_metrics, primary_metrics
 from envmatrix.stats.racing import Race, next_arms
-from envmatrix.stats.slow_trials import LEAST_BLOCKS, both, slow_trials
+from envmatrix.stats.slow_trials import both, slow_trials, waits
 from envmatrix.stats.spending import level_at, looks_of
 
 _OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
@@ -187,7 +187,7 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copie
         Flag.SLOW_TRIALS: bool(run.slow[run.measured.arms.index(arm.name)].any()),
         Flag.NO_OP: not arm.is_control and _is_no_op(arm, run),
     }
-    if found[Flag.SLOW_TRIALS] and effect.blocks < LEAST_BLOCKS:
+    if waits(run.measured, run.slow, (arm.name, *copies), effect.blocks):
         effect = replace(effect, verdict="undecided")
     return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
 
@@ -17,9 +17,12 @@ def _hopeless(effect: Effect, most_blocks: int, min_blocks: int) -> bool:
     return effect.blocks == 0 and most_blocks >= min_blocks
 
 
-def is_narrow(effect: Effect, target: float) -> bool:
-    """Whether the interval's half-width is at most ``target`` (a fraction: 0.03 for 3 %), and it may be judged."""
-    if Flag.SLOW_TRIALS in effect.flags and effect.blocks < LEAST_BLOCKS:
+def is_narrow(effect: Effect, target: float, slow: Collection[str]) -> bool:
+    """Whether the interval's half-width is at most ``target`` (a fraction: 0.03 for 3 %), and it may be judged.
+
+    ``slow`` are the arms with slow trials.
+    """
+    if effect.blocks < LEAST_BLOCKS and (effect.arm in slow or effect.reference in slow):
         return False
     return effect.half_width is not None and effect.half_width <= target
 
@@ -62,4 +65,5 @@ def narrow_enough(analysis: Analysis, target: float, active: Collection[str] | N
     effects = [e for e in analysis.primary_effects() if active is None or e.arm in active]
     most = max((effect.blocks for effect in effects), default=0)
     wanted = [effect for effect in effects if not _hopeless(effect, most, analysis.plan.min_blocks)]
-    return most > 0 and all(is_narrow(effect, target) for effect in wanted)
+    slow = [arm.name for arm, trials in zip(analysis.plan.arms, analysis.slow) if trials.any()]  # noqa: B905
+    return most > 0 and all(is_narrow(effect, target, slow) for effect in wanted)

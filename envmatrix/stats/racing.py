@@ -145,11 +145,12 @@ class Field:
 
 @dataclass(frozen=True)
 class _Then:
-    """What was known of a family at a look: logs of arms and of the reference, and whose verdicts must wait."""
+    """What was known of a family at a look: logs of arms and of the reference, and what must wait for more blocks."""
 
     logs: Views
     reference: Views
     waits: NDArray[np.bool_]
+    reference_waits: bool
 
 
 def _then(field_: Field, then: NDArray[np.bool_]) -> _Then:
@@ -158,9 +159,10 @@ def _then(field_: Field, then: NDArray[np.bool_]) -> _Then:
     rows = np.vstack([field_.copies, field_.logs])[:, then]
     slow = find_slow(rows)
     every = both(rows, slow)
-    waits = np.asarray(slow[count:].any(axis=1) & (int(then.sum()) < LEAST_BLOCKS))
+    waits = np.asarray(slow.any(axis=1) & (int(then.sum()) < LEAST_BLOCKS))
     reference = Views(tuple(mean_copies(view[:count])[None, :] for view in every), far)
-    return _Then(Views(tuple(view[count:] for view in every), far), reference, waits)
+    logs = Views(tuple(view[count:] for view in every), far)
+    return _Then(logs, reference, waits[count:], bool(waits[:count].any()))
 
 
 def field_of(family: Family, plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> Field:
@@ -206,12 +208,14 @@ def race_family(field_: Field, blocks: NDArray[np.int64], plan: Plan) -> FamilyR
 
 
 def _one_look(field_: Field, active: NDArray[np.bool_], known: _Then, look: int, plan: Plan) -> list[Stopped]:
-    """Return who stops at one look, judged by what was ``known`` then; an arm with slow trials waits."""
+    """Return who stops at one look, judged by what was ``known`` then; arms with slow trials stop nobody."""
     at, family = looks(plan), field_.family
     level = 1.0 - EARLY_VERDICT_ERROR / len(at)
-    rivals = known.reference.over(known.logs.rows(np.flatnonzero(active & field_.eligible)))
+    rivals = known.logs.rows(np.flatnonzero(active & field_.eligible & ~known.waits))
+    rivals = rivals if known.reference_waits else known.reference.over(rivals)
     beaten = surely_not_best(known.logs, rivals, len(family.arms) * len(at)) & ~known.waits
-    same = _same(known.logs.less(known.reference), family, level, plan.margin) & ~known.waits
+    same = _same(known.logs.less(known.reference), family, level, plan.margin)
+    same &= ~(known.waits | known.reference_waits)
     reasons: list[Reason | None] = [
         "not the best" if is_beaten else "same as the reference" if is_same else None
         for is_beaten, is_same in zip(beaten, same, strict=True)

@@ -7,7 +7,7 @@ and where slow ones were seen every claim must hold with them and without them (
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,7 +21,7 @@ from envmatrix.stats.pairing import logs_of, ratio_of
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-#: An arm with slow trials gets no verdict, and leaves no race, below so many blocks.
+#: A comparison with an arm that has slow trials has no verdict, and such an arm leaves no race, below so many blocks.
 LEAST_BLOCKS = 20
 #: How often trials of one normal population are taken for two.
 ERROR = 0.002
@@ -87,6 +87,11 @@ def slow_trials(plan: Plan, measured: Measurements, primary: Mapping[str, Metric
             slow[row] = slow[row] if row in judged else mask
         judged.update(at)
     return slow
+
+
+def waits(measured: Measurements, slow: Bools, arms: Collection[str], blocks: int) -> bool:
+    """Whether a comparison of ``arms`` has no verdict yet: what slow trials do to it is the same on either side."""
+    return blocks < LEAST_BLOCKS and bool(slow[[name in arms for name in measured.arms]].any())
 
 
 def both(logs: Floats, slow: Bools) -> tuple[Floats, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.stats import simulated_table
-from envmatrix.stats.analysis import estimate, inverted
+from envmatrix.stats.analysis import between, estimate, inverted
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.longrun import apart, too_short
 from envmatrix.stats.maxt import student_quantile
@@ -112,6 +113,29 @@ def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_befor
         assert (effect.verdict == "undecided") == waits
         assert ("fast:cnn@local" in next_arms(plan, measured).active) == bool(slow)
         assert precise_enough(plan, measured, 0.5, active=("fast:cnn@local",)) is not waits
+
+
+@pytest.mark.parametrize("slow", ["fast", "baseline", "control"])
+@pytest.mark.parametrize("blocks", [18, 26])
+def test_a_comparison_waits_for_20_blocks_whichever_side_has_the_slow_trials(slow, blocks):
+    plan = make_plan(("fast", "other"), max_blocks=60, target=0.5)
+    machine = Machine({"fast": 0.5, "other": 0.8}, noise=0.01)
+    trials = slowed(plan, machine, blocks, lambda trial: trial.environment == slow and trial.block in (1, 2), by=1.3)
+    measured = fold(plan, trials)
+    analysis, arms = estimate(plan, measured), {arm.environment: arm for arm in plan.arms}
+    for old, new in itertools.permutations(("baseline", "fast", "other"), 2):
+        waits = blocks < 20 and (slow in (old, new) or (slow == "control" and "baseline" in (old, new)))
+        found = between(analysis, measured, arms[old], arms[new])
+        assert (found.verdict == "undecided") == waits, (old, new)
+    assert precise_enough(plan, measured, 0.5) is (blocks > 20)
+
+
+@pytest.mark.parametrize("slow", ["baseline", "control", "nobody"])
+def test_a_reference_with_slow_trials_puts_nobody_out_of_a_race_before_20_blocks(slow):
+    plan = make_plan(("one", "twin"), race=True, max_blocks=60)
+    machine = Machine({"one": 0.5, "twin": 0.5}, noise=0.01)
+    trials = slowed(plan, machine, 8, lambda trial: trial.environment == slow and trial.block in (1, 2), by=1.3)
+    assert ("one:cnn@local" in next_arms(plan, fold(plan, trials)).active) == (slow != "nobody")
 
 
 def test_one_normal_population_is_hardly_ever_taken_for_two_and_two_are_found():
