@@ -19,7 +19,8 @@ from typing import Any, BinaryIO, cast
 
 from bench import counters, digest, evidence, metric, record, stops
 from bench.errors import BenchError, RunError
-from bench.evidence import programs, tree
+from bench.evidence import cgroup, programs, tree
+from bench.evidence.reading import attempt
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _CHUNK_BYTES = 1 << 16
@@ -146,6 +147,13 @@ def _how(status: int) -> str:
     return f"exit status {status}" if status > 0 else f"signal {-status} ({signal.strsignal(-status)})"
 
 
+def _memory(kills: int | None) -> str:
+    """Say how many processes were killed beyond ``kills``: not every engine tells it of a container's children."""
+    now = attempt(cgroup.oom_kills)
+    killed = now - kills if now is not None and kills is not None else 0
+    return f" as memory ran out ({killed} killed by the kernel)" if killed > 0 else ""
+
+
 def _run(
     argv: Sequence[str],
     probed: str,
@@ -157,7 +165,7 @@ def _run(
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
-    start = time.perf_counter_ns()
+    kills, start = attempt(cgroup.oom_kills), time.perf_counter_ns()
     try:
         process = subprocess.Popen(
             argv, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -181,7 +189,7 @@ def _run(
         _end(process)
         output.finish()
     if status:
-        raise RunError(f"the command ended with {_how(status)}; its output is in the log")
+        raise RunError(f"the command ended with {_how(status)}{_memory(kills)}; its output is in the log")
     return watched, wall_ns, output
 
 

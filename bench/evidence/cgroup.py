@@ -27,6 +27,16 @@ def memory_limit_bytes() -> int | None:
     return min(limits) if limits else None
 
 
+def oom_kills() -> int | None:
+    """Return how many processes of this group the kernel has killed as memory ran out, or None when nobody counts."""
+    for folder in folders("memory"):
+        for name in ("memory.oom_control", "memory.events"):
+            words = (text(f"{folder}/{name}") or "").split()
+            if "oom_kill" in words:
+                return int(words[words.index("oom_kill") + 1])
+    return None
+
+
 def cpu_limit() -> float | None:
     """Return the CPU quota in CPUs (1.5 is one and a half), or None when there is none."""
     shares = []

@@ -44,6 +44,7 @@ INDEX = (
     Row("out of memory", "docker apptainer", "here", "engines/test_containers.py::test_running_out_of_memory_is_told", "failed, with that reason"),
     Row("out of memory", "local", "slurm", "cluster/test_slurm.py::test_a_trial_that_runs_out_of_memory_fails_with_that_reason_and_the_block_goes_on", "failed, with that reason"),
     Row("out of memory in a child alone", "docker", "here", "engines/test_containers.py::test_memory_that_runs_out_in_a_child_is_told_from_other_ends", "failed, with that reason"),
+    Row("out of memory in a program or its child", "local", "here", "unit/test_bench_command.py::test_memory_that_ran_out_in_the_program_or_in_its_child_is_told", "failed, with that reason"),
     Row("results read-only", "local", "here", "unit/test_store.py::test_on_a_read_only_file_system_a_run_can_be_read_and_what_cannot_be_written_is_told", "the run stops"),
     Row("results read-only for a while", "local", "here", "faults/test_read_only.py::test_results_that_are_read_only_for_a_while_are_waited_for", "waited for, and said"),
     Row("results read-only for a while", "local", "slurm", "cluster/test_bad_input.py::test_results_that_are_read_only_for_a_while_are_waited_for_while_jobs_go_on", "waited for, and said"),

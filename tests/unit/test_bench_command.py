@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from bench import metric
 from bench.errors import RunError
+from envmatrix.engines.base import Limits
+from envmatrix.engines.memory import confined
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,3 +134,25 @@ def test_any_value_in_a_metric_file_is_a_finite_number_or_a_clear_error(tmp_path
     with contextlib.suppress(RunError):
         number = metric.number_from_file(metric.MetricSource("m", "json", str(file), "k", "lower"))
         assert abs(number) < float("inf")
+
+
+HUNGRY = "a = []\nwhile True: a.append(bytearray(2**20))"
+
+
+IN_A_CHILD = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', HUNGRY]) != 0)"
+
+
+@pytest.mark.parametrize("inner", ["", IN_A_CHILD])
+def test_memory_that_ran_out_in_the_program_or_in_its_child_is_told(tmp_path, inner):
+    code = f"HUNGRY = {HUNGRY!r}\n{inner}" if inner else HUNGRY
+    argv = [sys.executable, "-m", "bench", "command", "--record", str(tmp_path / "record.json")]
+    with confined(f"envmatrix-test.{os.getpid()}", Limits(60.0, memory_bytes=2**27)) as confinement:
+        group = confinement.place.group
+        if group is None:
+            pytest.skip("this user may make no cgroup with a memory limit")
+        enter = ["/bin/sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"', str(group)]
+        done = subprocess.run(
+            [*enter, *argv, "--", sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    how = "exit status 1" if inner else "signal 9 (Killed)"
+    assert f"the command ended with {how} as memory ran out (1 killed by the kernel)" in done.stderr
