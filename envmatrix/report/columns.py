@@ -92,6 +92,7 @@ def _verdict(row: Row, _group: Group) -> Cell:
     if row.effect is None:
         return Cell("reference")
     words = {Flag.FAILS_MORE: ", fails more", Flag.UNPROVEN: ", unproven"}
+    words |= {Flag.UNEQUAL_WORK: ", other work"} if row.effect.verdict == "faster" else {}
     asides = "".join(text for flag, text in words.items() if flag in row.effect.flags)
     return Cell(f"{row.effect.verdict}{asides}", verdict=row.effect.verdict)
 
@@ -159,7 +160,8 @@ def _reference_value(row: Row, _group: Group) -> Cell:
     return Cell(row.reference_value or NONE)
 
 
-def _has_reference_value(group: Group) -> bool:
+def has_reference_value(group: Group) -> bool:
+    """Whether a source's figures stand beside those of a group."""
     return any(row.reference_value for row in group.all_rows)
 
 
@@ -210,8 +212,8 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),
     Column("failed", "failed", lambda row, _: _broken(row), _failed, shown=has_failed),
-    Column("accuracy", "accuracy", cell=_accuracy, shown=_has_reference_value, gives_way=5),
-    Column("reference_value", "published", cell=_reference_value, kind="text", shown=_has_reference_value),
+    Column("accuracy", "accuracy", cell=_accuracy, shown=has_reference_value, gives_way=5),
+    Column("reference_value", "published", cell=_reference_value, kind="text", shown=has_reference_value),
     Column("flags", "notes", lambda _, effect: list(effect.flags), _notes, kind="text", shown=_has_notes, gives_way=3),
     Column("missing_blocks", value=lambda _, effect: effect.missing),
     Column("incomplete_blocks", value=lambda _, effect: effect.incomplete),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envmatrix.report.attributed import AttributionTable, attribution_tables
-from envmatrix.report.columns import columns_of, has_failed
+from envmatrix.report.columns import columns_of, has_failed, has_reference_value
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.formatting import NONE, count, markdown_cell, markdown_text
 from envmatrix.report.node_table import node_table
@@ -21,6 +21,7 @@ _RECOMMENDED = (
     "and its gain allows for that choice."
 )
 _OWN = "Ratios above 1 are better, whichever way the number counts; their intervals hold together for one metric."
+_PUBLISHED = " Published: a source's own figures, of its own machine and data."
 _WORST = (
     " At worst: the lower end of the interval had every trial that broke been as slow as the longest trial of the run."
 )
@@ -117,6 +118,7 @@ def to_markdown(summary: Summary) -> str:
         f"(95 %, max-t over {count(comparisons(summary), 'comparison')} at most, paired by block). "
         f"{_RECOMMENDED}{_WORST if any(has_failed(group) for group in summary.groups) else ''}"
     )
+    method += _PUBLISHED if any(has_reference_value(group) for group in summary.groups) else ""
     method += f" {summary.looks_sentence}" if summary.looks_sentence else ""
     parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
     parts += [attribution_markdown(item) for item in attribution_tables(summary.attributions, summary.cumulative)]

@@ -76,7 +76,7 @@ def _tolerances(measured: Measurements, arms: list[str]) -> list[dict[str, float
 def _amount_differs(measured: Measurements, arm: Arm, twins: list[str], column: str) -> str | None:
     own, other = set(_values(measured, [arm.name], column)), set(_values(measured, twins, column))
     if own and other and own != other:
-        return f"{column} {sorted(own)[0]:g}, reference {sorted(other)[0]:g}"
+        return f"{column} {sorted(own)[0]:,.0f}, reference {sorted(other)[0]:,.0f}"
     return None
 
 

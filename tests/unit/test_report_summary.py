@@ -146,6 +146,18 @@ def test_no_best_is_named_when_nothing_is_shown_to_be_faster(made):
     assert summary.groups[0].headline == "No environment is shown to be faster than baseline."
 
 
+def test_amounts_of_work_that_differ_a_little_are_told_as_different_numbers_beside_the_verdict():
+    plan = make_plan(("fast",))
+    trials = list(make_trials(plan, Machine({"fast": 1.3}), 8))
+    for trial in trials:
+        trial.document["result"]["parameters"] += trial.environment == "fast"
+    summary = summarise_measured(make_run(plan), fold(plan, trials))
+    (found,) = [caution.text for caution in summary.cautions if caution.kind is Kind.UNEQUAL_WORK]
+    assert "parameters 1,630,091, reference 1,630,090" in found
+    for text in (printed(summary), to_markdown(summary), to_html(summary)):
+        assert "faster, other work" in text
+
+
 def test_no_sentence_of_the_markdown_is_cut_however_many_it_names(made):
     names = tuple(f"environment-number-{number:02}" for number in range(12))
     summary = summarise(made(Machine(dict.fromkeys(names, 1.3), loss=dict.fromkeys(names, 0.9)), environments=names))
