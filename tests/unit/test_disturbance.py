@@ -41,7 +41,7 @@ def test_waiting_for_a_cpu_that_another_program_has_is_counted(neighbour):
     assert grown["involuntary_switches"] > 0
 
 
-WORK = "sum(range(12_000_000))"
+WORK = "sum(range(40_000_000))"
 IN_A_THREAD = f"import threading; t = threading.Thread(target=lambda: {WORK}); t.start(); t.join()"
 IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{WORK}'], check=True)"
 
