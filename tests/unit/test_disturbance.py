@@ -26,7 +26,7 @@ def neighbour():
     """A program that wants the CPU that this process is then confined to as well."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
-    busy = subprocess.Popen([sys.executable, "-c", BUSY])
+    busy = subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True)  # as the program: equal shares
     yield busy.pid
     busy.kill()
     busy.wait()
