@@ -22,7 +22,8 @@ def wrapper(toy: Toy) -> list[int]:
         except OSError:
             continue
         run = toy.newest
-        if run and words.split(b"\0")[1:4] == [b"-m", b"bench", b"command"] and f"/{run.name}/".encode() in variables:
+        program, _, rest = words.partition(b"/bench/__main__.py\0command\0")
+        if run and program and rest and f"/{run.name}/".encode() in variables:
             found.append(int(folder.name))
     return found
 
@@ -31,21 +32,20 @@ def wrapper(toy: Toy) -> list[int]:
 def test_a_trial_past_its_limit_ends_with_its_daemons(toy: Toy, engine: str) -> None:
     done = toy.run("bench", "long", "--engine", engine)
     assert done.returncode == 4, done.stderr
-    assert [(trial["outcome"], trial["ended_before"]) for trial in toy.trials()] == [("timed_out", 0)] * 2
+    assert [(trial["outcome"], trial["ended_before"]) for trial in toy.trials()] == [("timed_out", 0)]
     assert toy.left() == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_when_only_the_wrapper_or_only_the_program_is_killed_all_of_the_trial_ends(toy: Toy, engine: str) -> None:
-    process = toy.start("bench", "endless", "--engine", engine, "--quiet")
-    for trials, killed in enumerate((lambda: wrapper(toy), toy.programs)):
+    for killed in (lambda: wrapper(toy), toy.programs):
+        process = toy.start("bench", "endless", "--engine", engine, "--quiet")
         until(toy.programs, 400)
         os.kill(until(killed)[0], signal.SIGKILL)
-        until(lambda trials=trials: len(toy.trials()) == trials + 1)
-    process.communicate(timeout=200)
-    assert [(trial["outcome"], trial["ended_before"]) for trial in toy.trials()] == [("failed", 0)] * 2
-    assert "the command ended with signal 9 (Killed)" in toy.trials()[1]["reason"]
-    assert toy.left() == []
+        process.communicate(timeout=200)
+        assert [(trial["outcome"], trial["ended_before"]) for trial in toy.trials()] == [("failed", 0)]
+        assert toy.left() == []
+    assert "the command ended with signal 9 (Killed)" in toy.trials()[0]["reason"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -61,14 +61,17 @@ def test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up(toy: T
 
 
 def test_a_daemon_that_outlived_its_warden_is_ended_before_the_next_trial_and_the_trial_says_so(toy: Toy) -> None:
-    process = toy.start("bench", "endless", "--engine", "local", "--quiet")
+    process = toy.start("bench", "held", "--engine", "local", "--quiet")
+    toy.let_end()
     until(toy.programs, 400)
     warden = int((Path("/proc") / str(wrapper(toy)[0]) / "stat").read_text().rpartition(")")[2].split()[1])
     os.kill(warden, signal.SIGKILL)
-    until(lambda: len(toy.trials()) == 1)
-    until(lambda: toy.programs() and wrapper(toy), 400)  # not the daemons of the first trial
+    until(lambda: len(toy.trials()) == 2)
+    until(lambda: toy.programs() and wrapper(toy), 400)  # not the daemons of the trial before
     os.kill(wrapper(toy)[0], signal.SIGKILL)
+    until(lambda: len(toy.trials()) == 3)
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=200)
-    first, second = [trial["ended_before"] for trial in toy.trials()]
-    assert (first, second >= 2) == (0, True)
+    first, second, third = [trial["ended_before"] for trial in toy.trials()[:3]]
+    assert (first, second, third >= 2) == (0, 0, True)
     assert toy.left() == []
