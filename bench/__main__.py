@@ -96,7 +96,10 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", metavar="JSON", action="append", default=[], help=f"what shows equal work: {shape}with tolerance"
     )
-    parser.add_argument("--prepare", metavar="LINE", help="a line for the shell, run before it and not measured")
+    parser.add_argument(
+        "--prepare", metavar="WORD", action="append", default=[],
+        help="a word of a command, given once for each, that is run before it and not measured",
+    )  # fmt: skip
     parser.add_argument("--better", choices=["higher", "lower"], default="lower", help="which way is better")
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="end it after this time")
     parser.add_argument("--log", metavar="FILE", help="where its output goes (default: standard error)")

@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -90,11 +91,11 @@ def run(
     limit_s: float | None = None,
     log: BinaryIO | None = None,
     log_limit_bytes: int = 1 << 20,
-    prepare: str | None = None,
+    prepare: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run ``argv``, return its record; ``wanted`` says where its numbers are, ``log`` a binary file (default: stderr).
 
-    ``prepare`` is a line for the shell that is run before, and measured in nothing.
+    ``prepare`` is a command that is run before, and measured in nothing.
 
     Raises BenchError when it cannot be started, RunError when it fails, never ends or does not report its numbers.
     """
@@ -133,14 +134,18 @@ def run(
     )
 
 
-def _prepare(line: str, log: BinaryIO) -> None:
-    done = subprocess.run(
-        ["/bin/sh", "-c", line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
+def _prepare(argv: Sequence[str], log: BinaryIO) -> None:
+    said = f"prepare ({' '.join(map(shlex.quote, argv))})"
+    try:
+        done = subprocess.run(
+            list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+    except OSError as error:
+        raise RunError(f"{said} cannot be started: {error.strerror}") from error
     log.write(done.stdout)
     log.flush()
     if done.returncode:
-        raise RunError(f"prepare ended with {_how(done.returncode)}: {line}")
+        raise RunError(f"{said} ended with {_how(done.returncode)}")
 
 
 def _how(status: int) -> str:

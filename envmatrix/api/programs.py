@@ -28,11 +28,11 @@ from envmatrix.record.model import Record
 from envmatrix.runner.first_block import too_short
 from envmatrix.runner.progress import Ticker
 from envmatrix.say import Say
+from envmatrix.trials.around import clean_up, set_up
 from envmatrix.trials.look import Look, Started, look, started
 from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import looked_for
 from envmatrix.trials.requested import Overrides
-from envmatrix.trials.shell_lines import clean_up, set_up
 from envmatrix.units import as_duration, parse_duration
 from envmatrix.validation import in_words
 
@@ -44,6 +44,7 @@ _MIN_BLOCKS = 6
 _FEWEST = 3
 _SPARE = 1.15
 _GNU = "libgomp"
+_AROUND = ("setup", "prepare", "cleanup")
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class Asked:
     """What the command line says of a program; ``parameters`` (name, values) stand in braces in its words."""
 
     words: tuple[str, ...]
-    setup: str = ""
-    prepare: str = ""
-    cleanup: str = ""
+    setup: tuple[str, ...] = ()
+    prepare: tuple[str, ...] = ()
+    cleanup: tuple[str, ...] = ()
     warmup: int = 1
     metric_regex: str = ""
     parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -121,10 +122,10 @@ def _workloads(asked: Asked, program: Started) -> tuple[Workload, ...]:
     for values in itertools.product(*(values for _, values in asked.parameters)):
         chosen = dict(zip((name for name, _ in asked.parameters), values, strict=True))
         name = _plain("-".join([stem, *(f"{key}-{value}" for key, value in chosen.items())]))
-        lines = {key: _filled(getattr(asked, key), chosen) for key in ("setup", "prepare", "cleanup")}
+        around = {key: tuple(_filled(word, chosen) for word in getattr(asked, key)) for key in _AROUND}
         body = {
             "name": name, "command": tuple(_filled(word, chosen) for word in program.command), "home": "real",
-            "pass_env": passed, **{key: line for key, line in lines.items() if line},
+            "pass_env": passed, **{key: argv for key, argv in around.items() if argv},
         }  # fmt: skip
         found.append(_workload(body))
     if len({workload.name for workload in found}) < len(found):
@@ -140,7 +141,7 @@ def _workload(body: Mapping[str, object]) -> Workload:
 
 
 def _check_parameters(asked: Asked) -> None:
-    text = " ".join([*asked.words, asked.setup, asked.prepare, asked.cleanup])
+    text = " ".join([*asked.words, *asked.setup, *asked.prepare, *asked.cleanup])
     for name, _ in asked.parameters:
         if f"{{{name}}}" not in text:
             raise InputError(f"--parameter-list: {{{name}}} is nowhere in the program's words", remedy="write it there")

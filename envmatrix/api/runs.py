@@ -26,11 +26,11 @@ from envmatrix.say import Say, silent
 from envmatrix.store import RunFolder
 from envmatrix.store.patience import patient
 from envmatrix.store.run import Asked
+from envmatrix.trials.around import around
 from envmatrix.trials.experiment import Experiment, reopen
 from envmatrix.trials.experiment import begin as begin_experiment
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
 from envmatrix.trials.resumed import note_reading, resumed
-from envmatrix.trials.shell_lines import around
 
 #: Shows the progress of a run while the context is open.
 Watch = Callable[[Experiment], AbstractContextManager[LineProgress]]

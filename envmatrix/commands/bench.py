@@ -84,7 +84,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
 
     _check_program(arguments)
     asked = programs.Asked(
-        tuple(arguments.command), arguments.setup or "", arguments.prepare or "", arguments.cleanup or "",
+        tuple(arguments.command), _shell(arguments.setup), _shell(arguments.prepare), _shell(arguments.cleanup),
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "",
         tuple((name, tuple(names(values))) for name, values in arguments.parameter_list or ()),
     )  # fmt: skip
@@ -101,6 +101,11 @@ def _run_program(arguments: argparse.Namespace) -> int:
             command=tuple(sys.argv[1:]), host_names=arguments.host_names, say=say,
         )  # fmt: skip
     return answer.carry_out(experiment, arguments, is_set_up=True)
+
+
+def _shell(line: str | None) -> tuple[str, ...]:
+    """Return the command that a line of the command line is, as hyperfine reads it: the user's own shell runs it."""
+    return ("/bin/sh", "-c", line) if line else ()
 
 
 def _check_program(arguments: argparse.Namespace) -> None:

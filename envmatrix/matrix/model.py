@@ -247,9 +247,9 @@ class Workload(Frozen):
     )
     pass_env: PassedVariables = Field((), description="variables it has as this shell has them; no value is kept")
     home: Literal["trial", "real"] = Field("trial", description="HOME: the trial's own folder, or yours (engine local)")
-    setup: Text = Field("", description="shell line, run here in the program's folder before the first block")
-    prepare: Text = Field("", description="shell line, run before the program in every trial, and not timed")
-    cleanup: Text = Field("", description="shell line, run here in the program's folder at the end")
+    setup: Command = Field((), description="command, run here in the program's folder before the first block")
+    prepare: Command = Field((), description="command, run before the program in every trial, and not timed")
+    cleanup: Command = Field((), description="command, run here in the program's folder at the end")
     mounts: Folders = Field((), description="folders it sees, at their own paths and read-only, in containers too")
 
     @property

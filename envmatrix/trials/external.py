@@ -53,7 +53,7 @@ def command_arguments(workload: Workload, record: str, python: str, bench: str) 
     """
     program, *rest = workload.command
     argv = [python if program in _PYTHONS else program, *rest]
-    before = [f"--prepare={workload.prepare}"] if workload.prepare else []
+    before = [f"--prepare={word}" for word in workload.prepare]
     return (f"{bench}/__main__.py", "command", f"--record={record}", *before, *number_arguments(workload), "--", *argv)
 
 

@@ -99,7 +99,11 @@ def test_the_host_uses_the_arguments_of_the_page_and_no_others():
     ]  # fmt: skip
     reported = [
         *({"metric": metric} for metric in metrics),
-        {"prepare": "true", "metrics": {"a": metrics[0], "b": metrics[1]}, "check": [{"regex": "(x)", "tolerance": 0}]},
+        {
+            "prepare": ["true"],
+            "metrics": {"a": metrics[0], "b": metrics[1]},
+            "check": [{"regex": "(x)", "tolerance": 0}],
+        },
     ]
     own = [
         command_arguments(

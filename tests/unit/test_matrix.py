@@ -252,6 +252,15 @@ def test_the_schema_refuses_what_the_types_refuse(wrong):
 MINE = "mine: {command: [python, train.py, --lr, 0.1], metric: {regex: 'x ([0-9.]+)', better: lower}}"
 
 
+@pytest.mark.parametrize("key", ["setup", "prepare", "cleanup"])
+def test_what_is_run_around_a_program_is_words_and_never_a_line_for_a_shell(key):
+    mine = "mine: {command: [a, b.py], " + key + ": WORDS}"
+    parsed = parse(GOOD.replace(MINE, mine.replace("WORDS", "make 'a b' $HOME")), Path("m.yaml"))
+    assert getattr(parsed.workloads["mine"], key) == ("make", "a b", "$HOME")
+    with pytest.raises(MatrixError, match=r"m\.yaml:\d+:\d+: .*no shell reads this, so '&&' would be an argument"):
+        parse(GOOD.replace(MINE, mine.replace("WORDS", "'make && make install'")), Path("m.yaml"))
+
+
 def test_a_command_that_is_one_text_is_split_into_its_words():
     mine = parse(GOOD.replace(MINE, "mine: {command: python 'my train.py' --lr 0.1}"), Path("m.yaml"))
     assert mine.workloads["mine"].command == ("python", "my train.py", "--lr", "0.1")

@@ -1,8 +1,9 @@
-"""What a user wants done around the trials of a program: lines of a shell, in the program's folder, on this machine."""
+"""What a user wants done around the trials of a program: commands, in the program's folder, on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def set_up(workloads: Iterable[Workload], say: Say) -> None:
     """Run the ``setup`` of each workload. Raises InputError for one that fails."""
     for workload in workloads:
         if workload.setup:
-            say(f"setup of {workload.name}: {workload.setup}")
+            say(f"setup of {workload.name}: {shlex.join(workload.setup)}")
             done = _run(workload, workload.setup)
             if not done.exit.ok:
                 raise InputError(f"workload {workload.name!r}: its setup {done.exit}: {done.last_words(3)}")
@@ -33,11 +34,11 @@ def clean_up(workloads: Iterable[Workload], say: Say) -> None:
                 said = "" if done.exit.ok else f"{done.exit}: {done.last_words(1)}"
             except EnvmatrixError as error:
                 said = error.message
-            say(f"cleanup of {workload.name}: {said or workload.cleanup}")
+            say(f"cleanup of {workload.name}: {said or shlex.join(workload.cleanup)}")
 
 
-def _run(workload: Workload, line: str) -> Finished:
-    return run(["/bin/sh", "-c", line], limit_s=_LONGEST_S, cwd=Path(workload.files or "."))
+def _run(workload: Workload, argv: Sequence[str]) -> Finished:
+    return run(argv, limit_s=_LONGEST_S, cwd=Path(workload.files or "."))
 
 
 @contextmanager
