@@ -43,7 +43,7 @@ designs:
   toy: {environments: [some, other], workloads: toy, min_blocks: 3, max_blocks: 3, budget: 10m, target: 0.1%}
   turns: {environments: [one-thread], workloads: tiny, schedule: turns, turn: 2, min_blocks: 2, max_blocks: 2}
   lying: {environments: [liar], workloads: tiny, max_blocks: 1, budget: 10m}
-  endless: {environments: [], workloads: endless, max_blocks: 1, trial_limit: 6s, budget: 10m}
+  endless: {environments: [], workloads: [endless, toy], max_blocks: 1, trial_limit: 6s, budget: 10m}
 """
 
 
