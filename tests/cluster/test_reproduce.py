@@ -48,6 +48,7 @@ def test_a_run_is_packed_and_reproduced_in_another_clone(tmp_path):
 @pytest.mark.slurm
 def test_two_matrices_are_measured_in_the_same_blocks_under_slurm(project):
     old = Project(project.folder.parent / "old", project.cluster)
+    shutil.copy(project.folder / "matrix.yaml", old.folder / "matrix.yaml")  # the same program: it names a folder
     design = ("--design", "long", "--workloads", "short", "--launcher", "slurm", "--nodelist", "n1,n2")
     done = project.run("compare", "--rerun", str(old.folder), ".", *design, "--json")
     assert done.returncode == 0, done.stderr
