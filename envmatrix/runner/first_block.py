@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 
 from envmatrix.matrix.model import Workload
+from envmatrix.printable import clean
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.last_words import tail
@@ -16,6 +17,12 @@ from envmatrix.units import as_duration
 _BROKEN = ("failed", "invalid", "timed_out")
 #: So many trials say how long one takes.
 _ENOUGH = 2
+#: Characters of a line of a log that are shown.
+_LONGEST_LINE = 200
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
 
 
 class FirstBlock:
@@ -64,7 +71,7 @@ class FirstBlock:
         if not self.lost:
             return []
         log = self._experiment.folder.logs / f"{next(iter(self._broken.values())).trial}.log"
-        lines = [f"  | {line}" for line in tail(log)]
+        lines = [f"  | {_short(clean(line))}" for line in tail(log)]
         return ["\n".join([f"the end of {log}:", *lines])] if lines else []
 
     def _dropped(self, trial: Trial) -> list[str]:
