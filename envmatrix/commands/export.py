@@ -22,7 +22,6 @@ def add_arguments(parser: Parser) -> None:
     shared.add_output(parser, "FILE", "where to write it (default: standard output)")
     parser.examples(
         "envmatrix export tcmalloc",
-        "envmatrix export tcmalloc --run train-20261122-071500",
         "envmatrix export intel-omp --as slurm --engine apptainer --output train.sh",
     )
 
