@@ -19,8 +19,6 @@ from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.engines.docker import RUN_LABEL, DockerEngine, half_of_memory
 from envmatrix.engines.docker_client import connect
-from envmatrix.engines.docker_images import DockerImages
-from envmatrix.errors import EngineError
 from envmatrix.images.cache import file_digest
 from envmatrix.images.places import Places
 from envmatrix.plan.environment import Environment, Image, Library
@@ -390,26 +388,3 @@ def test_apptainer_alone_builds_the_same_image_from_its_definition(
     argv = ["apptainer", "exec", *(["--userns"] if os.geteuid() == 0 else []), prepared.reference, prepared.python]
     done = subprocess.run([*argv, "-c", "import tinypkg; print(tinypkg.VERSION)"], capture_output=True, text=True)
     assert done.stdout == "1.0\n", done.stderr
-
-
-@pytest.mark.docker
-def test_a_debian_suites_own_packages_make_an_image_of_the_systems_python(ground: Places, said: Said) -> None:
-    engine = DockerEngine(ground)
-    demand(engine.unavailable())
-    prepared = engine.prepare(Image("debian", suite="trixie", apt=("python3-absent | python3-six",)), (), said)
-    assert prepared.python == "/usr/bin/python3"
-    assert prepared.facts["system python3-six"]
-    assert prepared.facts["system python3"].startswith("3.13")
-
-
-@pytest.mark.docker
-def test_a_failed_build_is_one_clear_error_and_leaves_no_container_and_no_image(ground: Places, tmp_path: Path) -> None:
-    demand(DockerEngine(ground).unavailable())
-    client = connect()
-    before = {str(image.id) for image in client.images.list(all=True)}
-    (tmp_path / "debs").mkdir()
-    text = 'FROM scratch AS build\nLABEL org.envmatrix.stage="envmatrix/broken:1"\nCOPY absent /x\n'
-    with pytest.raises(EngineError, match="building envmatrix/broken"):
-        DockerImages(client, ground).build_from(tmp_path, text, "envmatrix/broken:1", {})
-    assert {str(image.id) for image in client.images.list(all=True)} <= before  # old build stages may go
-    assert not client.containers.list(all=True, filters={"label": "org.envmatrix.stage=build"})

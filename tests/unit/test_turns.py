@@ -235,6 +235,26 @@ def states(watched):
     return found
 
 
+class Engine:
+    """An engine whose programs tell what is done to them."""
+
+    name = "local"
+
+    def __init__(self, start, those):
+        self._start, self._those = start, those
+
+    @contextlib.contextmanager
+    def started(self, job):
+        with self._start(job, job.argv, job.env) as running:
+            yield Watched(running, self._those)
+
+    def holds(self, _prepared):
+        return True
+
+    def unavailable(self):
+        return None
+
+
 @pytest.fixture
 def together_of(tmp_path, monkeypatch):
     """Return what runs a group of programs that behave so, and gives its trials, what they logged, and the engine's."""
@@ -267,23 +287,6 @@ def together_of(tmp_path, monkeypatch):
             prepared = Prepared("i", "local", "", sys.executable, {})
             return Job("run", slot.trial, prepared, argv, {}, (), mounts, Limits(limit_s), tmp_path / "trial.log")
 
-        class Engine:
-            name = "local"
-
-            def started(self, job):
-                @contextlib.contextmanager
-                def watched():
-                    with start(job, job.argv, job.env) as running:
-                        yield Watched(running, those)
-
-                return watched()
-
-            def holds(self, _prepared):
-                return True
-
-            def unavailable(self):
-                return None
-
         monkeypatch.setattr(turns, "make_job", make_job)
         monkeypatch.setattr(
             turns, "judged",
@@ -292,7 +295,7 @@ def together_of(tmp_path, monkeypatch):
             ),
         )  # fmt: skip
         run = make_run(plan, design={"schedule": "turns", "turn": turn, "trial_limit": str(limit_s)})
-        made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine()}, prepared={})
+        made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
         found = turns.run_together(made, slots, pytest.fail)
         assert [trial.trial for trial in found] == [slot.trial for slot in slots]
         assert not list((tmp_path / "cache").glob("work/*/*/*"))
