@@ -187,14 +187,32 @@ def _states() -> dict[int, tuple[int, str]]:
     return found
 
 
+def _is_first(pid: int) -> bool:
+    """Whether a process is the first of a PID namespace below this one."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
+            numbers = file.read().partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
+    except OSError:
+        return False
+    return len(numbers) > 1 and numbers[-1] == b"1"
+
+
 def _below() -> dict[int, str]:
-    """Return the processes that came of this one, with their states."""
-    states, found = _states(), {}
-    level = [os.getpid()]
+    """Return the processes that came of this one, with their states, but for a container's runtime.
+
+    That has nothing to do while its program runs. Apptainer's, which passes signals on, takes one for a program that
+    has ended meanwhile for its own end: the exit status would be 128 + SIGCONT.
+    """
+    own, states, found = os.getpid(), _states(), {}
+    level = [own]
     while level:
         level = [pid for pid, (parent, _) in states.items() if parent in level]
-        found.update({pid: states[pid][1] for pid in level})
-    return found
+        found.update({pid: states[pid] for pid in level})
+    for first in [pid for pid in found if _is_first(pid)]:
+        runtime = first
+        while runtime in found:
+            runtime = found.pop(runtime)[0]
+    return {pid: state for pid, (_, state) in found.items()}
 
 
 def _hold() -> None:

@@ -6,6 +6,7 @@ Allocators ignore what they do not know, most of them without a word.
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -14,6 +15,8 @@ from bench.evidence.reading import attempt
 
 #: jemalloc takes these, and has no name in its tree for them (jemalloc_init_conf).
 _UNNAMED = {"slab_sizes", "bin_shards", "tcache_ncached_max", "lg_tcache_max"}
+#: jemalloc takes a value below its smallest large size class as 0, "no threshold" (arena_init_huge in arena.c).
+_ZERO_BELOW = {"oversize_threshold": 4 * mmap.PAGESIZE}
 #: Variables that one allocator alone reads.
 _READER = {"MALLOC_CONF": "libjemalloc", "MIMALLOC_": "libmimalloc", "TCMALLOC_": "libtcmalloc"}
 #: https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html, "env_alias"
@@ -56,7 +59,7 @@ def _tunables(value: str, library: str, listed: Mapping[str, int]) -> Iterator[s
 def _jemalloc(value: str, options: Mapping[str, Any]) -> Iterator[str]:
     for item in filter(None, value.split(",")):
         name, _, text = item.partition(":")
-        if not _is_known(name) or not _took(options.get(name), text):
+        if not _is_known(name) or not _took(options.get(name), text, _ZERO_BELOW.get(name, 0)):
             yield item
 
 
@@ -66,12 +69,12 @@ def _is_known(name: str) -> bool:
     return name in _UNNAMED or not found
 
 
-def _took(has: Any, text: str) -> bool:
+def _took(has: Any, text: str, zero_below: int) -> bool:
     if isinstance(has, bool):
         return text == ("true" if has else "false")
     if isinstance(has, int):
         asked = attempt(lambda: int(text, 0))
-        return asked is None or asked == has
+        return asked is None or has == (0 if 0 <= asked < zero_below else asked)
     return has is None or has == text
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,12 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture
 def variables(tmp_path):
-    """The bare environment of a run; its temporary files lie in the test's own folder."""
-    scratch = tmp_path / "tmp"
-    scratch.mkdir()
+    """The bare environment of a run; its temporary files go with the test."""
     base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    # Nothing is measured here, and spinning threads are ten times slower on a busy machine.
-    return {**base, "TMPDIR": str(scratch), "OMP_WAIT_POLICY": "PASSIVE"}
+    # A DataLoader's sockets lie there, whose paths have 107 bytes at most: a test's own folder may be too deep.
+    with tempfile.TemporaryDirectory() as scratch:
+        # Nothing is measured here, and spinning threads are ten times slower on a busy machine.
+        yield {**base, "TMPDIR": scratch, "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @pytest.fixture

@@ -131,6 +131,23 @@ while True:
 """
 
 
+RUNTIME = """
+import os, signal, time
+signal.signal(signal.SIGCONT, lambda *_: print("told to go on", flush=True))
+child = os.fork()
+if not child:
+    print("ready", flush=True)
+    while True: pass
+os.waitpid(child, 0)
+"""
+
+
+def families(pid):
+    """Return a process's child, the child's child, and so on."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(children[0]), *families(int(children[0]))] if children else []
+
+
 def states(pids):
     return {Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in pids}
 
@@ -152,6 +169,25 @@ def test_what_is_held_stands_still_with_all_that_came_of_it_until_it_is_released
         assert states(pids) == {"T"}
         program.release()
         assert "T" not in states(pids)
+
+
+def test_what_starts_a_pid_namespace_runs_on_while_its_program_is_held(tmp_path):
+    # Apptainer's takes a signal that it can no longer pass on for its end, and its exit status for the program's.
+    own = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if subprocess.run([*own, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no PID namespace can be had here")
+    heard, told = os.pipe()
+    argv = [*own, sys.executable, "-c", RUNTIME]
+    with os.fdopen(told, "wb") as log:
+        program = started(argv, env={"PATH": os.environ["PATH"]}, cwd=tmp_path, log=log, limit_s=60.0, place=Place())
+    with program, os.fdopen(heard) as said:
+        assert said.readline() == "ready\n"
+        below = families(program.process.pid)
+        program.hold()
+        assert [state for pid in below for state in states([pid])] == ["S", "S", "T"]
+        program.release()
+        program.end()
+        assert "told to go on" not in said.read()
 
 
 def test_what_is_held_ends_like_anything_else(spinning):

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.parallel import observed
+from envmatrix.matrix import load
 from envmatrix.plan.environment import Environment, Image
+from envmatrix.project import default_matrix
 from envmatrix.record import claims
 from envmatrix.record.model import read_evidence
 from envmatrix.trials.proof import prove
@@ -59,6 +61,8 @@ def library(name):
     ("name", "variables", "refused"),
     [
         ("libjemalloc.so.2", {"MALLOC_CONF": "narenas:3,dirty_decay_ms:-1,background_thread:true"}, []),
+        ("libjemalloc.so.2", {"MALLOC_CONF": "oversize_threshold:1"}, []),
+        ("libjemalloc.so.2", {"MALLOC_CONF": "oversize_threshold:65536,narenas:3"}, []),
         ("libjemalloc.so.2", {"MALLOC_CONF": "narenas:3,dirty_decay:-1"}, ["MALLOC_CONF: dirty_decay:-1"]),
         ("libjemalloc.so.2", {"MALLOC_CONF": "background_thread:yes"}, ["MALLOC_CONF: background_thread:yes"]),
         ("libjemalloc.so.2", {"MALLOC_ARENA_MAX": "1"}, ["MALLOC_ARENA_MAX: 1"]),
@@ -70,6 +74,14 @@ def library(name):
 )
 def test_what_an_allocator_does_not_take_is_named(name, variables, refused):
     assert malloc_with(LD_PRELOAD=library(name), **variables)["refused"] == refused
+
+
+def test_every_setting_of_jemalloc_that_is_shipped_is_taken():
+    levels = load(default_matrix()).factors["malloc"].levels.values()
+    settings = [level.env["MALLOC_CONF"] for level in levels if "MALLOC_CONF" in level.env]
+    assert len(settings) > 1
+    preload = library("libjemalloc.so.2")
+    assert [malloc_with(LD_PRELOAD=preload, MALLOC_CONF=text)["refused"] for text in settings] == [[]] * len(settings)
 
 
 @pytest.mark.parametrize(("own", "wrong"), [({"MALLOC_CONF": "a:1"}, 1), ({}, 0)])
