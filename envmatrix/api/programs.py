@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from envmatrix import benchmark
-from envmatrix.errors import InputError, Where
+from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
@@ -29,7 +29,7 @@ from envmatrix.runner.first_block import too_short
 from envmatrix.runner.progress import Ticker
 from envmatrix.say import Say
 from envmatrix.trials.around import clean_up, set_up
-from envmatrix.trials.look import Look, Started, look, started
+from envmatrix.trials.look import Look, Started, given, look, started
 from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import looked_for
 from envmatrix.trials.requested import Overrides
@@ -42,6 +42,9 @@ _LONGEST_LOOK_S = 4 * 3600.0
 _USUAL_BUDGET_S = 1800.0
 _MIN_BLOCKS = 6
 _FEWEST = 3
+#: How many environments are in a matrix for a program of which nobody knows how long it takes.
+_FIRST = 4
+_LONGEST_IMPORT_S = 120.0
 _SPARE = 1.15
 _GNU = "libgomp"
 _AROUND = ("setup", "prepare", "cleanup")
@@ -87,6 +90,28 @@ def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: 
             text,
             f"{_stem(asked.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
         )
+
+
+def first_matrix(asked: Asked, interpreter: str | None, file: Path, say: Say) -> str:
+    """Return the text of a matrix for a program that is not run, as if ``file`` held it: what ``make_matrix`` makes.
+
+    ``interpreter`` is its Python (None: as ``make_matrix`` finds it). Raises InputError for what cannot be.
+    """
+    program = given(asked.words, interpreter) if interpreter else started(asked.words)
+    workloads = _workloads(asked, program)
+    torch = _imports_torch(program.interpreter, say)
+    starter = Starter(program.interpreter, workloads, torch, _possible(torch)[:_FIRST])
+    text = _relative(starter, file).text()
+    parse(text, file)
+    return text
+
+
+def _imports_torch(interpreter: str, say: Say) -> bool:
+    """Say whether a Python has a PyTorch as pip installs it; one that does not start here may be another machine's."""
+    workload = _workload({"name": "torch", "command": ("python", "-c", "import torch"), "files": str(Path.cwd())})
+    with tempfile.TemporaryDirectory(prefix="envmatrix-look-") as folder, suppress(EnvmatrixError):
+        return _runs_torch(look(workload, interpreter, _LONGEST_IMPORT_S, Path(folder) / "log", say).record)
+    return False
 
 
 @contextmanager

@@ -71,6 +71,7 @@ class Starter:
         include = "recipes" if self.torch else "malloc"
         holds = "allocators, OpenMP runtimes, threads, and what others recommend" if self.torch else "allocators"
         chosen = [f"      - {name:30}# {about[name]}" for name in self.environments]
+        others = [f"      # - {name:28}# {about[name]}" for name in about if name not in self.environments]
         names = [workload.name for workload in self.workloads]
         return "\n".join([
             "# What does each environment gain for your program? `envmatrix check` tells what is wrong with this file,",
@@ -96,6 +97,7 @@ class Starter:
             "  default:",
             "    environments:",
             *chosen,
+            *others,
             f"    workloads: {_quoted(names)}",
             "    target: 3%                                # stop when every interval is this narrow,",
             f"    budget: {as_duration(self.budget_s):34}# or after this time",

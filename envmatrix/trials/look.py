@@ -54,12 +54,18 @@ def started(words: tuple[str, ...]) -> Started:
     Raises InputError for what cannot be started from this folder.
     """
     program = words[0]
-    found = shutil.which(program)
+    # Debian calls it python3; in a command of a matrix, `python` is the environment's own wherever it is.
+    found = shutil.which(program) or (_here() if program == "python" else None)
     if found is None:
         raise InputError(f"there is no program {program!r} here", remedy=_instead(words))
     if _PYTHON.match(Path(program).name):
         return Started(_executable(found), ("python", *words[1:]))
     return Started(_executable(_shebang(found) or _here()), words)
+
+
+def given(words: tuple[str, ...], interpreter: str) -> Started:
+    """Return a program with the Python that was named for it, whether or not it is here."""
+    return Started(interpreter, ("python", *words[1:]) if _PYTHON.match(Path(words[0]).name) else words)
 
 
 def _instead(words: tuple[str, ...]) -> str:

@@ -79,7 +79,7 @@ def test_init_writes_a_matrix_that_runs_as_it_is(project):
     assert project.run("init", "--interpreter", sys.executable, "--", *words).returncode == 0
     listed = project.run("list", "--json")
     assert listed.returncode == 0, listed.stderr
-    assert json.loads(listed.stdout)["workloads"]["mine"] == " ".join(words)
+    assert json.loads(listed.stdout)["workloads"]["train"] == " ".join(words)
     again = project.run("init")
     assert again.returncode == 2
     assert "already there" in again.stderr

@@ -14,6 +14,7 @@ from envmatrix.__main__ import main
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
+from envmatrix.matrix.starter import FOR_ANY
 from envmatrix.report.exports import trials_csv
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
@@ -222,8 +223,10 @@ def test_init_writes_a_matrix_whose_commented_lines_are_right(tmp_path, monkeypa
     text = Path("matrix.yaml").read_text()
     live = (
         text.replace("    # check:", "    check:")
-        .replace("    metric: {wall", "    # ")
-        .replace("# metric:", "metric:")
+        .replace("    metric: {", "    # ")
+        .replace("# metric: {regex", "metric: {regex")
     )
     (workload,) = parse(live, tmp_path / "matrix.yaml").workloads.values()
     assert (workload.metric.regex is not None, workload.check[0].tolerance) == (True, 0.05)
+    every = parse(text.replace("      # - ", "      - "), tmp_path / "matrix.yaml")
+    assert set(every.designs["default"].environments) == set(FOR_ANY), "those that are left out can be put in"
