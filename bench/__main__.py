@@ -108,7 +108,8 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
 
 
 def _program(arguments: argparse.Namespace) -> None:
-    from bench import command, metric, record, stops
+    from bench import command, metric, record
+    from bench.evidence import stops
 
     stops.watch(children=True)
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
@@ -137,7 +138,8 @@ def _program(arguments: argparse.Namespace) -> None:
 
 
 def _run(chosen: argparse.Namespace) -> None:
-    from bench import arguments, options, record, stops, workload
+    from bench import arguments, options, record, workload
+    from bench.evidence import stops
     from bench.parallel import nodes
 
     if not chosen.gate:  # at a gate it is stopped between its turns

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from io import BufferedReader
 from typing import Any, BinaryIO, cast
 
-from bench import counters, digest, evidence, metric, record, stops
+from bench import counters, digest, evidence, metric, record
 from bench.errors import BenchError, RunError
-from bench.evidence import cgroup, programs, tree
+from bench.evidence import cgroup, programs, stops, tree
 from bench.evidence.reading import attempt
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")

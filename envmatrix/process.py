@@ -37,12 +37,16 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Exit:
-    """How a process ended. ``code`` is negative for a signal, as in ``subprocess``; ``wall_s`` is in seconds."""
+    """How a process ended. ``code`` is negative for a signal, as in ``subprocess``; ``wall_s`` is in seconds.
+
+    ``stops`` is how often it was stopped meanwhile, as far as whoever ran it saw that.
+    """
 
     code: int
     wall_s: float
     timed_out: bool = False
     out_of_memory: bool = False
+    stops: int = 0
 
     @property
     def ok(self) -> bool:

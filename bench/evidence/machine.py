@@ -9,8 +9,7 @@ import re
 import sys
 from typing import Any
 
-from bench import stops
-from bench.evidence import dynamic
+from bench.evidence import dynamic, stops
 from bench.evidence.reading import attempt, fields, number, text
 
 _CPUS = "/sys/devices/system/cpu"

@@ -45,7 +45,8 @@ def _leave(status: int) -> NoReturn:
 
 
 def _run(job: dict[str, Any], rank: int) -> None:
-    from bench import record, stops, workload
+    from bench import record, workload
+    from bench.evidence import stops
 
     stops.watch()
     document = workload.run(job["options"], job["data_dir"], Member(job, rank))

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import requests.exceptions
@@ -28,7 +28,7 @@ from envmatrix.engines.docker_client import (
 )
 from envmatrix.engines.docker_end import remove
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts
-from envmatrix.engines.docker_running import RunningContainer, ended, running_container
+from envmatrix.engines.docker_running import RunningContainer, ended, pauses, running_container
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.images.cache import disk_errors
@@ -297,7 +297,7 @@ def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
             code, timed_out = int(client.api.wait(container, timeout=60)["StatusCode"]), True
         wall = time.monotonic() - started
     state = client.api.inspect_container(container)["State"]
-    return ended(code, wall, state, job, timed_out=timed_out)
+    return replace(ended(code, wall, state, job, timed_out=timed_out), stops=pauses(client, container))
 
 
 @contextlib.contextmanager

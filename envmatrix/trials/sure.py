@@ -10,7 +10,7 @@ from envmatrix.say import Say
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment, maker_of
 from envmatrix.trials.images import check_same_bits
-from envmatrix.trials.trial import REPEATS, refused, run_trial, stops_of
+from envmatrix.trials.trial import REPEATS, STOPPED, refused, run_trial
 
 
 def run_surely(experiment: Experiment, slot: Slot, say: Say) -> Trial:
@@ -22,7 +22,7 @@ def run_surely(experiment: Experiment, slot: Slot, say: Say) -> Trial:
     """
     for repeated in range(REPEATS):
         trial = _run(experiment, slot, say)
-        if not stops_of(trial.record):
+        if trial.reason != STOPPED:
             return replace(trial, repeated=repeated)
         say(f"{slot.trial} was stopped for a while as it ran: it runs again")
     return replace(_run(experiment, slot, say), repeated=REPEATS)

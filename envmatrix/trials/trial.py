@@ -34,7 +34,7 @@ from envmatrix.trials.proof import Proof, prove
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILES = "files"
 #: Why a trial does not count that slept through a part of its time.
-STOPPED = "it was stopped while it ran and went on later (SIGSTOP, a suspended job): its times are not its own"
+STOPPED = "it was stopped while it ran and went on later (SIGSTOP, a pause, a suspended job): its times are not its own"
 #: How often a trial that was stopped runs again before it counts as invalid.
 REPEATS = 3
 
@@ -207,6 +207,8 @@ def judge(
 ) -> tuple[Outcome, str, Mapping[str, object] | None, tuple[str, ...]]:
     """Say what a trial's end, record and evidence amount to, and what of its environment nothing was seen of."""
     body, record = load_record(job.mounts.work / external.RECORD)
+    if ended.stops or stops_of(record):
+        return "invalid", STOPPED, body, ()
     if ended.timed_out:
         name = experiment.run.design.name
         return "timed_out", f"{ended} (raise `trial_limit` of design {name}, or give it less work)", body, ()
@@ -218,8 +220,6 @@ def judge(
         return "failed", f"the process ended well but left no readable record{last_line(job.log)}", None, ()
     if record.skipped:
         return "skipped", record.skipped, body, ()
-    if stops_of(record):
-        return "invalid", STOPPED, body, ()
     found = proof_of(experiment, slot, record)
     if found.wrong:
         return "invalid", "; ".join(found.wrong), body, ()

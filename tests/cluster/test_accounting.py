@@ -62,13 +62,15 @@ def test_sacct_tells_out_of_memory_cancelled_and_completed_apart(cluster, tmp_pa
 
 
 def test_a_job_that_was_lost_while_nobody_watched_is_explained_by_accounting(project, cluster):
+    project.held.hold(2)
     process = project.start("bench", "long", *SLURM, *ONE_NODE)
-    project.wait_for(lambda: len(project.started()) >= 2)
+    project.wait_for(lambda: project.held.starts() == 2)
     process.kill()
     process.communicate()
     ((job, *_),) = cluster.jobs("running")
     cluster.do("scancel", job)
     wait_for(lambda: cluster.past(job).startswith("CANCELLED"), 60, "the end of the job in sacct")
+    project.held.let_go()
     cluster.stop("slurmctld")
     cluster.start_controller(clean=True)  # slurmctld has forgotten the job: only accounting knows it
     cluster.wait_idle()
@@ -91,10 +93,13 @@ def test_an_account_that_does_not_exist_is_refused_in_slurms_own_words_and_nothi
 def test_a_quota_that_is_full_is_waited_for_while_a_job_runs_and_told_when_none_does(project, cluster):
     try:
         cluster.limit(MaxSubmitJobs=1)
-        done = project.run("bench", "tiny", *SLURM, *QUICK)
-        assert done.returncode == 0, done.stderr
-        assert "trying again when a job has ended" in done.stderr
-        assert "limit" in done.stderr.lower()
+        project.held.hold(1)
+        process = project.start("bench", "tiny", *SLURM, *QUICK)
+        said = project.hear(process, "trying again when a job has ended")
+        project.held.let_go()
+        said += process.communicate(timeout=600)[1]
+        assert process.returncode == 0, said
+        assert "limit" in said.lower()
         done_once(project)
         cluster.limit(MaxSubmitJobs=0)
         full = project.run("bench", "tiny", *SLURM, *QUICK, *ONE_NODE, "--name", "full")

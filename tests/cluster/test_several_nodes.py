@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -62,17 +61,27 @@ def ranks_of(project, number):
     return found
 
 
+def cpu_s(pid):
+    """Return the CPU time (s) that a process has taken; 0 where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_rank_that_dies_ends_its_trial_which_names_rank_and_node(project):
     process = project.start(
         "bench", "endless", *SLURM, "--workloads", "both-endless", "--environments", "baseline", "--max-blocks", "1"
     )
     for number in (1, 2):
         project.wait_for(lambda number=number: len(project.started()) == number and ranks_of(project, 1), 200)
-        time.sleep(4)  # import torch, meet, begin to train
+        # Its trials train without end; what has taken so much CPU has imported torch and met the other.
+        project.wait_for(lambda: any(cpu_s(one) > 6 for one in ranks_of(project, 1)), 200)
         for one in ranks_of(project, 1):
             os.kill(one, signal.SIGKILL)
-        project.wait_for(lambda number=number: len(project.trials()) == number, 100)
-    _, said = process.communicate(timeout=100)
+        project.wait_for(lambda number=number: len(project.trials()) == number, 200)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == 4, said
     for trial in project.trials():
         assert trial["outcome"] == "failed"
@@ -85,7 +94,8 @@ def test_a_node_that_fails_under_a_block_is_named_and_the_trial_that_ran_is_run_
         "bench", "endless", *SLURM, "--workloads", "both-long", "--environments", "baseline", "--max-blocks", "1"
     )
     project.wait_for(lambda: project.started() and ranks_of(project, 1), 200)
-    time.sleep(3)
+    for one in ranks_of(project, 1):
+        os.kill(one, signal.SIGSTOP)  # so that the trial does not end before its node does
     cluster.do("scontrol", "update", "nodename=n2", "state=down", "reason=pulled the plug")
     _, said = process.communicate(timeout=200)
     assert "node n2 is left out" in said

@@ -57,6 +57,8 @@ INDEX = (
     Row("node lost", "local", "slurm", "cluster/test_slurm.py::test_a_node_that_fails_is_named_and_left_out_and_its_block_is_finished_there_when_it_is_back", "named, left out"),
     Row("job that cannot be started, and is held (a Prolog fails)", "local", "slurm", "cluster/test_slurm.py::test_a_job_that_slurm_could_not_start_and_holds_is_told_and_its_block_goes_to_another_node", "named, left out"),
     Row("trial stopped and continued (SIGSTOP)", ALL, "here", "faults/test_stopped.py::test_a_trial_that_was_stopped_for_a_while_is_told_and_runs_again", "told, runs again"),
+    Row("container paused", "docker", "here", "faults/test_stopped.py::test_a_container_that_somebody_paused_is_told_and_runs_again", "told, runs again"),
+    Row("control group frozen (version 2)", "local", "here", "faults/test_stopped.py::test_a_control_group_that_somebody_froze_is_told_and_its_trial_runs_again", "told, runs again"),
     Row("job suspended", "local", "slurm", "cluster/test_slurm.py::test_a_trial_whose_job_is_suspended_runs_again_and_says_so", "told, runs again"),
     Row("job held by somebody", "local", "slurm", "cluster/test_slurm.py::test_a_job_that_somebody_holds_is_told_and_left_to_resume_while_the_other_block_is_run", "told; its block is left to resume"),
 )  # fmt: skip

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from envmatrix.engines.docker_client import connect
 from tests.faults.conftest import ENGINES, Toy, running, until
 
 pytestmark = [pytest.mark.timeout(400)]
@@ -16,6 +20,16 @@ STOPS = """
 import os, signal
 if not os.path.exists("again.txt"):
     os.kill(os.getpid(), signal.SIGSTOP)
+print("speed", 1)
+"""
+
+#: Waits in its work folder until it may end, unless somebody has said that it need not.
+WAITS = """
+import os, time
+if not os.path.exists("again.txt"):
+    open("ready", "w").close()
+    while not os.path.exists("go"):
+        time.sleep(0.01)
 print("speed", 1)
 """
 
@@ -35,7 +49,58 @@ def test_a_trial_that_was_stopped_for_a_while_is_told_and_runs_again(toy: Toy, e
     (toy.folder / "program" / "again.txt").touch()
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
+    check_told(toy, process)
+
+
+def waiting(toy: Toy) -> Path:
+    """Return the work folder of the trial that waits; the next one will not."""
+    (ready,) = until(lambda: list(toy.cache.glob("work/**/ready")))
+    (toy.folder / "program" / "again.txt").touch()
+    return ready.parent
+
+
+def check_told(toy: Toy, process: subprocess.Popen[str]) -> None:
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert "b0000-p000 was stopped for a while as it ran: it runs again" in err
     assert [(trial["outcome"], trial["repeated"]) for trial in toy.trials()] == [("ok", 1), ("ok", 0)]
+
+
+@pytest.mark.docker
+def test_a_container_that_somebody_paused_is_told_and_runs_again(toy: Toy) -> None:
+    (toy.folder / "program" / "toy.py").write_text(WAITS)
+    process = toy.start("bench", "endless", "--engine", "docker")
+    work = waiting(toy)
+    with contextlib.closing(connect()) as client:
+        mounted = {mount["Source"]: one for one in client.containers.list() for mount in one.attrs["Mounts"]}
+        mounted[str(work)].pause()
+        mounted[str(work)].unpause()
+    (work / "go").touch()
+    check_told(toy, process)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Path]:
+    """Give a control group of version 2."""
+    roots = [Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")]
+    root = next((root for root in roots if (root / "cgroup.controllers").exists()), None)
+    if root is None or not os.access(root, os.W_OK):
+        pytest.skip("no control group of version 2 can be made here")
+    made = root / f"envmatrix-{os.getpid()}"
+    made.mkdir()
+    yield made
+    until(lambda: "populated 0" in (made / "cgroup.events").read_text(), 60)
+    made.rmdir()
+
+
+def test_a_control_group_that_somebody_froze_is_told_and_its_trial_runs_again(toy: Toy, group: Path) -> None:
+    (toy.folder / "program" / "toy.py").write_text(WAITS)
+    enter = ("sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"', "sh")
+    process = toy.start("bench", "endless", "--engine", "local", before=enter)
+    work = waiting(toy)
+    (group / "cgroup.freeze").write_text("1")
+    until(lambda: "frozen 1" in (group / "cgroup.events").read_text())
+    (group / "cgroup.freeze").write_text("0")
+    until(lambda: "frozen 0" in (group / "cgroup.events").read_text())
+    (work / "go").touch()
+    check_told(toy, process)
