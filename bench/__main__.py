@@ -56,6 +56,9 @@ def _parser() -> _Parser:
     run.add_argument(
         "--gate", metavar="DIR", help="folder of the pipes at which it waits for its turns (docs/record.md)"
     )
+    run.add_argument(
+        "--look", type=_seconds, metavar="SECONDS", help="time the steps from the first one on, for so long at least"
+    )
     _add_node(run)
     arguments.add_options(run)
     shown = commands.add_parser("evidence", allow_abbrev=False, help="only say what this environment really is")
@@ -69,6 +72,13 @@ def _parser() -> _Parser:
     for sub in (run, shown, data, program):
         sub.add_argument("--traceback", action="store_true", help="show the whole traceback of a failure")
     return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
 
 
 def _add_record(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +159,7 @@ def _run(chosen: argparse.Namespace) -> None:
     if chosen.record:
         record.check_writable(chosen.record)
     node = nodes.from_arguments(chosen, values)
-    document = workload.run(values, chosen.data_dir or _cache_folder(), node=node, gate=chosen.gate)
+    document = workload.run(values, chosen.data_dir or _cache_folder(), node=node, gate=chosen.gate, look_s=chosen.look)
     if document is None:
         return
     record.write(document, chosen.record)

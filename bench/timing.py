@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -16,21 +17,33 @@ from bench.record import finite
 from bench.steps import Step
 from bench.tensors import Batch
 
+#: A long look goes on for so many times its seconds at most while its steps are fewer than ENOUGH or not steady yet,
+#: which they are where the medians of the last two quarters differ by no more than _SAME.
+LONGEST, ENOUGH, _SAME = 3, 60, 0.03
+
 
 @dataclass(frozen=True)
 class Length:
-    """How many steps of each kind: ``checked`` ones keep their losses, ``epoch`` is timed steps per pass (0: none)."""
+    """How many steps of each kind: ``checked`` ones keep their losses, ``epoch`` is timed steps per pass (0: none).
+
+    A long look (``look_s``, None: it is none) times every step but the one that compiles, for so many seconds at least.
+    """
 
     checked: int
     warm_up: int
     timed: int
     epoch: int
     compiles: bool = False
+    look_s: float | None = None
 
     @property
     def untimed(self) -> int:
         """Steps before the timed ones; with torch.compile there is at least one, which compiles."""
         return max(self.checked + self.warm_up, int(self.compiles))
+
+    def look(self, seconds: float) -> Length:
+        """Return the length of a long look at the same work."""
+        return Length(checked=0, warm_up=0, timed=0, epoch=self.epoch, compiles=self.compiles, look_s=seconds)
 
 
 @dataclass(frozen=True)
@@ -113,10 +126,12 @@ class Loop:
             if number < self.length.checked and self._loss is not None:
                 self._losses.append(self._loss)
         gc.collect()
-        if self._gate is None:
-            yield from self._window(self.length.timed)
-        else:
+        if self._gate is not None:
             yield from self._in_turns(self._gate)
+        elif self.length.look_s is not None:
+            yield from self._window(_long_enough(self.length.look_s))
+        else:
+            yield from self._window(range(self.length.timed))
 
     def _in_turns(self, gate: Gate) -> Iterator[Batch]:
         """Give the batches of turn after turn; the first steps of each find another process's data in the caches."""
@@ -125,22 +140,22 @@ class Loop:
             turn: Turn = gate.turn(left)
             apart: Sequence[int] = ()
             if turn.apart:
-                yield from self._window(turn.apart)
+                yield from self._window(range(turn.apart))
                 apart = self._closed().steps_ns
-            yield from self._window(turn.counted)
+            yield from self._window(range(turn.counted))
             self._stretches.append(self._closed())
             self._turns.append(Taken(apart, turn.counted))
             left -= turn.counted
 
-    def _window(self, steps: int) -> Iterator[Batch]:
-        """Give the batches of one timed stretch, which all processes start together."""
+    def _window(self, steps: Iterable[int]) -> Iterator[Batch]:
+        """Give a batch for each of ``steps``, one timed stretch, which all processes start together."""
         source, mark = self._source, self._device.mark
         self._place.barrier()
         self._samples = 0
         self._before = counters.read()
         self._is_timed = True
         self._device.begin()
-        for _ in range(steps):
+        for _ in steps:
             batch = next(source)
             mark()
             self._samples += batch.total
@@ -203,6 +218,26 @@ def drive(step: Step, loop: Loop) -> None:
     """Take a step for every batch of the loop."""
     for batch in loop:
         loop.done(step(batch))
+
+
+def _long_enough(seconds: float) -> Iterator[int]:
+    """Count the steps of a long look: ``seconds`` of them, and more while they are few or do not look steady yet."""
+    began = last = time.perf_counter_ns()
+    taken: list[int] = []
+    while last - began < 1e9 * seconds or (last - began < 1e9 * LONGEST * seconds and not _looks_steady(taken)):
+        yield len(taken)
+        now = time.perf_counter_ns()
+        taken.append(now - last)
+        last = now
+
+
+def _looks_steady(steps_ns: Sequence[int]) -> bool:
+    """Whether the last two quarters of the steps take the same; what they really are is judged from all of them."""
+    quarter = len(steps_ns) // 4
+    if len(steps_ns) < ENOUGH:
+        return False
+    before, last = (statistics.median(part) for part in (steps_ns[-2 * quarter : -quarter], steps_ns[-quarter:]))
+    return abs(last - before) <= _SAME * before
 
 
 def _summed(stretches: Sequence[_Stretch]) -> dict[str, float | None]:

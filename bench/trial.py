@@ -40,13 +40,17 @@ class Work(Protocol):
 
 
 def measure(
-    options: Options, prepared: Prepared | None, place: Place, import_ns: int, gate: Gate | None = None
-) -> tuple[dict[str, Any], int | None]:
-    """Run the workload at its place; return (the record's parts, stolen ticks of the timed part)."""
+    options: Options, prepared: Prepared | None, place: Place, import_ns: int, gate: Gate | None = None,
+    look_s: float | None = None,
+) -> tuple[dict[str, Any], int | None]:  # fmt: skip
+    """Run the workload at its place; return (the record's parts, stolen ticks of the timed part).
+
+    With ``look_s`` its steps are timed from the first one on, for so long.
+    """
     choices.check(options)
     work = _ready(options, prepared, place)
     try:
-        return _measured(work, place, import_ns, gate)
+        return _measured(work, place, import_ns, gate, look_s)
     finally:
         work.close()
 
@@ -61,8 +65,11 @@ def _ready(options: Options, prepared: Prepared | None, place: Place) -> Work:
     return Network(options, prepared, place)
 
 
-def _measured(work: Work, place: Place, import_ns: int, gate: Gate | None) -> tuple[dict[str, Any], int | None]:
-    loop = timing.Loop(work.source, place, work.length, gate)
+def _measured(
+    work: Work, place: Place, import_ns: int, gate: Gate | None, look_s: float | None
+) -> tuple[dict[str, Any], int | None]:
+    length = work.length if look_s is None else work.length.look(look_s)
+    loop = timing.Loop(work.source, place, length, gate)
     work.drive(loop)
     timed = loop.end()
     times = {
@@ -76,6 +83,7 @@ def _measured(work: Work, place: Place, import_ns: int, gate: Gate | None) -> tu
         "epochs_ns": timed.epochs_ns,
         "data_wait_ns": sum(timed.waits_ns),
         "training_ns": timed.total_ns,
+        "look_s": look_s,
         "turns": None if timed.turns is None else [dataclasses.asdict(turn) for turn in timed.turns],
     }
     parts = work.after(timed)

@@ -30,15 +30,19 @@ def run(
     member: Member | None = None,
     node: Node | None = None,
     gate: str | None = None,
+    look_s: float | None = None,
 ) -> dict[str, Any] | None:
     """Run the workload and return its record; ``data_dir`` may be read-only, or None for a temporary one.
 
     ``member`` is this process's part in a job of several (``bench.parallel.rank``); None where a person or a trial
     starts it, who gets the record of all. ``node`` is this machine's part in a job of several machines: only the
     first one gets the record, the others None. ``gate`` is the folder of the gate where it waits for its turns.
+    ``look_s`` makes it a long look of so many seconds.
     """
     if gate and choices.has_ranks(options):
         raise BenchError("--gate: a workload of several processes takes no turns")
+    if look_s is not None and (gate or choices.has_ranks(options)):
+        raise BenchError("--look: a long look is at one process that takes no turns")
     if member is None and choices.has_ranks(options):
         from bench.parallel import launch
 
@@ -57,7 +61,7 @@ def run(
             from bench import trial
             from bench.gate import Gate
 
-            measured, steal = trial.measure(chosen, prepared, place, import_ns, Gate(gate) if gate else None)
+            measured, steal = trial.measure(chosen, prepared, place, import_ns, Gate(gate) if gate else None, look_s)
         document.update(measured)
     except SkipError as reason:
         document.update(data=None, timing=None, metrics=None, result=None, skipped=str(reason))

@@ -39,6 +39,8 @@ class Arm:
 class Slot:
     """One trial to be: ``trial`` is its stable name, ``padding`` the length of what fills up its environment.
 
+    ``look_s``: it is no trial of a block, but a long look of so many seconds (``plan.looks``).
+
     The padding moves the stack by a random amount, so that one lucky memory layout does not stick to an
     environment (Mytkowicz et al., ASPLOS 2009).
     """
@@ -48,6 +50,7 @@ class Slot:
     position: int
     arm: Arm
     padding: int
+    look_s: float | None = None
 
 
 @dataclass(frozen=True)

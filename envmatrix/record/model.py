@@ -67,6 +67,7 @@ class Timing(Part):
     epochs_ns: Times = None
     data_wait_ns: Whole = None
     training_ns: Whole = None
+    look_s: Real = None
     turns: list[Turn] | None = None
     wall_ns: Whole = None
     probe_ns: Whole = None

@@ -30,6 +30,7 @@ from envmatrix.stats.simulated_history import histories
 from envmatrix.stats.simulated_looks import looks
 from envmatrix.stats.simulated_phases import phases
 from envmatrix.stats.simulated_runs import gates
+from envmatrix.stats.simulated_steady import steady_states
 from envmatrix.stats.simulated_table import lines, table
 
 Floats = NDArray[np.float64]
@@ -272,6 +273,7 @@ TOPICS: Mapping[str, Callable[[str, int, np.random.Generator], list[Figure]]] = 
     "history": histories,
     "table": table,
     "phases": phases,
+    "steady": steady_states,
 }
 
 

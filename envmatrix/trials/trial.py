@@ -103,15 +103,19 @@ def make_limits(design: Design, environment: Environment) -> Limits:
 
 
 def bench_arguments(
-    workload: Workload, inside: Mapping[str, str], python: str, *, gate: bool = False
+    workload: Workload, inside: Mapping[str, str], python: str, *, gate: bool = False, look_s: float | None = None
 ) -> tuple[str, ...]:
-    """Return the arguments that run a workload with ``python -m bench``; with a ``gate`` it waits for its turns."""
+    """Return the arguments that run a workload with ``python -m bench``.
+
+    With a ``gate`` it waits for its turns, with ``look_s`` it is a long look.
+    """
     record = f"{inside['work']}/{external.RECORD}"
     if workload.command:
         return external.command_arguments(workload, record, python, inside["bench"])
     chosen = benchmark.arguments(workload.options)
     turns = (f"--gate={inside['work']}/{FOLDER}",) if gate else ()
-    return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *turns, *chosen)
+    look = (f"--look={look_s:.1f}",) if look_s is not None else ()
+    return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *turns, *look, *chosen)
 
 
 def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = False) -> Job:
@@ -129,7 +133,7 @@ def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = Fal
         run=experiment.run.name,
         label=slot.trial,
         prepared=prepared,
-        argv=(prepared.python, *bench_arguments(workload, inside, prepared.python, gate=gate)),
+        argv=(prepared.python, *bench_arguments(workload, inside, prepared.python, gate=gate, look_s=slot.look_s)),
         env={
             **trial_variables(workload, environment, base_variables(inside["work"], inside["bench"], prepared.python)),
             "ENVMATRIX_PAD": "x" * slot.padding,

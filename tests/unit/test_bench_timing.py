@@ -74,6 +74,33 @@ def test_each_part_of_the_loop_has_its_time(clock):
     assert (found.losses, found.last_loss) == ([10.0, 11.0], 19.0)
 
 
+def test_a_long_look_times_every_step_from_the_first_one_on(clock):
+    length = timing.Length(checked=2, warm_up=3, timed=5, epoch=2).look(200 * 12e-9)
+    found = taken(clock, length)
+    assert found.steps_ns[:2] == [WAIT + FIRST, WAIT + STEP]
+    assert found.total_ns == sum(found.steps_ns) >= 200 * 12
+    assert len(found.steps_ns) == 200 - FIRST // 12 + 1
+    assert (found.warmup_ns, found.losses, found.turns) == (0, [], None)
+
+
+def test_of_a_long_look_only_the_step_that_compiles_is_not_timed(clock):
+    found = taken(clock, timing.Length(checked=0, warm_up=3, timed=5, epoch=0, compiles=True).look(1e-6))
+    assert (found.compile_ns, found.first_step_ns) == (WAIT + FIRST, None)
+    assert set(found.steps_ns) == {WAIT + STEP}
+
+
+def test_a_long_look_goes_on_while_its_steps_are_few_but_not_for_ever(clock):
+    found = taken(clock, timing.Length(0, 0, 5, 0).look(150e-9))
+    assert len(found.steps_ns) < timing.ENOUGH
+    assert 450 <= found.total_ns <= 450 + WAIT + STEP
+    assert len(taken(clock, timing.Length(0, 0, 5, 0).look(300e-9)).steps_ns) == timing.ENOUGH
+
+
+@pytest.mark.parametrize(("last", "is_steady"), [(100, True), (103, True), (104, False), (96, False)])
+def test_steps_look_steady_where_the_last_two_quarters_take_the_same(last, is_steady):
+    assert timing._looks_steady([500] * 40 + [100] * 20 + [last] * 20) is is_steady
+
+
 def test_without_compiling_the_first_step_is_the_first_and_without_an_epoch_there_is_none(clock):
     found = taken(clock, timing.Length(checked=0, warm_up=2, timed=1, epoch=0))
     assert (found.compile_ns, found.first_step_ns, found.warmup_ns) == (None, WAIT + FIRST, FIRST + STEP + 2 * WAIT)

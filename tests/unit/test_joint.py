@@ -112,7 +112,7 @@ def test_the_host_uses_the_arguments_of_the_page_and_no_others():
         for numbers in reported
     ]
     assert set().union(*map(flags, own)) == ARGUMENTS["command"]
-    plain = flags(bench_arguments(Workload(name="w"), {"work": "/w", "data": "/d"}, "python3", gate=True))
+    plain = flags(bench_arguments(Workload(name="w"), {"work": "/w", "data": "/d"}, "python3", gate=True, look_s=10.0))
     over_nodes = set(re.findall(r"--(?:node-\w+|meet)", (ROOT / "envmatrix/launchers/slurm/span.py").read_text()))
     assert plain | over_nodes == ARGUMENTS["run"]
     assert {"--record=", "evidence"} <= {
