@@ -5,6 +5,7 @@ The benchmark is the real one but for its work: a process that spins, with a chi
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -64,7 +65,7 @@ import runpy, sys
 from pathlib import Path
 from envmatrix import project
 project._PACKAGE = Path(sys.argv.pop(1)) / "envmatrix"
-runpy.run_module("envmatrix", run_name="__main__", alter_sys=True)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
 
@@ -77,8 +78,8 @@ class Turning(Toy):
         shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "bench" / "workload.py").write_text(WORKLOAD)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-c", START, str(self.folder), *arguments]
+    def start(self, *arguments: str, module: str = "envmatrix") -> subprocess.Popen[str]:
+        argv = [sys.executable, "-c", START, str(self.folder), module, *arguments]
         variables = {**self.variables, "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
             argv, cwd=self.folder, env=variables, text=True, stdin=subprocess.DEVNULL,
@@ -110,6 +111,20 @@ def turning(tmp_path: Path, cache: Path, variables: dict[str, str]):
     for pid in made.left():
         os.kill(pid, signal.SIGKILL)
     shutil.rmtree(cache / "work", ignore_errors=True)
+
+
+def test_what_a_minute_of_turns_is_worth_is_measured_goes_on_and_is_written(turning: Turning) -> None:
+    to = turning.folder / "precision"
+    asked = ("--precision", "--design", "good", "--minutes", "0.001", "--to", str(to))
+    for blocks in (1, 2):
+        process = turning.start(*asked, module="tests.selfbench")
+        _, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+        [part] = json.loads((to / "precision.json").read_text())["parts"]
+        assert part["blocks"] == {"turns": blocks, "sequential": blocks}
+        assert (part["in_turns"], part["trials"], part["broken"]) == (2 * blocks, 2 * blocks, {})
+        assert part["arms"][0]["effect"]["turns"] == (None if blocks < 2 else {"value": 1.0, "low": 1.0, "high": 1.0})
+    assert turning.left() == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -1,0 +1,343 @@
+"""Measure how precise a minute of turns is: `nox -s selfbench -- --precision`, and `--agreement`.
+
+Two ways to measure the same arms run in one go, block by block, in an order that is drawn anew each time: so whatever
+the machine does meets both. Every arm takes turns here, those whose level says `turns: false` too: whether they may is
+the question. Each way is a real run in the folder, which goes on where it is when the command is given again;
+`--minutes 0` makes the figures again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envmatrix import interrupts
+from envmatrix.api.places import find_matrix
+from envmatrix.errors import EnvmatrixError
+from envmatrix.matrix import Design, Matrix, load
+from envmatrix.runner.groups import Groups
+from envmatrix.runner.loop import _alone_on_machine, _sweep
+from envmatrix.stats.measurements import Measurements, read_measurements
+from envmatrix.stats.metrics import THROUGHPUT
+from envmatrix.stats.pairing import families, log_ratios
+from envmatrix.store import RunFolder
+from envmatrix.store.files import append_line, write_whole
+from envmatrix.trials.experiment import Experiment, begin, find_design, reopen
+from envmatrix.trials.sure import run_surely
+from envmatrix.trials.turns import run_together
+from tests import precision_figures as figures
+from tests.precision_figures import Measured
+
+#: The design of two copies of the baseline, made of the first other one that is asked for, or of `default`.
+COPIES = "copies"
+#: The share of the time that two copies get, where other designs are measured too.
+_SHARE = 0.25
+_MOST = 100_000
+
+
+def say(text: str) -> None:
+    """Tell whoever waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Way:
+    """One way to measure a design: a run, and its next block."""
+
+    design: str
+    name: str
+    experiment: Experiment
+    groups: Groups
+    block: int
+
+    def run_block(self, notes: Path) -> float:
+        """Run one block, note how long it took, and return that."""
+        began, load = time.time(), os.getloadavg()[0]
+        start = time.monotonic()
+        for group in self.groups.of(self.experiment.plan.block(self.block)):
+            if self.groups.in_turns(group[0]):
+                trials = run_together(self.experiment, group, say)
+            else:
+                trials = [run_surely(self.experiment, slot, say) for slot in group]
+            for trial in trials:
+                with interrupts.held():
+                    self.groups.note(self.experiment.folder.append(trial))
+                if trial.outcome not in ("ok", "skipped"):
+                    say(f"{trial.trial} {trial.arm}: {trial.outcome}: {trial.reason}")
+        seconds = time.monotonic() - start
+        note = {"design": self.design, "way": self.name, "block": self.block, "seconds": round(seconds, 3),
+                "began": round(began, 3), "load_1m": load}  # fmt: skip
+        append_line(notes, json.dumps(note))
+        self.block += 1
+        return seconds
+
+
+def every_arm_in_turns(matrix: Matrix) -> Matrix:
+    """Return a matrix in which no level says `turns: false`."""
+    factors = {
+        name: factor.model_copy(update={"levels": {
+            level: body.model_copy(update={"turns": True}) for level, body in factor.levels.items()
+        }})
+        for name, factor in matrix.factors.items()
+    }  # fmt: skip
+    return matrix.model_copy(update={"factors": factors})
+
+
+def design_of(matrix: Matrix, name: str, chosen: argparse.Namespace, schedule: str) -> Design:
+    """Return a design as it is measured here: it ends by the clock alone."""
+    copies = name == COPIES and COPIES not in matrix.designs
+    others = [other for other in chosen.design.split(",") if other != COPIES]
+    found = find_design(matrix, [*others, "default"][0] if copies else name)
+    named = {"name": name, "environments": (), "factors": {}, "cumulative": (), "application": ()} if copies else {}
+    only = {"environments": tuple(chosen.environments.split(",")), "factors": {}} if chosen.environments else {}
+    turn = {"turn": chosen.turn} if chosen.turn else {}
+    limits = {"schedule": schedule, "race": False, "max_blocks": _MOST, "budget": 1e6}
+    return found.model_copy(update={**({} if copies else only), **named, **turn, **limits})
+
+
+def opened(chosen: argparse.Namespace, name: str, way: str, steps: int | None = None) -> Way:
+    """Begin a run, or go on with the one in the folder."""
+    folder, matrix = RunFolder(chosen.to / f"{name}-{way}"), every_arm_in_turns(load(find_matrix(chosen.matrix)))
+    design = design_of(matrix, name, chosen, "turns" if way == "turns" else "sequential")
+    if steps:
+        matrix = with_steps(matrix, design, steps)
+        design = design.model_copy(update={"trial_limit": max(design.trial_limit, 10 * chosen.long)})
+    if folder.path.exists():
+        experiment = reopen(folder, find_matrix(chosen.matrix), say)
+    else:
+        command = ("selfbench", *sys.argv[1:])
+        experiment = begin(matrix, design, (chosen.engine,), chosen.to, say, command, name=folder.path.name)
+    experiment.folder.lock()
+    experiment.folder.mend()
+    groups, last = Groups(experiment, say), -1
+    for trial in experiment.folder.trials(experiment.plan):
+        groups.note(trial)
+        last = max(last, trial.block)
+    return Way(name, way, experiment, groups, last + 1)
+
+
+def with_steps(matrix: Matrix, design: Design, steps: int) -> Matrix:
+    """Return a matrix whose workloads take so many timed steps."""
+    longer = {
+        name: matrix.workloads[name].model_copy(update={"options": {**matrix.workloads[name].options, "steps": steps}})
+        for name in design.workloads
+    }
+    return matrix.model_copy(update={"workloads": {**matrix.workloads, **longer}})
+
+
+def long_steps(turns: Way, seconds: float) -> int:
+    """Return how many steps take so long, by the reference's trials in turns."""
+    measured = read_measurements(turns.experiment.folder, turns.experiment.plan)
+    known = [measured.median(arm.name, "step_median_s") for arm in turns.experiment.plan.arms if not arm.reference]
+    steps = [seconds / step for step in known if step]
+    if not steps:
+        raise SystemExit("no trial of the reference ran well: its log says why")
+    return math.ceil(max(steps))
+
+
+@contextlib.contextmanager
+def measuring(ways: Sequence[Way]) -> Iterator[None]:
+    """Hold this machine for oneself, leave nothing running, and take Ctrl-C for the end of the measuring."""
+    with interrupts.remembered(), _alone_on_machine(say):
+        for way in ways:
+            _sweep(way.experiment, say)
+        try:
+            yield
+        finally:
+            for way in ways:
+                _sweep(way.experiment, say)
+                way.experiment.folder.unlock()
+
+
+def in_time(ways: Sequence[Way], minutes: float, notes: Path, *, even: bool) -> None:
+    """Run blocks of all ways until the time is over.
+
+    ``even``: as many of each. Else the first way has a quarter of the time that the others take.
+    """
+    chance = random.Random(f"{ways[0].design}:{ways[0].block}")
+    deadline, longest, began = time.monotonic() + 60 * minutes, 0.0, time.monotonic()
+    while not longest or began + longest / 2 < deadline:
+        took = 0.0
+        for way in chance.sample(list(ways), len(ways)):
+            blocks, spent = 0, 0.0
+            share = 0.0 if even or way is not ways[0] else longest / 5
+            while not blocks or spent < share:
+                spent += way.run_block(notes)
+                blocks += 1
+            took += spent
+        longest, began = max(longest, took), time.monotonic()
+        left = max(0.0, deadline - began)
+        say(f"{ways[0].design}: a round of {took:.0f} s, block {ways[-1].block}, {left:.0f} s left")
+
+
+def measured_of(folder: RunFolder, notes: Mapping[tuple[str, int], float]) -> tuple[Measured, Measurements]:
+    """Read what a run measured: the whole blocks alone."""
+    run = folder.load()
+    numbers = read_measurements(folder, run.plan)
+    whole = [index for index, block in enumerate(numbers.blocks) if (folder.path.name, int(block)) in notes]
+    arms, rows = [], []
+    for family in families(run.plan):
+        values, copies = (
+            np.array([numbers.of(name, THROUGHPUT.name)[whole] for name in names])
+            for names in ([arm.name for arm in family.arms], family.copies)
+        )
+        arms += [arm.name for arm in family.arms]
+        rows += list(log_ratios(values, copies, THROUGHPUT))
+    seconds = [notes[folder.path.name, int(numbers.blocks[index])] for index in whole]
+    return Measured(tuple(arms), np.array(rows), np.array(seconds)), numbers
+
+
+def read_notes(file: Path) -> dict[tuple[str, int], float]:
+    """Return (run, block) -> its seconds."""
+    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return {(f"{note['design']}-{note['way']}", note["block"]): note["seconds"] for note in found}
+
+
+def compared(folder: Path, name: str, other: str) -> dict[str, Any] | None:
+    """Return what turns and another way found of a design, None where one of them has no run."""
+    if not all((folder / f"{name}-{way}" / "run.json").exists() for way in ("turns", other)):
+        return None
+    notes = read_notes(folder / "blocks.jsonl")
+    (turns, numbers), (rest, _) = (measured_of(RunFolder(folder / f"{name}-{way}"), notes) for way in ("turns", other))
+    if not turns.seconds.size or not rest.seconds.size:
+        return None
+    controls = [arm for arm in turns.arms if arm.startswith("control:")]
+    others = [arm for arm in turns.arms if arm not in controls]
+    return {
+        "design": name,
+        "other": other,
+        "blocks": {"turns": turns.seconds.size, other: rest.seconds.size},
+        "block_s": {"turns": float(turns.seconds.mean()), other: float(rest.seconds.mean())},
+        "in_turns": sum(facts.in_turns for facts in numbers.facts.values()),
+        "trials": sum(sum(facts.outcomes.values()) for facts in numbers.facts.values()),
+        "broken": {arm: dict(facts.reasons) for arm, facts in numbers.facts.items() if facts.reasons},
+        "gain": {kind: figures.as_json(figures.gain(turns.of(arms), rest.of(arms)))
+                 for kind, arms in (("copies", controls), ("arms", others)) if arms},
+        "arms": [_row(arm, turns, rest, other) for arm in turns.arms],
+    }  # fmt: skip
+
+
+def _row(arm: str, turns: Measured, rest: Measured, other: str) -> dict[str, Any]:
+    apart = figures.difference(turns, rest, arm)
+    sides = {"turns": turns, other: rest}
+    return {
+        "arm": arm,
+        "sd": {name: figures.deviation(side, arm) for name, side in sides.items()},
+        "gain": figures.as_json(figures.gain(turns.of([arm]), rest.of([arm]))),
+        "effect": {name: figures.as_json(figures.effect(side, arm)) for name, side in sides.items()},
+        "turns_over_other": figures.as_json(apart),
+        "agreement": figures.agreement(apart),
+        "blocks_for_2_percent": {name: figures.blocks_for(side, arm, 0.02) for name, side in sides.items()},
+    }  # fmt: skip
+
+
+def _shown(found: Mapping[str, float] | None, form: str = ".2f") -> str:
+    if not found:
+        return "not known"
+    return f"{found['value']:{form}} [{found['low']:{form}}, {found['high']:{form}}]"
+
+
+def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of a comparison."""
+    other, block_s = part["other"], part["block_s"]
+    yield f"\n{part['design']}: turns against {other}; 95 % intervals (jackknife of the log over blocks, Welch's t)"
+    yield "  " + ", ".join(f"{part['blocks'][way]} blocks of {block_s[way]:.1f} s {way}" for way in block_s)
+    yield f"  {part['in_turns']} of {part['trials']} trials of the run in turns took turns"
+    for arm, reasons in part["broken"].items():
+        yield f"  broken: {arm}: {reasons}"
+    for kind, found in part["gain"].items():
+        wanted = {"copies": 4, "arms": 3}[kind]
+        label = {"copies": "two copies of the baseline", "arms": "the other arms, geometric mean"}[kind]
+        yield f"  precision per minute, turns over {other}, {label}: {_shown(found)} (wanted: {wanted})"
+    yield f"  {'arm':34} {'sd turns':>8} {'sd ' + other:>13}  {'precision per minute':22} {'effect in turns':20} "\
+        f"{'effect ' + other:20} {'their ratio':20}"  # fmt: skip
+    for row in part["arms"]:
+        sd = [f"{value:.4f}" if value is not None else "-" for value in row["sd"].values()]
+        effects = [_shown(found, ".3f") for found in row["effect"].values()]
+        yield (
+            f"  {row['arm']:34} {sd[0]:>8} {sd[1]:>13}  {_shown(row['gain']):22} {effects[0]:20} {effects[1]:20} "
+            f"{_shown(row['turns_over_other'], '.3f'):20} {row['agreement']}"
+        )
+    apart = [row["arm"] for row in part["arms"] if row["agreement"] == "DISAGREE"]
+    yield f"  arms that disagree by more than 3 %: {', '.join(apart) or 'none'}"
+    open_ = [row["arm"] for row in part["arms"] if row["agreement"] not in ("DISAGREE", "agree")]
+    yield f"  not decided: {', '.join(open_) or 'none'}"
+
+
+def written(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Write precision.json of all that is in the folder, and print its tables."""
+    names = sorted({path.name.rpartition("-")[0] for path in chosen.to.glob("*/") if (path / "run.json").exists()})
+    parts = [found for name in names for other in ("sequential", "long") if (found := compared(chosen.to, name, other))]
+    document = {"schema": 1, "command": ["selfbench", *sys.argv[1:]], "parts": parts}
+    write_whole(chosen.to / "precision.json", json.dumps(document, indent=1) + "\n")
+    print("\n".join(line for part in parts for line in lines_of(part)) or "nothing is compared yet")
+    say(f"written to {chosen.to / 'precision.json'}; the runs lie beside it")
+    return document
+
+
+def _precision(chosen: argparse.Namespace) -> None:
+    names = chosen.design.split(",")
+    others = len(names) - (COPIES in names)
+    for name in names:
+        share = (_SHARE if others else 1.0) if name == COPIES else (1.0 - _SHARE * (COPIES in names)) / others
+        ways = [opened(chosen, name, way) for way in ("turns", "sequential")]
+        with measuring(ways):
+            in_time(ways, share * chosen.minutes, chosen.to / "blocks.jsonl", even=True)
+
+
+def _agreement(chosen: argparse.Namespace) -> None:
+    notes = chosen.to / "blocks.jsonl"
+    for name in [name for name in chosen.design.split(",") if name != COPIES]:
+        began, turns = time.monotonic(), opened(chosen, name, "turns")
+        with measuring([turns]):
+            if not turns.block:
+                turns.run_block(notes)
+        steps = long_steps(turns, chosen.long)
+        long = opened(chosen, name, "long", steps)
+        say(f"{name}: long trials have {steps} steps")
+        turns.experiment.folder.lock()
+        with measuring([turns, long]):
+            in_time([turns, long], chosen.minutes - (time.monotonic() - began) / 60, notes, even=False)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what can be asked."""
+    parser.add_argument("--precision", action="store_true", help="precision per minute, turns against one by one")
+    parser.add_argument("--agreement", action="store_true", help="effects in turns against those of long trials")
+    parser.add_argument("--design", default=f"{COPIES},default", help=f"names with commas; {COPIES}: two baselines")
+    parser.add_argument("--environments", default="", help="of the design only these, names with commas")
+    parser.add_argument("--minutes", type=float, default=18.0, help="of measuring in all; 0: only the figures again")
+    parser.add_argument("--long", type=float, default=60.0, help="seconds of steps of a long trial")
+    parser.add_argument("--turn", type=int, default=0, help="timed steps of a turn (0: the design's)")
+    parser.add_argument("--engine", default="local")
+    parser.add_argument("--matrix", default=None)
+    parser.add_argument("--to", type=Path, default=Path("results/precision"), help="folder of the runs and figures")
+
+
+def measure(chosen: argparse.Namespace) -> int:
+    """Measure, then say what was found, of an interrupted measuring too."""
+    chosen.to.mkdir(parents=True, exist_ok=True)
+    status = 0
+    try:
+        if chosen.minutes > 0:
+            (_agreement if chosen.agreement else _precision)(chosen)
+    except KeyboardInterrupt:
+        say("interrupted: the same command goes on")
+        status = 130
+    except EnvmatrixError as error:
+        say(f"{error}: when that is mended, the same command goes on")
+        status = error.exit_code
+    written(chosen)
+    return status

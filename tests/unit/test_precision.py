@@ -1,0 +1,137 @@
+"""The arithmetic of `nox -s selfbench -- --precision`, on numbers whose answer is known by hand."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from envmatrix.matrix.parse import parse
+from envmatrix.store.files import append_line
+from tests import precision
+from tests import precision_figures as figures
+from tests.precision_figures import Estimate, Measured
+from tests.synthetic import Machine, make_plan, write_run
+
+
+def measured(*rows, seconds=60.0):
+    return Measured(
+        tuple(f"a{number}" for number in range(len(rows))), np.array(rows), np.full(len(rows[0]), float(seconds))
+    )
+
+
+def drawn(sd, blocks, seconds, seed, arms=1):
+    return measured(*np.random.default_rng(seed).normal(0, sd, (arms, blocks)), seconds=seconds)
+
+
+def test_a_third_of_the_spread_in_half_the_time_is_18_times_the_precision_a_minute():
+    row = np.array([0.1, -0.2, 0.05, 0.3, -0.1, 0.0, 0.2])
+    found = figures.gain(measured(row / 3, seconds=30), measured(row, seconds=60))
+    assert found
+    assert found.value == pytest.approx(18.0)
+    assert math.log(found.high / 18) == pytest.approx(math.log(18 / found.low))
+
+
+def test_the_gain_over_arms_is_their_geometric_mean():
+    row = np.array([0.1, -0.2, 0.05, 0.3, -0.1, 0.0, 0.2])
+    found = figures.gain(measured(row / 2, row[::-1] / 8), measured(row, row[::-1]))
+    assert found
+    assert found.value == pytest.approx(math.sqrt(4 * 64))
+
+
+def test_a_block_without_a_pair_is_left_out_of_its_arm_alone():
+    row = np.array([0.1, -0.2, math.nan, 0.3, -0.1, 0.0, 0.2])
+    whole = row[np.isfinite(row)]
+    assert figures.deviation(measured(row, row), "a0") == pytest.approx(whole.std(ddof=1))
+    found = figures.gain(measured(row / 2), measured(row))
+    assert found
+    assert 2 < found.value < 8
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2, 3])
+def test_too_few_blocks_say_nothing(blocks):
+    few = measured(np.arange(blocks) / 10)
+    assert figures.gain(few, drawn(0.1, 9, 60, 1)) is None
+    if blocks < 2:
+        assert figures.effect(few, "a0") is None
+        assert figures.deviation(few, "a0") is None
+        assert figures.difference(few, drawn(0.1, 9, 60, 1), "a0") is None
+
+
+def test_numbers_that_do_not_differ_at_all_have_no_precision():
+    assert figures.gain(measured(np.zeros(9)), drawn(0.1, 9, 60, 1)) is None
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    """400 draws of 12 blocks: 95 % +- 2.2 %, at a true gain of 8."""
+    found = [figures.gain(drawn(0.05, 12, 30, 2 * seed), drawn(0.1, 12, 60, 2 * seed + 1)) for seed in range(400)]
+    assert 0.92 <= np.mean([one.low <= 8.0 <= one.high for one in found if one]) <= 0.98
+
+
+def test_an_effect_is_students_interval_of_its_log():
+    row = np.array([0.1, 0.2, 0.15, 0.05])
+    found = figures.effect(measured(row), "a0")
+    low, high = stats.t.interval(0.95, 3, loc=row.mean(), scale=stats.sem(row))
+    assert found == Estimate(
+        pytest.approx(math.exp(row.mean())), pytest.approx(math.exp(low)), pytest.approx(math.exp(high))
+    )
+
+
+def test_two_schedules_are_compared_by_welchs_interval():
+    ours, theirs = np.array([0.1, 0.2, 0.15, 0.05]), np.array([0.0, 0.02, 0.01, 0.03, -0.01])
+    found = figures.difference(measured(ours), measured(theirs), "a0")
+    low, high = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    assert found
+    assert math.log(found.low) == pytest.approx(low)
+    assert math.log(found.high) == pytest.approx(high)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [(Estimate(1.01, 0.99, 1.025), "agree"), (Estimate(1.05, 1.01, 1.09), "DISAGREE"),
+     (Estimate(0.9, 0.85, 0.95), "DISAGREE"), (Estimate(1.02, 1.01, 1.05), "not decided"),
+     (Estimate(1.05, 0.98, 1.12), "more than 3 % apart, not decided"), (None, "not known")],
+)  # fmt: skip
+def test_schedules_agree_within_3_percent_and_within_their_intervals(found, said):
+    assert figures.agreement(found) == said
+
+
+def test_a_spread_of_ten_percent_takes_a_hundred_blocks_for_two():
+    row = np.array([0.1, -0.1, 0.1, -0.1]) * math.sqrt(3 / 4)
+    assert figures.blocks_for(measured(row), "a0", 0.02) == 98
+
+
+def test_only_blocks_with_a_time_count_and_the_table_says_what_was_found(tmp_path, capsys):
+    for way, noise in (("turns", 0.02), ("sequential", 0.1)):
+        write_run(tmp_path / f"mine-{way}", make_plan(("baseline", "fast")), Machine({"fast": 1.2}, noise), 12)
+        for block in range(11):
+            append_line(
+                tmp_path / "blocks.jsonl",
+                f'{{"design": "mine", "way": "{way}", "block": {block}, "seconds": {2 if way == "turns" else 4}}}',
+            )
+    document = precision.written(SimpleNamespace(to=tmp_path))
+    part = document["parts"][0]
+    assert part["blocks"] == {"turns": 11, "sequential": 11}
+    assert part["block_s"] == {"turns": 2.0, "sequential": 4.0}
+    assert part["gain"]["copies"]["value"] > 4
+    said = capsys.readouterr().out
+    assert "fast:cnn@local" in said
+    assert "mine: turns against sequential" in said
+    assert (tmp_path / "precision.json").exists()
+
+
+def test_every_arm_takes_turns_where_that_is_the_question(tmp_path):
+    text = """
+version: 1
+factors: {malloc: {glibc: {}, other: {turns: false}}}
+environments: {baseline: {}, other: {malloc: other}}
+workloads: {w: {model: fashion-cnn}}
+designs: {mine: {environments: [other], workloads: w, turn: 3}}
+"""
+    matrix = precision.every_arm_in_turns(parse(text, tmp_path / "matrix.yaml"))
+    assert matrix.factors["malloc"].levels["other"].turns
+    chosen = SimpleNamespace(design="copies,mine", environments="", turn=0)
+    copies = precision.design_of(matrix, "copies", chosen, "turns")
+    assert (copies.environments, copies.workloads, copies.turn, copies.schedule) == ((), ("w",), 3, "turns")
+    assert precision.with_steps(matrix, copies, 99).workloads["w"].options["steps"] == 99
