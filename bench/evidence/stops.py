@@ -47,4 +47,4 @@ def _child_changed(*_: object) -> None:
         while os.waitid(os.P_ALL, 0, os.WCONTINUED | os.WNOHANG):
             _counted["children"] += 1
     except ChildProcessError:
-        _counted["group"] += 1
+        pass
