@@ -324,6 +324,10 @@ class Design(Frozen):
         "sequential", description="one trial after the other, or those of a block in turns (docs/statistics.md)"
     )
     turn: int = Field(10, ge=1, le=100_000, description="timed steps of a turn (`schedule: turns`)")
+    steady: bool = Field(
+        False,
+        description="a long look at each environment, in a quarter of the budget: is it steady, from when on",
+    )
     race: bool = Field(False, description="arms that are surely not the best stop early (docs/statistics.md)")
     cpus: Cpus | None = Field(None, description="CPU list every trial is confined to; none: all")
     memory: Bytes | None = Field(None, description="memory limit of a trial, such as 8GiB")

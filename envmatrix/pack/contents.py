@@ -35,7 +35,7 @@ def collect(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str,
             remedy="pack a run of one of them; its folder, copied as it is, holds both",
         )
     found: dict[str, Content] = {"matrix.yaml": folder.names.matrix(folder.matrix()).encode()}
-    for name in ("run.json", "history.jsonl", "trials.jsonl", *report_files(silent)):
+    for name in ("run.json", "history.jsonl", "trials.jsonl", "looks.jsonl", *report_files(silent)):
         if (folder.path / name).exists():
             found[f"run/{name}"] = folder.path / name
     found |= _tree(bench, "bench")

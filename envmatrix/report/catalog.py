@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from envmatrix.say import Say
 
 #: What else lies in a run's folder.
-_TAKEN = ("run.json", "trials.jsonl", "history.jsonl", "reproduction.json", "images.json")
+_TAKEN = ("run.json", "trials.jsonl", "looks.jsonl", "history.jsonl", "reproduction.json", "images.json")
 
 
 class Report(Protocol):

@@ -29,6 +29,10 @@ class RunningEstimate:
         self._measured.add(trial)
         self._analysis = None
 
+    def outcomes(self) -> Mapping[str, Mapping[str, int]]:
+        """Return how the trials of each arm ended."""
+        return {arm: fact.outcomes for arm, fact in self._measured.measured().facts.items()}
+
     def race(self) -> Race:
         """Say which arms run in the next block; the same trials on disk always give the same answer."""
         return next_arms(self._plan, self._measured.measured(), self._workloads)

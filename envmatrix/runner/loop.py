@@ -19,6 +19,7 @@ from envmatrix.report.formatting import count
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.runner.first_block import FirstBlock
 from envmatrix.runner.groups import Groups
+from envmatrix.runner.looks import Looks
 from envmatrix.say import Say
 from envmatrix.stats.racing import Race
 from envmatrix.store import RunFolder, Trial
@@ -60,7 +61,8 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
     if folder.mend():
         say("the last trial's line was only half written; it is set aside and that trial runs again")
     check_race(race=experiment.plan.race, width=launcher.width)
-    loop = _taken_up(lambda: _Loop(experiment, observer, launcher.width, say), folder, say)
+    loop = _taken_up(lambda: _Loop(experiment, observer, launcher, say), folder, say)
+    loop.long.announce()
     try:
         with interrupts.remembered(), _alone_on_machine(say) if launcher.measures_here else contextlib.nullcontext():
             if launcher.measures_here:
@@ -72,6 +74,10 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
                     loop.tell(trial)
                 if loop.first.lost and launcher.measures_here:
                     break
+            if launcher.measures_here and not loop.first.lost:
+                for look in loop.looks():
+                    with interrupts.held():
+                        folder.append_look(look)
             if launcher.measures_here:
                 with contextlib.suppress(EnvmatrixError):  # what is left now is removed when the next run begins
                     _sweep(experiment, say)
@@ -130,7 +136,8 @@ def _sweep(experiment: Experiment, say: Say) -> None:
 class _Loop:
     """What the loop remembers: which slots are done, the time spent, and the running estimate."""
 
-    def __init__(self, experiment: Experiment, observer: Observer, width: int, say: Say) -> None:
+    def __init__(self, experiment: Experiment, observer: Observer, launcher: Launcher, say: Say) -> None:
+        width = launcher.width
         self.experiment = experiment
         self.say = say
         self.observer = observer
@@ -145,6 +152,7 @@ class _Loop:
         self.begun = 0
         self.ended = Ended()
         self.groups_of = Groups(experiment, say)
+        self.long = Looks(experiment, experiment.folder.looks(experiment.plan), say, here=launcher.measures_here)
 
     def count(self, trial: Trial) -> None:
         """Take a finished trial into account."""
@@ -229,13 +237,24 @@ class _Loop:
             return f"every interval is within ±{plan.target:.1%} after {complete} blocks"
         typical = self.spent_s / complete
         promised = self.spent_s + typical * max(0, given - complete)
-        if promised + typical / 2 > plan.budget_s * self.width:
+        if promised + typical / 2 > self._budget_s * self.width:
             return f"the budget of {plan.budget_s:.0f} s is spent after {given} blocks"
         return ""
 
     def left_s(self) -> float:
         """Return the seconds until the budget ends."""
-        return max(0.0, self.experiment.plan.budget_s - self.spent_s / self.width)
+        return max(0.0, self._budget_s - self.spent_s / self.width)
+
+    @property
+    def _budget_s(self) -> float:
+        """The seconds that blocks may take."""
+        return self.experiment.plan.budget_s - self.long.claimed_s
+
+    def looks(self) -> Iterator[Trial]:
+        """Make the long looks that there is time for; not at arms that never ran well."""
+        facts = self.estimate.outcomes()
+        broken = [arm for arm, outcomes in facts.items() if outcomes and not outcomes["ok"]]
+        return self.long.run(self.experiment.plan.budget_s - self.spent_s / self.width - self.long.spent_s, broken)
 
     def begins(self, slot: Slot) -> None:
         """Tell the observer that a trial begins."""

@@ -46,6 +46,7 @@ class RunFolder:
         self.run_file = path / "run.json"
         self.matrix_file = path / "matrix.yaml"
         self.trials_file = path / "trials.jsonl"
+        self.looks_file = path / "looks.jsonl"
         self.history_file = path / "history.jsonl"
         self.names_file = path / "names.json"
         self._names: Names | None = None
@@ -141,15 +142,23 @@ class RunFolder:
 
     def append(self, trial: Trial) -> Trial:
         """Append one trial and make sure it is on disk; return it with the node that readers see."""
+        return self._append(trial, self.trials_file)
+
+    def append_look(self, look: Trial) -> None:
+        """Append a long look, which is no trial of a block."""
+        self._append(look, self.looks_file)
+
+    def _append(self, trial: Trial, file: Path) -> Trial:
         hosts = len(self.names.hosts or {})
         line = without_userinfo(shown_line(self.names, trial.line()))
         if len(self.names.hosts or {}) > hosts:
             self.names.save(self.names_file)
-        append_line(self.trials_file, line)
+        append_line(file, line)
         return replace(trial, node=self.names.host(trial.node))
 
     def mend(self) -> bool:
-        """Cut off a last line that a crash left half-written; say whether there was one."""
+        """Cut off a last line that a crash left half-written; say whether there was one of a trial."""
+        mend_lines(self.looks_file, self.path / "looks.half-written")
         return mend_lines(self.trials_file, self.path / "trials.half-written")
 
     def set_aside(self, misfits: Sequence[Misfit]) -> None:
@@ -162,6 +171,22 @@ class RunFolder:
         A line that is no trial of ``plan`` is a StoreError, unless there is somebody else to ``refuse`` it.
         """
         return planned_lines(plan, self._lines(), refuse or refused(self.trials_file))
+
+    def looks(self, plan: Plan) -> Iterator[Trial]:
+        """Yield the long looks, the first at each arm; a half-written last line is passed over."""
+        met: set[str] = set()
+        arms = {arm.name for arm in plan.arms}
+        for number, line in read_whole_lines(self.looks_file):
+            look = trial_from_line(line.decode(errors="replace"), self.looks_file, number)
+            if look.arm not in arms:
+                raise StoreError(
+                    f"this line is no look of this run: it has no {look.arm}",
+                    where=Where(self.looks_file, number),
+                    remedy="restore the file from a copy, or remove the line",
+                )
+            if look.arm not in met:
+                met.add(look.arm)
+                yield look
 
     def _lines(self) -> Iterator[Trial]:
         for number, line in read_whole_lines(self.trials_file):

@@ -36,6 +36,7 @@ def redact(folder: RunFolder) -> tuple[str, ...]:
         names.save(folder.names_file)
         done = {
             folder.trials_file: _rewrite(folder.trials_file, names.trial),
+            folder.looks_file: _rewrite(folder.looks_file, names.trial),
             folder.history_file: _rewrite(folder.history_file, lambda line: names.run(line, any_home=True)),
         }
         names.save(folder.names_file)
@@ -56,7 +57,8 @@ def names_somebody(folder: RunFolder) -> bool:
     host = run.get("host")
     if _is_real(host.get("name") if isinstance(host, dict) else None) or names.run(run, any_home=True) != run:
         return True
-    lines = (json.loads(line) for _, line in read_whole_lines(folder.trials_file))
+    files = (folder.trials_file, folder.looks_file)
+    lines = (json.loads(line) for file in files for _, line in read_whole_lines(file))
     return any(_is_real(line.get("node")) or names.trial(line) != line for line in lines)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from envmatrix.engines.base import TakesTurns
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.plan.turns import compared
 from envmatrix.trials.experiment import Experiment
@@ -17,6 +18,12 @@ _SHARE = 0.8
 _CGROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
 
 
+def has_one_process(workload: Workload) -> bool:
+    """Whether a workload is the built-in benchmark in one process, whose steps are known."""
+    options = workload.options
+    return not workload.command and {options.get(name, "none") for name in ("parallel", "collective")} == {"none"}
+
+
 def alone(experiment: Experiment, arm: Arm) -> str:
     """Say why an arm takes no turns, '' when it can."""
     run = experiment.run
@@ -24,7 +31,7 @@ def alone(experiment: Experiment, arm: Arm) -> str:
     options = workload.options
     if workload.command:
         return f"workload {arm.workload} is a program of your own, which does not mark its steps"
-    if options.get("parallel", "none") != "none" or options.get("collective", "none") != "none":
+    if not has_one_process(workload):
         return f"workload {arm.workload} has several processes or devices"
     if options.get("device", "cpu") == "environment" and (environment.variables.get("BENCH_DEVICE") or "cpu") == "cpu":
         options = {**options, "device": "cpu"}

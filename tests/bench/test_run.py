@@ -57,6 +57,21 @@ def test_several_processes_take_no_turns(bench, tmp_path):
     assert "takes no turns" in done.stderr
 
 
+def test_a_long_look_has_every_step_from_the_first_one_on(bench):
+    record, _ = bench(model="mlp", widths="10", steps=3, warmup_steps=2, eval_samples=0, look=0.2)
+    timing = record["timing"]
+    assert timing["look_s"] == 0.2
+    assert len(timing["steps_ns"]) == record["result"]["steps"] > 0
+    assert sum(timing["steps_ns"]) == timing["training_ns"] >= 0.2e9
+    assert (timing["warmup_ns"], timing["first_step_ns"]) == (0, None)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "inf", "soon"])
+def test_a_long_look_of_no_time_is_bad_input(bench, wrong):
+    _, done = bench(look=wrong, status=2)
+    assert "--look" in done.stderr
+
+
 def test_epochs_are_timed_whole(bench):
     record, _ = bench(model="mlp", widths="10", epochs=1, batch_size=2001, warmup_steps=0, eval_samples=0)
     assert record["result"]["steps"] == 30
