@@ -68,7 +68,8 @@ class Way:
         start = time.monotonic()
         for group in self.groups.of(self.experiment.plan.block(self.block)):
             if self.groups.in_turns(group[0]):
-                trials = run_together(self.experiment, group, say)
+                parts = self.groups.companies(group)
+                trials = [trial for part in parts for trial in run_together(self.experiment, part, say)]
             else:
                 trials = [run_surely(self.experiment, slot, say) for slot in group]
             for trial in trials:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from envmatrix.plan.schedule import Arm, Slot
 
@@ -30,6 +32,63 @@ def groups(slots: Sequence[Slot], roots: Mapping[str, str]) -> list[list[Slot]]:
     for slot in slots:
         found.setdefault(roots[slot.arm.name], []).append(slot)
     return list(found.values())
+
+
+@dataclass(frozen=True)
+class Company:
+    """Trials that take turns: ``kept`` live all the time, and with them those of each wave, one wave after the other.
+
+    Where memory holds all at once there is one wave, and nobody is kept.
+    """
+
+    waves: tuple[tuple[Slot, ...], ...]
+    kept: tuple[Slot, ...] = ()
+
+    @property
+    def slots(self) -> list[Slot]:
+        """All of its trials."""
+        return [*self.kept, *(slot for wave in self.waves for slot in wave)]
+
+    def without(self, trials: Collection[str]) -> Company:
+        """Return the company of those that are left."""
+        waves = (tuple(slot for slot in wave if slot.trial not in trials) for wave in self.waves)
+        kept = tuple(slot for slot in self.kept if slot.trial not in trials)
+        return replace(self, waves=tuple(wave for wave in waves if wave) or ((),), kept=kept)
+
+
+def references(slots: Sequence[Slot]) -> list[Slot]:
+    """Return those that others are compared with, and second copies of them."""
+    named = {slot.arm.reference for slot in slots}
+    return [slot for slot in slots if slot.arm.name in named or slot.arm.is_control]
+
+
+def in_waves(slots: Sequence[Slot], needs: Mapping[str, int], room: int, most: int) -> Company | None:
+    """Part what is compared into waves that fit into ``room`` bytes, each with all references; None: that cannot be.
+
+    ``needs`` maps an arm to its bytes. A reference takes its turns spread over all waves, so that there are at most
+    as many waves as it has turns (``most``).
+    """
+    kept = references(slots)
+    left = room - sum(needs[slot.arm.name] for slot in kept)
+    waves: list[list[Slot]] = []
+    free = 0
+    for slot in slots:
+        if slot in kept:
+            continue
+        need = needs[slot.arm.name]
+        if need > left:
+            return None
+        if need > free:
+            waves.append([])
+            free = left
+        waves[-1].append(slot)
+        free -= need
+    return Company(tuple(map(tuple, waves)), tuple(kept)) if 1 < len(waves) <= most else None
+
+
+def turns_until(wave: int, waves: int, turns: int) -> int:
+    """Return how many of its ``turns`` one that is kept has had at the end of a wave (from 0)."""
+    return math.ceil(turns * (wave + 1) / waves)
 
 
 def turn_order(seed: int, block: int, number: int, trials: Iterable[str]) -> list[str]:

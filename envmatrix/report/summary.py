@@ -184,9 +184,11 @@ class Summary:
         turns, most = sum(fact.in_turns for fact in facts), max((fact.together for fact in facts), default=0)
         if not turns:
             return "turns were asked for, but one trial ran after the other"
+        parted = sum(fact.in_waves for fact in facts)
+        smaller = f"; {parted} of them in smaller groups, each with its reference, for want of memory" if parted else ""
         return (
             f"turns of {design.turn} timed steps and {APART} before them, {most} processes alive at once; "
-            f"{turns} of {self.trials} trials, the others one after the other"
+            f"{turns} of {self.trials} trials, the others one after the other{smaller}"
         )
 
     @property

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 from envmatrix.plan import Slot
-from envmatrix.plan.turns import compared, groups
+from envmatrix.plan.turns import Company, compared, groups, in_waves
 from envmatrix.say import Say
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.together import free_memory, lacks_memory, sequential
+from envmatrix.trials.together import free_memory, needs, room, sequential
 
 
 class Groups:
@@ -35,21 +36,40 @@ class Groups:
         return self._turns and self._roots[slot.arm.name] not in self._alone
 
     def of(self, block: Sequence[Slot]) -> list[list[Slot]]:
-        """Part a block into what lives together."""
-        return [part for group in groups(block, self._roots) for part in self._parts(group)] if self._turns else [
-            [slot] for slot in block
-        ]  # fmt: skip
+        """Part a block into what is measured as one: what is compared and takes turns, else each trial."""
+        if not self._turns:
+            return [[slot] for slot in block]
+        return [part for group in groups(block, self._roots) for part in self._parts(group)]
 
     def _parts(self, group: list[Slot]) -> list[list[Slot]]:
         root = self._roots[group[0].arm.name]
-        limit = self._experiment.run.design.memory
-        why = self._alone.get(root) or lacks_memory([slot.arm for slot in group], self._peaks, limit, free_memory())
-        if not why:
-            return [group]
-        if root not in self._said:
-            self._said.add(root)
-            self._say(f"no turns for what is compared with {root}, but one trial after the other: {why}")
-        return [[slot] for slot in group]
+        if why := self._alone.get(root):
+            self._say_once(root, f"no turns for what is compared with {root}, but one trial after the other: {why}")
+            return [[slot] for slot in group]
+        return [group]
+
+    def companies(self, group: Sequence[Slot]) -> list[Company]:
+        """Part what takes turns into what the memory that is there now can hold at once."""
+        whole = Company((tuple(group),))
+        root, design = self._roots[group[0].arm.name], self._experiment.run.design
+        wanted, there = needs([slot.arm for slot in group], self._peaks, design.memory), free_memory()
+        if sum(wanted.values()) <= room(there) or len(group) == 1:
+            return [whole]
+        steps = self._experiment.run.workloads[group[0].arm.workload].options.get("steps")
+        most = math.ceil(int(steps) / design.turn) if isinstance(steps, (int, str)) else len(group)
+        parted = in_waves(group, wanted, room(there), most)
+        how = f"{len(parted.waves)} smaller groups, each with its reference" if parted else "one after the other"
+        self._say_once(
+            f"{root} {how}",
+            f"what is compared with {root} takes turns in {how}: {len(group)} processes at once may need "
+            f"{sum(wanted.values()) / 2**30:.1f} GiB, and {there / 2**30:.1f} GiB are free"
+        )  # fmt: skip
+        return [parted] if parted else [Company(((slot,),)) for slot in group]
+
+    def _say_once(self, what: str, text: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._say(text)
 
     def cut_short(self, block: Sequence[Slot], done: Collection[str]) -> Iterable[str]:
         """Yield the trials of a block's groups that ``done`` holds in part: those that took turns are one whole."""

@@ -271,7 +271,8 @@ class _Loop:
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
         """Run the trials of a group on this machine."""
         if self.groups_of.in_turns(group[0]):
-            yield from run_together(self.experiment, group, self.say)
+            for company in self.groups_of.companies(group):
+                yield from run_together(self.experiment, company, self.say)
         else:
             yield from (self.run(slot) for slot in group)
 

@@ -50,7 +50,7 @@ class ArmFacts:
     """What the trials of one arm said beside their numbers: each different text and how often.
 
     ``longest_s`` is how long the longest of all its trials took, those that broke too; ``in_turns`` counts those that
-    took turns, with at most ``together`` alive.
+    took turns, with at most ``together`` alive, ``in_waves`` those of them in groups that want of memory made smaller.
     ``tolerances`` maps each check of a program of the user's own to what it allows, a fraction.
     ``operators`` maps an operator to its own seconds a step, one figure for every profiled trial it ran in.
     """
@@ -68,6 +68,7 @@ class ArmFacts:
     longest_s: float = 0.0
     in_turns: int = 0
     together: int = 0
+    in_waves: int = 0
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,7 @@ class MeasurementBuilder:
         facts.longest_s = max(facts.longest_s, number(trial.wall_s))
         facts.in_turns += (trial.together or 0) > 1
         facts.together = max(facts.together, trial.together or 0)
+        facts.in_waves += (trial.waves or 0) > 1
         self._who.append(self._index[trial.arm])
         self._block.append(trial.block)
         self._outcome.append(OUTCOMES.index(trial.outcome))

@@ -49,8 +49,9 @@ class TrialFacts:
     ended before it began (None: nobody looked); ``repeated`` how often it ran before and was thrown away, because it
     had been stopped (SIGSTOP, a suspended job) or its folder could not be written; ``node_check`` what was seen of its
     node before its block (None: nobody looked); ``together`` how many trials, itself among them, were alive and took
-    turns (None: it ran alone). Keys that are not known are passed over; ``padding`` was ``pad`` in
-    schema 1. A plain dataclass, as there may be very many.
+    turns (None: it ran alone); ``waves`` into how many smaller groups these were parted for want of memory, the
+    references alive in all of them (None: one group). Keys that are not known are passed over; ``padding`` was ``pad``
+    in schema 1. A plain dataclass, as there may be very many.
     """
 
     trial: str
@@ -70,6 +71,7 @@ class TrialFacts:
     repeated: int = 0
     node_check: NodeCheck | None = None
     together: int | None = None
+    waves: int | None = None
     schema: Annotated[int, Field(le=SCHEMA)] = SCHEMA
 
     @property

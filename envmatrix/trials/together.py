@@ -59,16 +59,18 @@ def sequential(experiment: Experiment) -> dict[str, str]:
     return found
 
 
-def lacks_memory(arms: Iterable[Arm], peaks: Mapping[str, int], limit: int | None, there: int) -> str:
-    """Say why arms cannot be alive together in the memory that is there, '' when they can.
+def needs(arms: Iterable[Arm], peaks: Mapping[str, int], limit: int | None) -> dict[str, int]:
+    """Return arm -> the most bytes that its process may need.
 
     ``peaks`` are the most bytes that a process of an arm has had, ``limit`` what each may have at most.
     """
-    needs = [peaks.get(arm.name, UNKNOWN_BYTES) for arm in arms]
-    whole = sum(min(need, limit) if limit else need for need in needs)
-    if whole <= _SHARE * there:
-        return ""
-    return f"{len(needs)} processes at once may need {whole / 2**30:.1f} GiB, and {there / 2**30:.1f} GiB are free"
+    found = {arm.name: peaks.get(arm.name, UNKNOWN_BYTES) for arm in arms}
+    return {name: min(need, limit) if limit else need for name, need in found.items()}
+
+
+def room(there: int) -> int:
+    """Return how many of the bytes that are there processes which live together may take."""
+    return int(_SHARE * there)
 
 
 def free_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:

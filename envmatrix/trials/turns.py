@@ -14,7 +14,7 @@ from envmatrix import interrupts
 from envmatrix.engines.base import Job, Running, TakesTurns
 from envmatrix.errors import EnvmatrixError, NoTrialError, StoreError
 from envmatrix.plan import Slot
-from envmatrix.plan.turns import APART, turn_order
+from envmatrix.plan.turns import APART, Company, turn_order, turns_until
 from envmatrix.process import Exit
 from envmatrix.say import Say
 from envmatrix.store import Trial, trial_of
@@ -44,6 +44,7 @@ class _Process:
     started: float = field(default_factory=time.time)
     left: int | None = None
     ran_s: float = 0.0
+    turns: int = 0
     timed_out: bool = False
     over: bool = False
 
@@ -88,7 +89,7 @@ def _of(slot: Slot) -> Iterator[None]:
         raise _NotStartedError(slot, error) from error
 
 
-def run_together(experiment: Experiment, slots: Sequence[Slot], say: Say) -> list[Trial]:
+def run_together(experiment: Experiment, company: Company, say: Say) -> list[Trial]:
     """Run trials that take turns, to the end of all of them.
 
     Where one did not come to a trial, what is missing is made again and all begin anew; one that is refused twice is a
@@ -98,8 +99,8 @@ def run_together(experiment: Experiment, slots: Sequence[Slot], say: Say) -> lis
     tried: set[str] = set()
     while True:
         try:
-            left = [slot for slot in slots if slot.trial not in found]
-            done = _run_group(experiment, left) if left else []
+            left = company.without(found)
+            done = _run_company(experiment, left) if left.slots else []
         except _NotStartedError as error:
             restore(experiment, error.slot, error.cause, say)
             if error.slot.trial in tried:
@@ -107,24 +108,31 @@ def run_together(experiment: Experiment, slots: Sequence[Slot], say: Say) -> lis
             tried.add(error.slot.trial)
             continue
         found |= {trial.trial: trial for trial in done}
-        return [found[slot.trial] for slot in slots]
+        return [found[slot.trial] for slot in company.slots]
 
 
-def _run_group(experiment: Experiment, slots: Sequence[Slot]) -> list[Trial]:
+def _run_company(experiment: Experiment, company: Company) -> list[Trial]:
     """Run trials together; the work folders are gone afterwards."""
     ended_before = leftovers.end_processes()
     folder = leftovers.folder() / experiment.run.name
     try:
-        with ExitStack() as stack:
-            processes, broken = _started(experiment, slots, folder, stack)
-            exits = _ended(processes, experiment.run.design.trial_limit, _Turns(experiment, slots))
-            trials = [_judged(experiment, process, exits[process.slot.trial]) for process in processes]
+        trials = _Waves(experiment, company, folder).run()
     finally:
-        for slot in slots:
+        for slot in company.slots:
             shutil.rmtree(folder / slot.trial, ignore_errors=True)
-    together = max(1, len(processes))
-    trials = [replace(trial, together=together, ended_before=0) for trial in trials]
-    return [replace(trial, ended_before=ended_before) for trial in trials[:1]] + trials[1:] + broken
+    first = next((trial.trial for trial in trials if trial.together), None)
+    return [replace(trial, ended_before=ended_before) if trial.trial == first else trial for trial in trials]
+
+
+@contextlib.contextmanager
+def _ending(processes: Sequence[_Process]) -> Iterator[None]:
+    """Where something breaks, let all processes end at the same time."""
+    try:
+        yield
+    except BaseException:
+        for process in processes:
+            process.running.end()
+        raise
 
 
 def _judged(experiment: Experiment, process: _Process, ended: Exit) -> Trial:
@@ -132,28 +140,6 @@ def _judged(experiment: Experiment, process: _Process, ended: Exit) -> Trial:
     if not ended.ok and not process.timed_out and not engine.holds(process.job.prepared):
         raise _NotStartedError(process.slot, NoTrialError(f"image {process.job.prepared.image} went away while it ran"))
     return judged(experiment, process.slot, ended, process.job, started=process.started)
-
-
-def _started(
-    experiment: Experiment, slots: Sequence[Slot], folder: Path, stack: ExitStack
-) -> tuple[list[_Process], list[Trial]]:
-    """Start all trials; return their processes, and the trials of those that could not be started as they are."""
-    processes: list[_Process] = []
-    broken: list[Trial] = []
-    for slot in slots:
-        reason = experiment.run.skipped.get(slot.arm.name)
-        if reason:
-            broken.append(trial_of(slot, "skipped", reason))
-            continue
-        try:
-            processes.append(_start(experiment, slot, folder / slot.trial, len(slots), stack))
-        except NoTrialError as error:
-            raise _NotStartedError(slot, error) from error
-        except StoreError:
-            raise
-        except EnvmatrixError as error:
-            broken.append(refused(slot, error))
-    return processes, broken
 
 
 def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack: ExitStack) -> _Process:
@@ -170,41 +156,95 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
     return _Process(slot, job, stack.enter_context(engine.started(job)), gate)
 
 
-class _Turns:
-    """The rounds of a group: whose turn is when, and how long it is."""
+class _Waves:
+    """The waves of a company, and the rounds of each: who lives when, whose turn is when, and how long it is."""
 
-    def __init__(self, experiment: Experiment, slots: Sequence[Slot]) -> None:
-        self.seed, self.steps = experiment.run.design.seed, experiment.run.design.turn
-        self.block = slots[0].block if slots else 0
-        self.trials = [slot.trial for slot in slots]
+    def __init__(self, experiment: Experiment, company: Company, folder: Path) -> None:
+        self.experiment, self.company, self.folder = experiment, company, folder
+        self.limit_s, self.seed, self.steps = (design := experiment.run.design).trial_limit, design.seed, design.turn
+        self.slots, self.waves = company.slots, len(company.waves)
+        self.broken: list[Trial] = []
+        self.round = 0
 
-    def of_round(self, number: int, processes: Sequence[_Process]) -> list[_Process]:
-        """Return the processes that have steps left, in this round's order."""
-        there = {process.slot.trial: process for process in processes if process.left and not process.over}
-        order = turn_order(self.seed, self.block, number, self.trials)
+    def run(self) -> list[Trial]:
+        """Run all waves, and those that are kept through all of them."""
+        kept: list[_Process] = []
+        trials: list[Trial] = []
+        with ExitStack() as stack, _ending(kept):
+            self._start(self.company.kept, stack, kept)
+            most = len(kept)
+            for number, wave in enumerate(self.company.waves):
+                found = self._wave(number, wave, kept)
+                most = max(most, len(kept) + len(found))
+                trials += found
+            trials += self._judged(kept, most)
+        return trials + self.broken
+
+    def _wave(self, number: int, slots: Sequence[Slot], kept: Sequence[_Process]) -> list[Trial]:
+        wave: list[_Process] = []
+        last = number + 1 == self.waves
+        with ExitStack() as stack:
+            self._start(slots, stack, wave)
+            alive = [*kept, *wave]
+            with _ending(alive):
+                self._take_turns(alive, number)
+                ending = alive if last else wave
+                _finish([process for process in ending if not process.over], self._together_s)
+                return self._judged(wave, len(alive))
+
+    @property
+    def _together_s(self) -> float:
+        return self.limit_s * len(self.slots)
+
+    def _take_turns(self, processes: Sequence[_Process], wave: int) -> None:
+        """Let all processes get ready and take their turns.
+
+        A trial's limit holds for all its turns together. Getting ready and finishing, which all do side by side, may
+        each take as many times the limit as there are processes.
+        """
+        _wait([process for process in processes if process.left is None and not process.over], self._together_s)
+        while order := self._next_round(processes, wave):
+            for process in order:
+                _take_turn(process, self.steps, self.limit_s)
+            self.round += 1
+
+    def _next_round(self, processes: Sequence[_Process], wave: int) -> list[_Process]:
+        """Return the processes that have steps left in this wave, in this round's order."""
+        there = {process.slot.trial: process for process in processes if self._has_turn(process, wave)}
+        block = self.slots[0].block
+        order = turn_order(self.seed, block, self.round, [slot.trial for slot in self.slots])
         return [there[trial] for trial in order if trial in there]
 
+    def _has_turn(self, process: _Process, wave: int) -> bool:
+        if not process.left or process.over:
+            return False
+        if process.slot not in self.company.kept:
+            return True
+        whole = process.turns + -(-process.left // self.steps)
+        return process.turns < turns_until(wave, self.waves, whole)
 
-def _ended(processes: Sequence[_Process], limit_s: float, turns: _Turns) -> dict[str, Exit]:
-    """Let all processes get ready, take their turns and finish; return how each ended.
+    def _start(self, slots: Sequence[Slot], stack: ExitStack, processes: list[_Process]) -> None:
+        """Start trials; those that cannot be started as they are have a trial that says so."""
+        with _ending(processes):
+            for slot in slots:
+                if reason := self.experiment.run.skipped.get(slot.arm.name):
+                    self.broken.append(trial_of(slot, "skipped", reason))
+                    continue
+                try:
+                    work = self.folder / slot.trial
+                    processes.append(_start(self.experiment, slot, work, len(self.slots), stack))
+                except NoTrialError as error:
+                    raise _NotStartedError(slot, error) from error
+                except StoreError:
+                    raise
+                except EnvmatrixError as error:
+                    self.broken.append(refused(slot, error))
 
-    A trial's limit holds for all its turns together. Getting ready and finishing, which all do side by side, may each
-    take as many times the limit as there are processes.
-    """
-    together_s = limit_s * len(processes)
-    try:
-        _wait(processes, together_s)
-        number = 0
-        while order := turns.of_round(number, processes):
-            for process in order:
-                _take_turn(process, turns.steps, limit_s)
-            number += 1
-        _finish([process for process in processes if not process.over], together_s)
-        return {process.slot.trial: process.exit() for process in processes}
-    except BaseException:
-        for process in processes:  # all end at the same time
-            process.running.end()
-        raise
+    def _judged(self, processes: Sequence[_Process], together: int) -> list[Trial]:
+        exits = [process.exit() for process in processes]
+        trials = [_judged(self.experiment, *pair) for pair in zip(processes, exits, strict=True)]
+        waves = self.waves if self.waves > 1 else None
+        return [replace(trial, together=together, waves=waves, ended_before=0) for trial in trials]
 
 
 def _wait(processes: Sequence[_Process], seconds: float) -> None:
@@ -226,6 +266,7 @@ def _wait(processes: Sequence[_Process], seconds: float) -> None:
 
 def _take_turn(process: _Process, steps: int, limit_s: float) -> None:
     process.gate.go(APART, steps)
+    process.turns += 1
     began = time.monotonic()
     process.go_on()
     _wait([process], limit_s - process.ran_s)

@@ -3,10 +3,13 @@
 import contextlib
 import itertools
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import ENGINES
@@ -124,20 +127,64 @@ def test_without_a_schedule_of_turns_every_trial_is_alone():
     assert not groups.in_turns(PLAN.block(0)[0])
 
 
-def test_memory_that_is_not_there_is_told_and_known_peaks_count(monkeypatch):
-    arms, gib = PLAN.arms, 2**30
-    assert together.lacks_memory(arms, {}, None, 6 * gib) == ""
-    assert "4 processes at once may need 4.0 GiB, and 4.0 GiB are free" in together.lacks_memory(
-        arms, {}, None, 4 * gib
-    )
-    assert together.lacks_memory(arms, {}, gib // 2, 4 * gib) == ""
-    assert together.lacks_memory(arms, {arm.name: gib // 4 for arm in arms}, None, 4 * gib) == ""
-    said = []
-    groups = Groups(experiment(), said.append)
-    monkeypatch.setattr("envmatrix.runner.groups.free_memory", lambda: gib)
-    assert groups.of(PLAN.block(0)) == [[slot] for slot in PLAN.block(0)]
-    assert groups.in_turns(PLAN.block(0)[0]), "its steps are parted alike, so that the work stays equal"
-    assert "1.0 GiB are free" in said[0]
+def test_what_processes_need_is_what_they_had_at_most_within_their_limit():
+    names, gib = [arm.name for arm in PLAN.arms], 2**30
+    assert together.needs(PLAN.arms, {}, None) == dict.fromkeys(names, gib)
+    assert together.needs(PLAN.arms, {}, gib // 2) == dict.fromkeys(names, gib // 2)
+    assert together.needs(PLAN.arms, {names[2]: gib // 4}, None) == {**dict.fromkeys(names, gib), names[2]: gib // 4}
+    assert together.room(5 * gib) == 4 * gib
+
+
+LARGE = make_plan(("a", "b", "c", "d"))
+
+
+def parted(room, most=3, plan=LARGE, **more):
+    slots = plan.block(0)
+    needs = {**dict.fromkeys((slot.arm.name for slot in slots), 1), **more}
+    return order.in_waves(slots, needs, room, most)
+
+
+@pytest.mark.parametrize(("room", "sizes"), [(5, [3, 1]), (4, [2, 2]), (3, [1, 1, 1, 1]), (2, None), (0, None)])
+def test_groups_that_memory_does_not_hold_are_parted_and_the_references_live_in_all_of_them(room, sizes):
+    found = parted(room, most=4)
+    if sizes is None:
+        assert found is None
+        return
+    assert [len(wave) for wave in found.waves] == sizes
+    assert {slot.arm.environment for slot in found.kept} == {"baseline", "control"}
+    assert sorted(slot.trial for slot in found.slots) == sorted(slot.trial for slot in LARGE.block(0))
+
+
+def test_there_are_no_more_smaller_groups_than_a_reference_has_turns():
+    assert parted(3, most=3) is None
+    assert parted(4, most=2)
+    assert parted(4, **{"a:cnn@local": 3}) is None, "one that fits nowhere"
+
+
+@given(st.integers(1, 9).flatmap(lambda waves: st.tuples(st.just(waves), st.integers(waves, 99))))
+def test_a_reference_has_turns_in_every_smaller_group_and_all_of_them_at_the_end(asked):
+    waves, turns_there = asked
+    ends = [order.turns_until(wave, waves, turns_there) for wave in range(waves)]
+    assert all(later > sooner for sooner, later in itertools.pairwise([0, *ends]))
+    assert ends[-1] == turns_there
+
+
+@pytest.mark.parametrize(
+    ("gib", "alive", "said"),
+    [(9, [6], ""), (6, [4, 4], "2 smaller groups, each with its reference"), (1, [1] * 6, "one after the other")],
+)
+def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypatch, gib, alive, said):
+    told = []
+    groups = Groups(experiment(LARGE, Workload(name="w", options={"steps": 30})), told.append)
+    monkeypatch.setattr("envmatrix.runner.groups.free_memory", lambda: gib * 2**30)
+    for number in range(3):
+        [group] = groups.of(LARGE.block(number))
+        assert groups.in_turns(group[0])
+        companies = groups.companies(group)
+        assert [len(one.kept) + len(wave) for one in companies for wave in one.waves] == alive
+        assert sorted(slot.trial for one in companies for slot in one.slots) == sorted(slot.trial for slot in group)
+    assert len(told) == (1 if said else 0)
+    assert all(f"{said}: 6 processes at once may need 6.0 GiB, and {gib}.0 GiB are free" in line for line in told)
 
 
 def test_free_memory_is_what_the_machine_and_the_control_group_leave(tmp_path):
@@ -192,6 +239,11 @@ while True:
     os.write(log, f"{os.getpid()} {said[1]} {said[2]} {steps}\\n".encode())
 if how == "stays": stick()
 """
+
+
+def order_of(count):
+    """Return the arms of the first block of so many, in its order."""
+    return [slot.arm for slot in make_plan(tuple(f"e{number}" for number in range(count - 2))).block(0)]
 
 
 class Watched:
@@ -275,7 +327,7 @@ def together_of(tmp_path, monkeypatch):
     really_wait = turns.interrupts.wait
     monkeypatch.setattr(turns, "interrupts", SimpleNamespace(wait=wait))
 
-    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job):
+    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99):
         plan = make_plan(tuple(f"e{number}" for number in range(len(hows) - 2)))
         slots = plan.block(0)
         behaves = dict(zip((slot.trial for slot in slots), hows, strict=True))
@@ -296,8 +348,11 @@ def together_of(tmp_path, monkeypatch):
         )  # fmt: skip
         run = make_run(plan, design={"schedule": "turns", "turn": turn, "trial_limit": str(limit_s)})
         made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
-        found = turns.run_together(made, slots, pytest.fail)
-        assert [trial.trial for trial in found] == [slot.trial for slot in slots]
+        whole = order.in_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
+        whole = whole or order.Company((tuple(slots),))
+        found = turns.run_together(made, whole, pytest.fail)
+        assert [trial.trial for trial in found] == [slot.trial for slot in whole.slots]
+        found.sort(key=lambda trial: trial.position)
         assert not list((tmp_path / "cache").glob("work/*/*/*"))
         return found, [line.split() for line in log.read_text().splitlines() if line[0] != "s"], those
 
@@ -312,6 +367,27 @@ def test_one_process_runs_while_all_others_are_stopped_until_all_steps_are_taken
     assert all(len(one) == 3 for one in rounds)
     turns_seen = those.seen[: 3 * 3]
     assert turns_seen == [[]] * 9, "a child that spins is stopped too"
+
+
+def test_references_have_their_turns_in_all_smaller_groups_and_others_only_in_theirs(together_of):
+    trials, log, those = together_of("", "", "", "", "", room=4)
+    assert (
+        sorted((trial.outcome, trial.together, trial.waves) for trial in trials) == [("ok", 3, 2)] + [("ok", 4, 2)] * 4
+    )
+    first, second = (Counter(line[0] for line in part) for part in (log[:10], log[10:]))
+    assert sorted(first.values()) == [2, 2, 3, 3]
+    assert sorted(second.values()) == [1, 1, 3]
+    assert sorted((first + second).values()) == [3] * 5, "all have all their turns"
+    assert those.seen[:10] == [[]] * 10
+    assert those.seen[12:17] == [[]] * 5, "two have finished, and those that are kept are stopped again"
+
+
+def test_a_reference_that_dies_in_the_first_of_two_groups_leaves_the_second(together_of):
+    trials, _, those = together_of(*["dies" if arm.reference is None else "" for arm in order_of(5)], room=4)
+    assert sorted((trial.outcome, trial.arm.partition(":")[0]) for trial in trials) == [
+        ("failed", "baseline"), ("ok", "control"), ("ok", "e0"), ("ok", "e1"), ("ok", "e2"),
+    ]  # fmt: skip
+    assert all(watched.running.program.process.poll() is not None for watched in those)
 
 
 @pytest.mark.parametrize(
