@@ -23,13 +23,14 @@ MATRIX = """
 version: 1
 factors:
   image: {plain: {requirements: [tinypkg], env: {TURNS: FAULTS-MARK}}}
-  how: {none: {env: {HOW: null}}, dies: {env: {HOW: dies}}, waits: {env: {HOW: waits}}}
-environments: {baseline: {}, dies: {how: dies}, waits: {how: waits}}
+  how: {none: {env: {HOW: null}}, dies: {env: {HOW: dies}}, waits: {env: {HOW: waits}}, eats: {env: {HOW: eats}}}
+environments: {baseline: {}, dies: {how: dies}, waits: {how: waits}, eats: {how: eats}}
 workloads:
   toy: {steps: 4, data: fashion-mnist-stand-in}
 designs:
   good: {environments: [], workloads: toy, schedule: turns, turn: 2, min_blocks: 2, max_blocks: 2, budget: 10m}
   dying: {environments: [dies], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
+  eating: {environments: [eats], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m, memory: 256MiB}
   waiting: {environments: [waits], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
 """
 #: Takes the place of bench/workload.py, whose import of torch is what takes the time.
@@ -46,6 +47,8 @@ def run(options, data_dir, member=None, node=None, gate=None, look_s=None):
         turn = at.turn(left)
         if turns and how == "dies":
             os._exit(9)  # the first process of a container gets no signal of its own
+        if turns and how == "eats":
+            eaten = bytearray(2**30)
         if turns and how == "waits":
             open("in-turn", "w").close()
             signal.pause()
@@ -138,6 +141,19 @@ def test_trials_take_turns_and_one_that_dies_in_its_own_leaves_the_others(turnin
     assert "exit status 9" in found["dies"]["reason"]
     assert [trial["together"] for trial in found.values()] == [3] * 3
     assert found["control"]["record"]["timing"]["turns"] == [{"apart_ns": [1, 1], "steps": 2}] * 2
+    assert turning.left() == []
+
+
+@pytest.mark.docker
+def test_one_that_runs_out_of_memory_while_all_live_says_so_and_leaves_the_others(turning: Turning) -> None:
+    done = turning.run("bench", "eating", "--engine", "docker", "--quiet")
+    assert done.returncode == 3, done.stderr
+    found = {trial["environment"]: trial for trial in turning.trials()}
+    assert {name: trial["outcome"] for name, trial in found.items()} == {
+        "baseline": "ok", "control": "ok", "eats": "failed",
+    }, [trial["reason"] for trial in found.values()]  # fmt: skip
+    assert "ran out of memory" in found["eats"]["reason"]
+    assert [trial["together"] for trial in found.values()] == [3] * 3
     assert turning.left() == []
 
 
