@@ -20,6 +20,7 @@ from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import group_of, logs_of
 from envmatrix.stats.primary import primary_metrics
 from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_thing
+from envmatrix.stats.slow_trials import LEAST_BLOCKS, waits
 from envmatrix.stats.spending import level_at
 from envmatrix.stats.welch import Mean, mean_of, quotient
 from envmatrix.store import Run, RunFolder
@@ -41,7 +42,8 @@ class Compared:
     ``status`` answers whether new is slower by more than ``allowed`` (a fraction): 'slower' when the whole
     interval says so, 'not slower' when the whole interval denies it, else 'cannot say'. ``runs`` counts the runs of one
     thing that ``new`` is compared with (0: both were measured in one run), and ``smallest`` is the smallest slow-down
-    that would have been called slower; where there are too few runs, had all days been alike.
+    that would have been called slower; where there are too few runs, had all days been alike. ``waits``: a side has
+    slow trials, so that nothing is said before there are more blocks.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Compared:
     status: Status
     runs: int = 0
     smallest: float | None = None
+    waits: bool = False
 
     def line(self) -> str:
         """Return the sentence for people."""
@@ -68,6 +71,11 @@ class Compared:
                 f"{self.name}: {self.new} is {_figure(self.ratio)} times as fast as {self.old}: cannot say whether it "
                 f"is {slower}: how much runs differ from day to day takes {FEWEST_RUNS} runs of the same thing in the "
                 f"folder of {self.old}, which has {self.runs}{seen}; two environments of one run need none"
+            )
+        if self.waits:
+            return (
+                f"{self.name}: {self.new} is {_figure(self.ratio or 0.0)} times as fast as {self.old}: cannot say "
+                f"whether it is {slower}: a side has slow trials, which takes {LEAST_BLOCKS} blocks"
             )
         if self.ratio is None or self.low is None or self.high is None:
             return f"{self.name}: too few trials to compare {self.new} with {self.old}: cannot say"
@@ -167,11 +175,19 @@ def compare_environments(run: Run, measured: Measurements, old: str, new: str, a
     for one, other in pairs:
         effect = between(analysis, measured, one, other, run.environments)
         trials = _counts((measured, measured), (one.name, other.name), analysis.primary[one.workload])
-        items.append(_item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed))
+        unsure = waiting(analysis, measured, (one, other), effect.blocks)
+        items.append(_item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed, unsure))
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{other.name} did not do the work of {one.name}: {'; '.join(effect.notes)}")
     compared = dict.fromkeys(arm.name for pair in pairs for arm in pair)
     return Comparison(tuple(items), (*cautions, *_weaker(analysis, compared)))
+
+
+def waiting(analysis: Analysis, measured: Measurements, sides: tuple[Arm, Arm], blocks: int) -> bool:
+    """Whether nothing is said of two arms yet, as one of them, or a control of it, has slow trials."""
+    names = {arm.name for arm in sides}
+    controls = {arm.name for arm in analysis.plan.arms if arm.is_control and arm.reference in names}
+    return waits(measured, analysis.slow, names | controls, blocks)
 
 
 def _weaker(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
@@ -194,10 +210,13 @@ def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Com
     return Comparison(items, (*cautions, each) if len(items) > 1 else cautions)
 
 
-def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float) -> Compared:
+def _item(
+    name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float, unsure: bool
+) -> Compared:
+    status, smallest = status_of(effect.low, effect.high, allowed), smallest_seen(effect.ratio, effect.high, allowed)
     return Compared(
         name, *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p, effect.verdict, trials, allowed,
-        status_of(effect.low, effect.high, allowed), smallest=smallest_seen(effect.ratio, effect.high, allowed),
+        "cannot say" if unsure else status, smallest=None if unsure else smallest, waits=unsure,
     )  # fmt: skip
 
 

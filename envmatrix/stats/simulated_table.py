@@ -17,11 +17,12 @@ from envmatrix.plan import Plan
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import attribute, find_cells
 from envmatrix.stats.change_points import change_points
-from envmatrix.stats.comparison import status_of
+from envmatrix.stats.comparison import status_of, waiting
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import ArmFacts, Measurements, TrialOrder, first_blocks
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
 from envmatrix.stats.noise import NOISES
+from envmatrix.stats.pairing import over_copies
 from envmatrix.stats.racing import next_arms
 from envmatrix.stats.run_to_run import FEWEST_RUNS, against
 from envmatrix.stats.selection import choose
@@ -34,6 +35,9 @@ _BEST = ARMS[MARKED].name
 #: Standard deviation of what a day does to a run, and the runs of a history.
 _DAY, _HISTORY = 0.02, 14
 _BLOCKS = (10, 20, 40)
+_COPIES = tuple(row for row, arm in enumerate(ARMS) if arm.environment in ("baseline", "control"))
+#: What takes several analyses of a run is asked of one run in so many.
+_DEAR = 10
 
 
 def _plan(blocks: int) -> Plan:
@@ -93,8 +97,8 @@ def _contrasts_wrong(measured: Measurements, truth: float) -> bool:
     )
 
 
-def judged(drawn: Trials, blocks: int, *, raced: bool) -> Iterator[tuple[str, bool]]:
-    """Yield, question by question, whether the analyses of one run err."""
+def judged(drawn: Trials, blocks: int, *, every: bool) -> Iterator[tuple[str, bool]]:
+    """Yield, question by question, whether the analyses of one run err; ``every``: the dear ones too."""
     plan, measured = _plan(blocks), _measured(drawn.logs)
     analysis = estimate(plan, measured, metrics=())
     missed, false = _wrong(analysis, _truth(drawn))
@@ -103,13 +107,13 @@ def judged(drawn: Trials, blocks: int, *, raced: bool) -> Iterator[tuple[str, bo
     choice = choose(analysis, measured, [arm for arm in ARMS if arm.reference and not arm.is_control], {})
     yield "best set: lacks the best", choice is not None and (_BEST in choice.best_set) != (drawn.truth > 0)
     if np.isfinite(drawn.logs).all():
-        yield "attribution: any interval misses", _contrasts_wrong(measured, drawn.truth)
-        if raced:
+        yield "slow rate: interval misses", _rate_misses(analysis, 0.05)
+        yield "gate in the same blocks: exit 5", _fails(analysis, measured, drawn.truth)
+        if every:
+            yield "attribution: any interval misses", _contrasts_wrong(measured, drawn.truth)
             race = next_arms(replace(plan, race=True), measured)
             yield "race: the best is lost", _BEST in {item.arm for item in race.stopped}
-        yield "slow rate: interval misses", _rate_misses(analysis, 0.05)
-        yield "gate in the same blocks: exit 5", _fails(analysis, drawn.truth)
-    if blocks == max(_BLOCKS):
+    if every and blocks == max(_BLOCKS):
         yield "looks: any interval ever misses", _ever_missed(plan, measured, _truth(drawn))
 
 
@@ -125,22 +129,24 @@ def _ever_missed(plan: Plan, measured: Measurements, truth: Mapping[str, float])
     )
 
 
-def _fails(analysis: Analysis, gain: float) -> bool:
+def _fails(analysis: Analysis, measured: Measurements, gain: float) -> bool:
     """Whether ``compare --rerun`` would fail the marked arm, the new side, had it the speed of the baseline."""
     effect = analysis.find(_BEST)
-    high = effect.high if effect else None
-    return high is not None and status_of(None, high / float(np.exp(gain)), 0.0) == "slower"
+    if effect is None or effect.high is None or waiting(analysis, measured, (ARMS[0], ARMS[MARKED]), effect.blocks):
+        return False
+    return status_of(None, effect.high / float(np.exp(gain)), 0.0) == "slower"
 
 
-def _judged_days(draw: Model, blocks: int, chance: np.random.Generator) -> Iterator[tuple[str, bool]]:
+def _judged_days(draw: Model, blocks: int, chance: np.random.Generator, *, every: bool) -> Iterator[tuple[str, bool]]:
     """Yield whether a gate between stored runs, and a history, err over runs of days of their own."""
-    runs = [draw(blocks, chance).logs for _ in range(_HISTORY)]
-    days = chance.normal(0.0, _DAY, _HISTORY)
+    runs = [draw(blocks, chance).logs for _ in range(_HISTORY if every else FEWEST_RUNS + 1)]
+    days = chance.normal(0.0, _DAY, len(runs))
     means = [mean_of(logs[MARKED] + day, 2) for logs, day in zip(runs, days, strict=True)]
     *olds, new = [mean for mean in means[: FEWEST_RUNS + 1] if mean]
     yield "gate of stored runs: exit 5", status_of(None, against(olds, new).high, 0.0) == "slower"
-    ratios = [float(logs[MARKED].mean() - np.median(logs[0])) for logs in runs]
-    yield "history: any change", bool(change_points(np.array(ratios)))
+    if every:
+        ratios = [float(over_copies(logs[[*_COPIES, MARKED]], len(_COPIES)).mean()) for logs in runs]
+        yield "history: any change", bool(change_points(np.array(ratios)))
 
 
 def _rate_misses(analysis: Analysis, share: float) -> bool:
@@ -150,7 +156,7 @@ def _rate_misses(analysis: Analysis, share: float) -> bool:
 
 
 def table(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Return each question's rate of error under each noise model, of a tenth of ``runs`` (races: of a fortieth).
+    """Return each question's rate of error under each noise model, of ``runs``; of some of them where it is dear.
 
     Its noise models are its own, so that it is made once, for the first machine.
     """
@@ -160,7 +166,7 @@ def table(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
     for model, seed in zip(MODELS, chance.integers(2**32, size=len(MODELS)), strict=True):
         for blocks in _BLOCKS:
             hits: dict[str, list[bool]] = {}
-            for question, err in _answers(model, blocks, max(20, runs // 10), np.random.default_rng((seed, blocks))):
+            for question, err in _answers(model, blocks, runs, np.random.default_rng((seed, blocks))):
                 hits.setdefault(question, []).append(bool(err))
             figures += [
                 rate(question, model, f"{blocks} blocks", np.array(found, dtype=np.bool_))
@@ -173,9 +179,10 @@ def table(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
 def _answers(model: str, blocks: int, runs: int, chance: np.random.Generator) -> Iterator[tuple[str, bool]]:
     draw = MODELS[model]
     for run in range(runs):
-        yield from judged(draw(blocks, chance), blocks, raced=run % 4 == 0)
+        every = run % _DEAR == 0
+        yield from judged(draw(blocks, chance), blocks, every=every)
         if model != "failures":
-            yield from _judged_days(draw, blocks, chance)
+            yield from _judged_days(draw, blocks, chance, every=every)
 
 
 def _asked(question: str, model: str) -> bool:
@@ -191,9 +198,9 @@ def lines(figures: list[Figure]) -> list[str]:
     for figure in figures:
         rows.setdefault((figure.question, figure.procedure), {})[figure.machine] = figure
     heads = list(MODELS)
-    text = [f"| question | | {' | '.join(heads)} |", f"|---|---|{'---:|' * len(heads)}"]
+    text = [f"| question | | runs | {' | '.join(heads)} |", f"|---|---|{'---:|' * (1 + len(heads))}"]
     for (question, blocks), found in sorted(rows.items(), key=lambda item: item[0][0]):
-        shown = [_cell(found.get(model)) for model in heads]
+        shown = [f"{max(figure.runs for figure in found.values()):,}", *(_cell(found.get(model)) for model in heads)]
         text.append(f"| {question} | {blocks} | {' | '.join(shown)} |")
     return text
 

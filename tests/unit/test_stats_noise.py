@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from envmatrix.errors import ExitCode
 from envmatrix.report.caution import Kind
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
@@ -18,6 +19,7 @@ from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.stats import simulated_table
 from envmatrix.stats.analysis import between, estimate, inverted
+from envmatrix.stats.comparison import compare_environments
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.longrun import apart, too_short
 from envmatrix.stats.maxt import student_quantile
@@ -130,6 +132,22 @@ def test_a_comparison_waits_for_20_blocks_whichever_side_has_the_slow_trials(slo
     assert precise_enough(plan, measured, 0.5) is (blocks > 20)
 
 
+@pytest.mark.parametrize("slow", ["fast", "other"])
+@pytest.mark.parametrize(("blocks", "code"), [(10, ExitCode.FINE), (24, ExitCode.SLOWER)])
+def test_a_gate_says_nothing_below_20_blocks_where_a_side_has_slow_trials(slow, blocks, code):
+    machine = Machine({"other": 0.6}, noise=0.01)
+    trials = slowed(PLAN, machine, blocks, lambda trial: trial.environment == slow and trial.block in (1, 2))
+    found = compare_environments(make_run(PLAN), fold(PLAN, trials), "fast", "other", 0.03)
+    (item,) = found.items
+    assert found.exit_code == code
+    assert (item.waits, item.verdict, item.status) == (
+        (True, "undecided", "cannot say") if blocks == 10 else (False, "slower", "slower")
+    )
+    if item.waits:
+        assert item.smallest is None
+        assert item.line().endswith("a side has slow trials, which takes 20 blocks")
+
+
 @pytest.mark.parametrize("slow", ["baseline", "control", "nobody"])
 def test_a_reference_with_slow_trials_puts_nobody_out_of_a_race_before_20_blocks(slow):
     plan = make_plan(("one", "twin"), race=True, max_blocks=60)
@@ -225,6 +243,7 @@ def test_the_table_of_questions_has_a_row_a_question_and_marks_where_the_goal_is
     ]
     head, _, row = ([cell.strip() for cell in line.split("|")] for line in lines(figures))
     assert (row[head.index("normal")], row[head.index("phases")]) == ("2.0%", "12.0%*")
+    assert row[head.index("runs")] == "100"
 
 
 def test_the_table_asks_every_question_of_a_run_gates_looks_and_histories_too(monkeypatch):
@@ -232,8 +251,8 @@ def test_the_table_asks_every_question_of_a_run_gates_looks_and_histories_too(mo
     monkeypatch.setattr(simulated_table, "_BLOCKS", (8, 10))
     found = simulated_table.table("quiet", 20, np.random.default_rng(1))
     assert {(figure.question.split(":")[0], figure.runs) for figure in found} == {
-        ("difference", 20), ("best set", 20), ("attribution", 20), ("race", 5), ("looks", 20),
-        ("gate in the same blocks", 20), ("gate of stored runs", 20), ("history", 20),
+        ("difference", 20), ("best set", 20), ("attribution", 2), ("race", 2), ("looks", 2),
+        ("gate in the same blocks", 20), ("gate of stored runs", 20), ("history", 2),
     }  # fmt: skip
     assert {figure.procedure for figure in found if figure.question.startswith("looks")} == {"10 blocks"}
 
@@ -241,6 +260,6 @@ def test_the_table_asks_every_question_of_a_run_gates_looks_and_histories_too(mo
 @pytest.mark.parametrize("model", ["rare slow", "failures"])
 def test_real_analyses_of_made_up_runs_with_slow_or_failing_processes_hardly_err(model):
     chance = np.random.default_rng(1)
-    answers = [dict(judged(MODELS[model](20, chance), 20, raced=False)) for _ in range(30)]
+    answers = [dict(judged(MODELS[model](20, chance), 20, every=False)) for _ in range(30)]
     assert np.mean([one["difference: any interval misses"] for one in answers]) < 0.15
     assert np.mean([one["best set: lacks the best"] for one in answers]) < 0.15
