@@ -13,7 +13,7 @@ from envmatrix.report.own_table import unchecked
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.gaps import after_leaving, missing
-from envmatrix.stats.longrun import LEAST_PHASES, PHASE_S, too_short
+from envmatrix.stats.longrun import LEAST_PHASES, PHASE_S, spanned, too_short
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.stats.slow_trials import LEAST_BLOCKS, described
@@ -59,8 +59,8 @@ def _control_off(_run: Run, _measured: Measurements, analysis: Analysis) -> Iter
             yield Caution(
                 Kind.CONTROL_OFF, effect.arm,
                 f"two copies of one environment differ: {ratio(effect.ratio)}, interval {interval(effect)}",
-                "something beside the environment acts on the trials (or this is one of the 5 % of false "
-                "alarms): repeat the run on a quieter machine before acting on small effects",
+                "repeat the run on a quieter machine before acting on small effects: something beside the environment "
+                "acts on the trials (or this is one of the 5 % of false alarms)",
             )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def _unequal_work(_run: Run, _measured: Measurements, analysis: Analysis) -> Ite
         if Flag.UNEQUAL_WORK in effect.flags:
             yield Caution(
                 Kind.UNEQUAL_WORK, effect.arm, "; ".join(effect.notes),
-                "it did not do what its reference did: explain that before using its speed-up",
+                "explain that before using its speed-up: it did not do what its reference did",
             )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
         if ok and not usable:
             yield Caution(
                 Kind.NO_NUMBER, arm.name, f"none of {count(ok, 'trial')} that ended well has a {metric.label} above 0",
-                "a speed-up is a ratio of numbers above 0: look at the trial's record and the workload's `metric`",
+                "look at the trial's record and the workload's `metric`: a speed-up is a ratio of numbers above 0",
             )  # fmt: skip
 
 
@@ -101,7 +101,8 @@ def _stand_in(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterato
         yield Caution(
             Kind.STAND_IN, ", ".join(sorted(names)),
             "the real data set could not be had; trials ran on generated data of the same shape",
-            "speeds are comparable, accuracies are not those of the real data, which needs a network",
+            "use its speeds, not its accuracies: those of the real data take a run that is begun where the data set "
+            "can be downloaded",
         )  # fmt: skip
 
 
@@ -130,28 +131,29 @@ def _slow(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caut
         yield Caution(
             Kind.SLOW_TRIALS, name,
             f"{slow} than its others (95 % interval of their share: {low:.0%} to {high:.0%}){usual}",
-            "its interval holds with them and without them"
-            + (f"; `envmatrix resume {run.name}`: no verdict below {LEAST_BLOCKS} blocks" if waits else ""),
+            (f"`envmatrix resume {run.name}`: no verdict below {LEAST_BLOCKS} blocks; " if waits else "")
+            + "compare the trials' records: what do the slow ones share? The interval holds with them and without them",
         )  # fmt: skip
 
 
 def _short(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     if too_short(measured.apart) and any(effect.low is not None for effect in analysis.primary_effects()):
-        minutes, needed = float(measured.apart.sum()) * PHASE_S / 60, PHASE_S * LEAST_PHASES / 60
+        needed = PHASE_S * LEAST_PHASES / 60
         alike = [effect.arm for effect in analysis.primary_effects() if 0 < effect.units < effect.blocks]
         seen = f"; neighbouring blocks of {', '.join(alike[:8])} are alike, and count as fewer" if alike else ""
         yield Caution(
             Kind.SHORT_RUN, run.plan.design,
-            f"its blocks span {minutes:.0f} minutes: too short to be sure of slow phases of the machine that last a "
-            f"minute{seen}",
-            f"intervals hold for the machine as it was then; from {needed:.0f} minutes on they allow for an "
-            "environment that such phases slow more than its reference",
+            f"its blocks span {spanned(measured.apart)}: too short to be sure of slow phases of the machine that last "
+            f"a minute{seen}",
+            f"`envmatrix resume {run.name}` with a larger budget (and a narrower target, where that had ended it) "
+            f"until its blocks span {needed:.0f} minutes: from then on intervals allow for an environment that such "
+            "phases slow more than its reference",
         )  # fmt: skip
 
 
 def _skipped(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     for name, reason in run.skipped.items():
-        yield Caution(Kind.SKIPPED, name, one_line(reason, 300), "the reason names what to install or change")
+        yield Caution(Kind.SKIPPED, name, one_line(reason, 300), "install or change what the reason names")
 
 
 def _mixed_hosts(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
@@ -171,8 +173,8 @@ def _missing(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[
         yield Caution(
             Kind.MISSING, "trials.jsonl",
             f"{number} of the plan, {found[0]} first, without a line though later ones have theirs",
-            "their pairs do not count; restore the file if lines were taken out of it, or "
-            f"`envmatrix resume {run.name}` runs them",
+            "restore the file if lines were taken out of it, or run them with "
+            f"`envmatrix resume {run.name}`: until then their pairs do not count",
         )  # fmt: skip
 
 
@@ -182,7 +184,7 @@ def _after_leaving(_run: Run, measured: Measurements, analysis: Analysis) -> Ite
         yield Caution(
             Kind.AFTER_LEAVING, arm,
             f"{count(len(blocks), 'trial')} (block {blocks[0]} first) from after it had left the race",
-            "by the rules of this version it left earlier: its interval is that of an early verdict",
+            "read its interval as that of an early verdict: by the rules of this version it left earlier",
         )  # fmt: skip
 
 
@@ -199,7 +201,7 @@ CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] =
     _reasons(
         Kind.INVALID,
         ("invalid",),
-        "it was not what its name says: mend the level, or its claims",
+        "mend the level, or its claims: it was not what its name says",
     ),
     _reasons(Kind.FAILED, ("failed", "timed_out"), "read the trial's file in logs/"),
     _slow,

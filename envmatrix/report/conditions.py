@@ -49,7 +49,7 @@ def drift(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caut
         if abs(whole) > DRIFT and abs(line.slope) > 3 * line.stderr:
             yield Caution(
                 Kind.DRIFT, workload, f"all trials moved by {whole:+.0%} from the first block to the last",
-                "pairs cancel a drift, but find its cause: heat, a neighbour on the host, a growing cache",
+                "find its cause, though pairs cancel it: heat, a neighbour on the host, a growing cache",
             )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def disturbed(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterato
             f"disturbed {np.median(shares[there]):.0%}: so much of the time in which their threads could have run they "
             f"waited for a CPU (most, {shares[worst]:.0%}: {measured.arms[worst[0]]} in block "
             f"{measured.blocks[worst[1]]})",
-            "`envmatrix doctor` names what runs beside; more threads than CPUs wait for one another too",
+            "run `envmatrix doctor`, which names what runs beside; more threads than CPUs wait for one another too",
         )  # fmt: skip
 
 
@@ -110,7 +110,8 @@ def strangers(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterato
             Kind.OTHER_LOAD, node,
             f"before {len(seen)} of {count(len(measured.node_checks), 'block')} others used CPUs of the node; "
             f"the most, {check.busy:.0%} of all, before block {block}{one_line(names, 200)}",
-            "`--busy 10%` hands such a block back; ask who else may use nodes that jobs have to themselves",
+            "run it with `--busy 10%`, which hands such a block back; ask who else may use nodes that jobs have to "
+            "themselves",
         )  # fmt: skip
 
 
@@ -143,8 +144,8 @@ def unproven(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
         if fact.unproven:
             yield Caution(
                 Kind.UNPROVEN, name, one_line("; ".join(fact.unproven), 300),
-                "its figures stand, but it is neither recommended nor in the best set: docs/workloads.md says what "
-                "can be seen of a program",
+                "read in docs/workloads.md what can be seen of a program: its figures stand, but until then it is "
+                "neither recommended nor in the best set",
             )  # fmt: skip
 
 

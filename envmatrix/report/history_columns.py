@@ -49,9 +49,12 @@ def _latest(series: Series) -> str:
     return METRICS.get(series.metric, VALUE).show(series.points[-1].median)
 
 
-def _interval(series: Series) -> str:
+def _speed_up(series: Series) -> str:
+    """Return the newest speed-up with what it may not be told without; a ratio without an interval is none."""
     last = series.points[-1]
-    return bounds(last.low, last.high)
+    if last.ratio is None or last.low is None or last.high is None:
+        return NONE
+    return ", ".join((f"{ratio(last.ratio)} ({bounds(last.low, last.high)})", *last.barred))
 
 
 def _changes(series: Series, most: int | None = None) -> str:
@@ -69,8 +72,7 @@ SERIES_COLUMNS: tuple[SeriesColumn, ...] = (
     SeriesColumn("environment", _name),
     SeriesColumn("runs", lambda series: str(len(series.points)), "figure"),
     SeriesColumn("latest", _latest, "figure"),
-    SeriesColumn("speed-up", lambda series: ratio(series.points[-1].ratio), "figure"),
-    SeriesColumn("95 % interval", _interval, "figure", media=("html",)),
+    SeriesColumn("speed-up (95 % interval)", _speed_up, "figure"),
     SeriesColumn("latest run", lambda series: series.points[-1].run, media=("html",)),
     SeriesColumn("course", lambda series: sparkline(series.course), media=("terminal",)),
     SeriesColumn("changes", lambda series: _changes(series, _MOST_CHANGES), "text", media=("terminal",)),

@@ -24,7 +24,9 @@ _METHOD = (
     "binary segmentation (Scott & Knott 1974) on the logs of each environment's ratio to the baseline of the same run, "
     "in which the machine cancels; of the control, a second copy of the baseline, on its medians, which are the "
     "machine's own. A split must fit better than it does in 95 % of other orders of the same runs, less for several "
-    f"environments (Bonferroni); at least three runs a level, {FEWEST} or more in all."
+    f"environments (Bonferroni); at least three runs a level, {FEWEST} or more in all. The "
+    "factor of a change is the mean of the runs since over that of those before, without an interval: the place was "
+    "picked where they differ most, so that it is rather too far from 1. Intervals are those of the newest run alone."
 )
 
 

@@ -26,7 +26,7 @@ def _row_to_json(row: Row, group: Group) -> dict[str, object]:
         "peak_rss_bytes": _finite(row.memory), "cv": _finite(row.cv),
         "slow_trials": {**asdict(row.slow), "share": row.slow.share} if row.slow else None,
         "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
-        "high": _finite(effect.high) if effect else None,
+        "high": _finite(effect.high) if effect else None, "flags": list(effect.flags) if effect else [],
         "outcomes": dict(row.outcomes), "levels": dict(row.levels), "skipped": row.skipped or None,
     }  # fmt: skip
 

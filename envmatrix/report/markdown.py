@@ -44,9 +44,7 @@ def group_markdown(group: Group) -> str:
     rows = [tuple(column.cell_of(row, group).whole for column in columns) for row in group.all_rows]
     sentence = scaling_sentence(group)
     below = f"\n{markdown_text(sentence)}\n" if sentence else ""
-    said = f"**{markdown_text(group.headline)}**"
-    if group.best_set_sentence:
-        said += f"\n\n{markdown_text(group.best_set_sentence)}"
+    said = "\n\n".join((f"**{markdown_text(group.headline)}**", *map(markdown_text, group.sentences)))
     return f"## {markdown_cell(group.title)}\n\n{said}\n\n{table(head, rows)}\n{below}"
 
 

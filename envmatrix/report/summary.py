@@ -20,6 +20,7 @@ from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
 from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY, Metric
 from envmatrix.stats.nodes import NodeReport, compare_nodes
@@ -79,6 +80,7 @@ class Group:
     stand_in: tuple[str, ...] = ()
     choice: Choice | None = None
     unchecked: bool = False
+    short: str = ""
 
     @property
     def title(self) -> str:
@@ -143,6 +145,12 @@ class Group:
             f"Best set: {', '.join(self.best_set)} (cannot be told apart); {self.best.arm.environment} is recommended, "
             "the simplest of it that is shown to be faster."
         )
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What is said below the headline."""
+        claims = any(row.effect and row.effect.low is not None for row in self.rows)
+        return tuple(text for text in (self.best_set_sentence, self.short if claims else "") if text)
 
     @property
     def baseline_name(self) -> str:
@@ -265,9 +273,8 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
     others = [row for row in rows if row is not baseline and row is not control]
     choice = choose(analysis, measured, [row.arm for row in others], run.environments)
     metric, ranked = analysis.primary[workload], tuple(sorted(others, key=_best_first))
-    return Group(
-        workload, engine, metric, baseline, control, ranked, stand_in, choice, unchecked(run.workloads.get(workload))
-    )
+    unknown, short = unchecked(run.workloads.get(workload)), told_short(measured.apart)
+    return Group(workload, engine, metric, baseline, control, ranked, stand_in, choice, unknown, short)
 
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:

@@ -15,6 +15,7 @@ from envmatrix.errors import ExitCode, InputError, StoreError, suggestion
 from envmatrix.plan import SIDES, Arm
 from envmatrix.stats.analysis import Analysis, between, estimate
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
+from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import group_of, logs_of
@@ -180,7 +181,8 @@ def compare_environments(run: Run, measured: Measurements, old: str, new: str, a
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{other.name} did not do the work of {one.name}: {'; '.join(effect.notes)}")
     compared = dict.fromkeys(arm.name for pair in pairs for arm in pair)
-    return Comparison(tuple(items), (*cautions, *_weaker(analysis, compared)))
+    short = [text for text in (told_short(measured.apart),) if text and any(item.low is not None for item in items)]
+    return Comparison(tuple(items), (*cautions, *_weaker(analysis, compared), *short))
 
 
 def waiting(analysis: Analysis, measured: Measurements, sides: tuple[Arm, Arm], blocks: int) -> bool:
@@ -205,7 +207,7 @@ def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Com
         for name in run.design.environments
     ]
     items = tuple(item for one in found for item in one.items)
-    cautions = tuple(text for one in found for text in one.cautions)
+    cautions = tuple(dict.fromkeys(text for one in found for text in one.cautions))
     each = f"each of the {len(items)} intervals holds with 95 % by itself, not all of them together"
     return Comparison(items, (*cautions, each) if len(items) > 1 else cautions)
 

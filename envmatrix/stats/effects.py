@@ -88,12 +88,16 @@ class Effect:
         return self.environment == "control"
 
 
+#: What bars an arm from being called the best.
+BARS = frozenset({Flag.UNEQUAL_WORK, Flag.FAILS_MORE, Flag.UNPROVEN})
+
+
 def may_lead(effect: Effect) -> bool:
     """Whether an arm may be called the best.
 
     It did equal work, fails no more often than its reference, and was seen to be what its name says.
     """
-    return not effect.is_control and {Flag.UNEQUAL_WORK, Flag.FAILS_MORE, Flag.UNPROVEN}.isdisjoint(effect.flags)
+    return not effect.is_control and BARS.isdisjoint(effect.flags)
 
 
 def verdict_of(low: float, high: float, margin: float) -> Verdict:

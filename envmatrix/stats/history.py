@@ -16,6 +16,7 @@ from envmatrix.errors import StoreError
 from envmatrix.plan.schedule import CONTROL
 from envmatrix.regular import read_bytes
 from envmatrix.stats.change_points import ERROR, FEWEST, change_points, fewest_runs
+from envmatrix.stats.effects import BARS
 from envmatrix.stats.metrics import number
 from envmatrix.stats.pairing import ratio_of
 from envmatrix.store import RunFolder
@@ -27,7 +28,10 @@ _EFFECTS = b'\n "effects": ['
 
 @dataclass(frozen=True)
 class Point:
-    """One run's result for one environment: ``median`` in the metric's unit, ``ratio`` over the baseline."""
+    """One run's result for one environment: ``median`` in the metric's unit, ``ratio`` over the baseline.
+
+    ``barred`` says why it may not be called the best, as that it did other work.
+    """
 
     run: str
     created: str
@@ -35,6 +39,7 @@ class Point:
     ratio: float | None
     low: float | None
     high: float | None
+    barred: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,11 @@ def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
         if median is None or median <= 0:
             continue
         workload, engine, environment, metric = (str(arm.get(name)) for name in _ARM)
-        values = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
-        yield (body.host, workload, engine, environment, metric), Point(run, body.created, median, *values)
+        ratio, low, high = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
+        flags = arm.get("flags")
+        barred = tuple(sorted(BARS.intersection(map(str, flags)))) if isinstance(flags, list) else ()
+        point = Point(run, body.created, median, ratio, low, high, barred)
+        yield (body.host, workload, engine, environment, metric), point
 
 
 def _head(document: bytes) -> bytes:

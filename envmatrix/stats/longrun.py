@@ -27,6 +27,8 @@ LEAST_PHASES = 8
 #: How often slow cosines stand out where blocks are independent, each time that they are tested; and how many at least.
 STANDS_OUT = 0.1
 _FEWEST = 3
+#: Up to how many intervals phases of a minute make wrong in a run of fewer minutes than these (docs/statistics.md).
+_WRONG = ((3.0, "1 of 2"), (6.0, "1 of 4"), (float("inf"), "1 of 8"))
 
 
 def apart(begins: Floats) -> Floats:
@@ -44,6 +46,30 @@ def apart(begins: Floats) -> Floats:
 def too_short(far: Floats) -> bool:
     """Whether a run, of blocks so far ``apart``, saw too few phases to allow for how they differ."""
     return bool(far.size and far.min() < 1.0 and int(far.sum() + 1e-9) < min(LEAST_PHASES, far.size - 1))
+
+
+def told_short(far: Floats) -> str:
+    """Return what is said beside the answer of a run that is ``too_short``, '' of others.
+
+    The shares are the worst of docs/statistics.md: phases of a minute, blocks of 10 s or more.
+    """
+    if not too_short(far):
+        return ""
+    wrong = next(wrong for below, wrong in _WRONG if round(_minutes(far)) < below)
+    return (
+        f"Short run: its blocks span {spanned(far)}, and the 95 % hold for the machine as it was then. Has it phases "
+        f"of a minute that slow one environment more than another, up to {wrong} intervals are wrong."
+    )
+
+
+def spanned(far: Floats) -> str:
+    """Return how long the blocks took, less what is longer than a phase of every pause."""
+    minutes = round(_minutes(far))
+    return f"{minutes} minutes" if minutes > 1 else "a minute" if minutes else "less than a minute"
+
+
+def _minutes(far: Floats) -> float:
+    return float(far.sum()) * PHASE_S / 60
 
 
 def errors(parts: Floats, there: Bools, far: Floats | None) -> tuple[Floats, Integers]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 from dataclasses import replace
 
 import pytest
 
 from envmatrix.record import claims
+from envmatrix.report import cautions, conditions
 from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise_measured
 from envmatrix.stats.measurements import fold
@@ -15,6 +18,29 @@ from envmatrix.store import NodeCheck
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials
 
 PLAN = make_plan(("fast",))
+
+
+#: How a remedy may begin: with what to do.
+ACTIONS = {
+    "add", "ask", "begin", "compare", "end", "explain", "find", "install", "keep", "look", "measure", "mend", "move",
+    "read", "repeat", "restore", "run", "set", "use", "write",
+}  # fmt: skip
+
+
+def remedies(module):
+    """Return how the remedies in a module's source begin, be they whole, in parts or chosen by a condition."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        named = isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Caution", "_reasons")
+        for text in ast.walk(node.args[-1]) if named else ():
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                yield text.value
+                break
+
+
+def test_what_to_do_is_something_to_do():
+    found = [text for module in (cautions, conditions) for text in remedies(module)]
+    assert len(found) > 15
+    assert [text for text in found if not text.startswith("`envmatrix ") and text.split()[0] not in ACTIONS] == []
 
 
 def kinds_after(change=lambda trial: trial, **run):

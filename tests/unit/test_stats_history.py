@@ -141,6 +141,38 @@ def test_a_column_added_in_one_place_stands_in_the_terminal_and_on_the_page(monk
         assert "1.25" in text
 
 
+def told(*points):
+    """Return what the terminal and the page say of one series."""
+    history = History(3, (Series("host", "cnn", "local", "fast", "samples_per_s", points, ()),), ())
+    out = io.StringIO()
+    print_history(history, Console(file=out, width=200))
+    return " ".join(out.getvalue().split()), to_html(history)
+
+
+def test_a_speed_up_in_a_history_has_its_interval_and_says_what_bars_it_from_an_answer():
+    for text in told(Point("run", "2026-01-01", 100.0, 1.25, 1.2, 1.3)):
+        assert "1.25 (1.20 to 1.30)" in text
+    for text in told(Point("run", "2026-01-01", 100.0, 1.25, 1.2, 1.3, ("unequal-work",))):
+        assert "1.25 (1.20 to 1.30), unequal-work" in text
+    for text in told(Point("run", "2026-01-01", 100.0, 1.37, None, None)):
+        assert "1.37" not in text
+
+
+def test_a_run_that_did_other_work_is_not_a_speed_up_in_its_history(tmp_path):
+    plan = make_plan(("fast",))
+    machine = Machine({"fast": 1.3}, noise=0.01, loss={"fast": 2.0})
+    folder = write_run(tmp_path / "run", plan, machine, 8)
+    write_reports(folder)
+    file = folder.path / "summary.json"
+    body = json.loads(file.read_text())
+    (fast,) = (arm for arm in body["arms"] if arm["environment"] == "fast")
+    assert fast["flags"] == ["unequal-work"]
+    fast["flags"].append("slow-trials")
+    file.write_text(json.dumps(body))
+    series = {item.environment: item for item in read_history(tmp_path).series}
+    assert series["fast"].points[0].barred == ("unequal-work",)
+
+
 def test_a_page_without_runs_says_so():
     assert "0 runs" in to_html(History(0, (), ()))
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from envmatrix.errors import ExitCode
 from envmatrix.report.caution import Kind
+from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
@@ -226,8 +227,28 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
     short, long = (summary_of(PLAN, slowed(PLAN, machine, blocks, lambda _: False, period=40.0)) for blocks in (10, 30))
     told = next(caution for caution in short.cautions if caution.kind is Kind.SHORT_RUN)
     assert "its blocks span 7 minutes" in told.text
+    assert told.remedy.startswith("`envmatrix resume made-up` with a larger budget")
     assert Kind.SHORT_RUN not in {caution.kind for caution in long.cautions}
+    said = "Short run: its blocks span 7 minutes, and the 95 % hold for the machine as it was then."
+    for text in (" ".join(printed(short).split()), to_markdown(short), to_html(short)):
+        assert said in text
+        assert "up to 1 of 8 intervals are wrong" in text
+    for text in (printed(long), to_markdown(long), to_html(long)):
+        assert "Short run" not in text
     assert (short.groups[0].rows[0].effect.units, long.groups[0].rows[0].effect.units) == (10, 14)
+
+
+@pytest.mark.parametrize(
+    ("period", "span", "wrong"),
+    [(3.0, "less than a minute", "1 of 2"), (7.0, "a minute", "1 of 2"), (20.0, "3 minutes", "1 of 4")],
+)
+def test_the_shorter_a_run_the_more_of_its_intervals_may_be_wrong_and_a_gate_says_so_too(period, span, wrong):
+    measured = fold(PLAN, slowed(PLAN, QUIET, 9, lambda _: False, period=period))
+    (said,) = (text for text in compare_environments(make_run(PLAN), measured, "fast", "other").cautions)
+    assert said.startswith(f"Short run: its blocks span {span}, ")
+    assert f"up to {wrong} intervals are wrong" in said
+    longer = fold(PLAN, slowed(PLAN, QUIET, 30, lambda _: False, period=40.0))
+    assert not compare_environments(make_run(PLAN), longer, "fast", "other").cautions
 
 
 def test_times_that_are_not_known_count_as_independent_and_a_pause_counts_once():
