@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -15,8 +15,9 @@ from envmatrix.errors import ExitCode, InputError, StoreError, suggestion
 from envmatrix.plan import SIDES, Arm
 from envmatrix.stats.analysis import Analysis, between, estimate
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
+from envmatrix.stats.failures import broken_of
 from envmatrix.stats.longrun import told_short
-from envmatrix.stats.measurements import Measurements, read_measurements
+from envmatrix.stats.measurements import ArmFacts, Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import group_of, logs_of
 from envmatrix.stats.primary import primary_metrics
@@ -43,8 +44,8 @@ class Compared:
     ``status`` answers whether new is slower by more than ``allowed`` (a fraction): 'slower' when the whole
     interval says so, 'not slower' when the whole interval denies it, else 'cannot say'. ``runs`` counts the runs of one
     thing that ``new`` is compared with (0: both were measured in one run), and ``smallest`` is the smallest slow-down
-    that would have been called slower; where there are too few runs, had all days been alike. ``waits``: a side has
-    slow trials, so that nothing is said before there are more blocks.
+    that would have been called slower; where there are too few runs, had all days been alike. ``unsure`` is why nothing
+    is said though there is an interval: a side has slow trials and too few blocks, or trials of new broke.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Compared:
     status: Status
     runs: int = 0
     smallest: float | None = None
-    waits: bool = False
+    unsure: str = ""
 
     def line(self) -> str:
         """Return the sentence for people."""
@@ -73,10 +74,10 @@ class Compared:
                 f"is {slower}: how much runs differ from day to day takes {FEWEST_RUNS} runs of the same thing in the "
                 f"folder of {self.old}, which has {self.runs}{seen}; two environments of one run need none"
             )
-        if self.waits:
+        if self.unsure and self.ratio is not None:
             return (
-                f"{self.name}: {self.new} is {_figure(self.ratio or 0.0)} times as fast as {self.old}: cannot say "
-                f"whether it is {slower}: a side has slow trials, which takes {LEAST_BLOCKS} blocks"
+                f"{self.name}: {self.new} is {_figure(self.ratio)} times as fast as {self.old}: cannot say whether it "
+                f"is {slower}: {self.unsure}"
             )
         if self.ratio is None or self.low is None or self.high is None:
             return f"{self.name}: too few trials to compare {self.new} with {self.old}: cannot say"
@@ -176,8 +177,10 @@ def compare_environments(run: Run, measured: Measurements, old: str, new: str, a
     for one, other in pairs:
         effect = between(analysis, measured, one, other, run.environments)
         trials = _counts((measured, measured), (one.name, other.name), analysis.primary[one.workload])
-        unsure = waiting(analysis, measured, (one, other), effect.blocks)
-        items.append(_item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed, unsure))
+        item = _item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed)
+        item = _unless_broken(item, measured.facts[one.name], measured.facts[other.name])
+        slow = waiting(analysis, measured, (one, other), effect.blocks)
+        items.append(_unsure(item, f"a side has slow trials, which takes {LEAST_BLOCKS} blocks" if slow else ""))
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{other.name} did not do the work of {one.name}: {'; '.join(effect.notes)}")
     compared = dict.fromkeys(arm.name for pair in pairs for arm in pair)
@@ -194,9 +197,8 @@ def waiting(analysis: Analysis, measured: Measurements, sides: tuple[Arm, Arm], 
 
 def _weaker(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
     """Yield what the run's own tables say of these arms, each against its reference."""
-    for name in arms:
-        effect = analysis.find(name)
-        yield from (f"{name} {text}" for flag, text in _WEAKER.items() if effect and flag in effect.flags)
+    for effect in filter(None, map(analysis.find, arms)):
+        yield from (f"{effect.arm} {text}" for flag, text in _WEAKER.items() if flag in effect.flags)
 
 
 def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Comparison:
@@ -212,14 +214,23 @@ def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Com
     return Comparison(items, (*cautions, each) if len(items) > 1 else cautions)
 
 
-def _item(
-    name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float, unsure: bool
-) -> Compared:
-    status, smallest = status_of(effect.low, effect.high, allowed), smallest_seen(effect.ratio, effect.high, allowed)
+def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float) -> Compared:
     return Compared(
         name, *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p, effect.verdict, trials, allowed,
-        "cannot say" if unsure else status, smallest=None if unsure else smallest, waits=unsure,
+        status_of(effect.low, effect.high, allowed), smallest=smallest_seen(effect.ratio, effect.high, allowed),
     )  # fmt: skip
+
+
+def _unsure(found: Compared, why: str) -> Compared:
+    return replace(found, status="cannot say", smallest=None, unsure=why) if why else found
+
+
+def _unless_broken(found: Compared, old: ArmFacts, new: ArmFacts) -> Compared:
+    """Take back 'not slower' where a larger share of new's trials broke: those might have been the slow ones."""
+    (before, of_old), (broken, of_new) = broken_of([old]), broken_of([new])
+    if found.status != "not slower" or broken * max(1, of_old) <= before * of_new:
+        return found
+    return _unsure(found, f"{broken} of {of_new} trials of {found.new} broke, {before} of {of_old} of {found.old}")
 
 
 def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements]) -> tuple[str, ...]:
@@ -330,9 +341,10 @@ def _across(arm: Arm, metric: Metric, pair: _Pair, family: int, allowed: float) 
         found = against(olds, new, family, pair.level) if known else quotient(olds[0], new, family, pair.level)
     ratio = found.ratio if found else None
     low, high, p = (found.low, found.high, found.p) if found and known else (None, None, None)
-    return Compared(
+    compared = Compared(
         arm.name, pair.runs[0].name, pair.runs[1].name, metric.name, ratio, low, high, p,
         verdict_of(low, high, pair.runs[1].plan.margin) if low is not None and high is not None else "undecided",
         _counts(pair.measured, (arm.name, arm.name), metric), allowed, status_of(low, high, allowed),
         runs=len(olds), smallest=smallest_seen(ratio, found.high if found else None, allowed),
     )  # fmt: skip
+    return _unless_broken(compared, *(measured.facts[arm.name] for measured in pair.measured))

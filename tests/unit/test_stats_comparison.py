@@ -12,11 +12,11 @@ from scipy import stats as scipy_stats
 from envmatrix.errors import ExitCode, InputError
 from envmatrix.stats.comparison import compare_environments, compare_runs, status_of
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.measurements import read_measurements
+from envmatrix.stats.measurements import fold, read_measurements
 from envmatrix.stats.simulated_runs import rerun
 from envmatrix.stats.simulated_runs import stored as stored_runs
 from envmatrix.stats.welch import mean_of, quotient
-from tests.synthetic import HOST, Machine, make_plan, write_run
+from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("torch-2.6", "torch-2.13"))
 
@@ -74,11 +74,37 @@ def test_what_the_tables_say_of_an_environment_is_said_beside_its_comparison(tmp
     facts.unproven["its libraries could not be read"] += 1
     facts.outcomes["failed"] += 1
     for names in (("torch-2.6", "torch-2.13"), ("torch-2.13", "baseline")):
-        said = compare_environments(run, measured, *names).cautions
+        *said, short = compare_environments(run, measured, *names).cautions
+        assert short.startswith("Short run: ")
         assert [text.partition(" ")[2].split(":")[0] for text in said] == [
             "fails more often than its reference",
             "is unproven",
         ]
+
+
+def broken(trials, environment, every):
+    """Return trials of which one in ``every`` of an environment timed out."""
+    for trial in trials:
+        out = trial.environment == environment and trial.block % every == 0
+        yield replace(trial, outcome="timed_out", reason="took 60 s", document={}) if out else trial
+
+
+def test_an_environment_whose_trials_break_is_not_called_as_fast_as_before(tmp_path):
+    trials = broken(make_trials(PLAN, Machine({}, noise=0.005), 20), "torch-2.13", 3)
+    found = compare_environments(make_run(PLAN), fold(PLAN, trials), "torch-2.6", "torch-2.13", 0.03)
+    (item,) = found.items
+    assert (item.low > 1 / 1.03, item.status, found.exit_code) == (True, "cannot say", ExitCode.FINE)
+    assert item.line().endswith("7 of 20 trials of torch-2.13 broke, 0 of 20 of torch-2.6")
+    new = made(tmp_path, "new", {}, seed=2)
+    lines = new.trials_file.read_text().splitlines()
+    for at, line in enumerate(lines):
+        if '"torch-2.13' in line and json.loads(line)["block"] % 3 == 0:
+            lines[at] = json.dumps(json.loads(line) | {"outcome": "timed_out", "reason": "took 60 s"})
+    new.trials_file.write_text("\n".join(lines) + "\n")
+    items = {item.name: item for item in compare_runs(stored(tmp_path, 4), new, allowed=0.3).items}
+    assert items["torch-2.6:cnn@local"].status == "not slower"
+    assert items["torch-2.13:cnn@local"].status == "cannot say"
+    assert items["torch-2.13:cnn@local"].line().endswith("4 of 10 trials of new broke, 0 of 10 of day-3")
 
 
 def test_an_unknown_environment_is_named_with_the_nearest_known(tmp_path):

@@ -164,11 +164,8 @@ def test_a_run_that_did_other_work_is_not_a_speed_up_in_its_history(tmp_path):
     folder = write_run(tmp_path / "run", plan, machine, 8)
     write_reports(folder)
     file = folder.path / "summary.json"
-    body = json.loads(file.read_text())
-    (fast,) = (arm for arm in body["arms"] if arm["environment"] == "fast")
-    assert fast["flags"] == ["unequal-work"]
-    fast["flags"].append("slow-trials")
-    file.write_text(json.dumps(body))
+    (fast,) = (arm for arm in json.loads(file.read_text())["arms"] if arm["environment"] == "fast")
+    assert fast["flags"] == ["unequal-work", "stand-in-data"]
     series = {item.environment: item for item in read_history(tmp_path).series}
     assert series["fast"].points[0].barred == ("unequal-work",)
 

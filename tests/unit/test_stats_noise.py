@@ -141,10 +141,10 @@ def test_a_gate_says_nothing_below_20_blocks_where_a_side_has_slow_trials(slow, 
     found = compare_environments(make_run(PLAN), fold(PLAN, trials), "fast", "other", 0.03)
     (item,) = found.items
     assert found.exit_code == code
-    assert (item.waits, item.verdict, item.status) == (
+    assert (bool(item.unsure), item.verdict, item.status) == (
         (True, "undecided", "cannot say") if blocks == 10 else (False, "slower", "slower")
     )
-    if item.waits:
+    if item.unsure:
         assert item.smallest is None
         assert item.line().endswith("a side has slow trials, which takes 20 blocks")
 
