@@ -105,47 +105,54 @@ class Place:
         return tuple(self.cpus), sum(1 << node for node in self.memory_nodes), group, self.data_bytes or 0
 
 
+@dataclass(frozen=True)
+class Order:
+    """What is to be started: ``argv`` with exactly ``env`` (None: this process's), for at most ``limit_s`` seconds."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] | None
+    cwd: Path | None
+    limit_s: float
+    place: Place = Place()
+
+    def encoded(self) -> bytes:
+        """Return what the warden reads."""
+        variables = os.environ if self.env is None else self.env
+        order = marshal.dumps(
+            (
+                [os.fsencode(word) for word in self.argv],
+                {os.fsencode(name): os.fsencode(value) for name, value in variables.items()},
+                self.place.plain(),
+                self.limit_s,
+            )
+        )
+        return len(order).to_bytes(8, "big") + order
+
+
 class Guarded:
     """A program that a warden started, and with which it ends all that came of it (see ``warden.py``).
 
     It can be read (``fileno``) when it has ended.
     """
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str] | None,
-        cwd: Path | None,
-        streams: _Streams,
-        limit_s: float,
-        place: Place,
-    ) -> None:
-        self.argv, self.place, self.limit_s = argv, place, limit_s
+    def __init__(self, order: Order, streams: _Streams) -> None:
+        self.order = order
         self._said = b""
         self._line, its = socket.socketpair()
         try:
             with interrupts.held():
                 self.process = subprocess.Popen(
                     [sys.executable, "-I", "-S", str(_WARDEN), str(its.fileno())],
-                    cwd=cwd, stdin=streams[0], stdout=streams[1], stderr=streams[2],
+                    cwd=order.cwd, stdin=streams[0], stdout=streams[1], stderr=streams[2],
                     start_new_session=True, pass_fds=[its.fileno()],
                 )  # fmt: skip
         except OSError as error:
             self._line.close()
-            raise _not_started(argv[0], error.errno or 0) from error
+            raise _not_started(order.argv[0], error.errno or 0) from error
         finally:
             its.close()
-        variables = os.environ if env is None else env
-        order = marshal.dumps(
-            (
-                [os.fsencode(word) for word in argv],
-                {os.fsencode(name): os.fsencode(value) for name, value in variables.items()},
-                place.plain(),
-                limit_s,
-            )
-        )
         with contextlib.suppress(BrokenPipeError):  # the answer that is not there says it
-            self._line.sendall(len(order).to_bytes(8, "big") + order)
+            self._line.sendall(order.encoded())
 
     def __enter__(self) -> Guarded:  # noqa: PYI034 - typing.Self is Python 3.11
         return self
@@ -195,7 +202,7 @@ class Guarded:
         """Wait until the program has ended and nothing of it is left; return how it ended."""
         said = self._said
         if not said:
-            interrupts.wait([self._line], self.limit_s + _ENDED_S)
+            interrupts.wait([self._line], self.order.limit_s + _ENDED_S)
         self._line.settimeout(_ENDED_S)
         with contextlib.suppress(TimeoutError, ConnectionError):
             while piece := self._line.recv(4096):
@@ -205,46 +212,29 @@ class Guarded:
         how, number, *rest = marshal.loads(said)  # noqa: S302 - our own process's
         if how == "ended":
             return Exit(number, *rest)
-        program = self.argv[0]
+        program = self.order.argv[0]
         if how == "refused":
             raise _not_started(program, number)
-        cpus = ", ".join(map(str, self.place.cpus)) or "of this process"
+        cpus = ", ".join(map(str, self.order.place.cpus)) or "of this process"
         raise NoTrialError(
             f"cannot start {program} on CPUs {cpus} with its limits: {os.strerror(number)}",
             remedy="check that these CPUs and memory nodes exist and may be used here",
         )
 
 
-def run_logged(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    cwd: Path,
-    log: IO[bytes] | None,
-    limit_s: float,
-    place: Place = Place(),
-) -> Exit:
-    """Run ``argv`` with exactly ``env``, its output into ``log``, for at most ``limit_s`` seconds.
+def run_logged(order: Order, log: IO[bytes] | None) -> Exit:
+    """Run a program, its output into ``log``; without one it has our own stdin, stdout and stderr.
 
-    Without a ``log`` it has our own stdin, stdout and stderr. Whatever it starts ends with it: at its own end, at the
-    time limit, when this call is interrupted, and when this process is killed.
+    Whatever it starts ends with it: at its own end, at the time limit, when this call is interrupted, and when this
+    process is killed.
     """
-    with started(argv, env=env, cwd=cwd, log=log, limit_s=limit_s, place=place) as program:
+    with started(order, log) as program:
         return program.answer()
 
 
-def started(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    cwd: Path,
-    log: IO[bytes] | None,
-    limit_s: float,
-    place: Place = Place(),
-) -> Guarded:
+def started(order: Order, log: IO[bytes] | None) -> Guarded:
     """Start what ``run_logged`` runs. It is a context manager, and ends with it."""
-    streams = (subprocess.DEVNULL, log, log) if log else (None, None, None)
-    return Guarded(argv, env, cwd, streams, limit_s, place)
+    return Guarded(order, (subprocess.DEVNULL, log, log) if log else (None, None, None))
 
 
 def run(
@@ -261,7 +251,7 @@ def run(
     """
     given = subprocess.DEVNULL if input_text is None else subprocess.PIPE
     streams = (given, subprocess.PIPE, subprocess.PIPE)
-    with Guarded(argv, env, cwd, streams, limit_s, Place()) as warden:
+    with Guarded(Order(argv, env, cwd, limit_s), streams) as warden:
         text = None if input_text is None else input_text.encode()
         try:
             out, err = warden.process.communicate(text, timeout=limit_s + _ENDED_S)

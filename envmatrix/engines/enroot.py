@@ -24,7 +24,7 @@ from envmatrix.images.cache import digest_of
 from envmatrix.images.definitions import ROOM
 from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image, Library
-from envmatrix.process import Exit, run, run_logged
+from envmatrix.process import Exit, Order, run, run_logged
 from envmatrix.say import Say
 
 _WORK = "/work"
@@ -130,10 +130,7 @@ class EnrootEngine(Engine):
         variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
         limited = confined(group_name(job), limits)
         with log_of(job) as log, limited as confinement:
-            ended = run_logged(
-                argv, env=variables, cwd=job.mounts.work, log=log, limit_s=limits.seconds,
-                place=confinement.place,
-            )  # fmt: skip
+            ended = run_logged(Order(argv, variables, job.mounts.work, limits.seconds, confinement.place), log)
             code = -(ended.code - 128) if ended.code > 128 else ended.code
             return replace(ended, code=code, out_of_memory=not ended.ok and confinement.ran_out())
 
@@ -169,10 +166,7 @@ def _take_out(sif: Path, target: Path) -> None:
     if number is None:
         raise EngineError(f"{sif} holds no squashfs: {listing.last_words(2)}")
     with target.open("wb") as file:
-        ended = run_logged(
-            [program, "sif", "dump", number, str(sif)], env=dict(os.environ), cwd=target.parent, log=file,
-            limit_s=_LIMIT_S,
-        )  # fmt: skip
+        ended = run_logged(Order([program, "sif", "dump", number, str(sif)], None, target.parent, _LIMIT_S), file)
     if not ended.ok:
         raise EngineError(f"the squashfs could not be taken out of {sif}: the process {ended}")
 

@@ -28,7 +28,7 @@ from envmatrix.images.system import known_to_loader
 from envmatrix.images.venvs import build_venv
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export import quoted
-from envmatrix.process import Exit, Guarded, run, started
+from envmatrix.process import Exit, Guarded, Order, run, started
 from envmatrix.say import Say
 
 _TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
@@ -177,10 +177,8 @@ def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterat
     """Start the command of a job where, and with the memory, that its limits say."""
     limited = confined(group_name(job), job.limits)
     with log_of(job) as log, limited as confinement:
-        program = started(
-            argv, env=env, cwd=job.mounts.work, log=log, limit_s=job.limits.seconds, place=confinement.place
-        )
-        with program:
+        order = Order(argv, env, job.mounts.work, job.limits.seconds, confinement.place)
+        with started(order, log) as program:
             yield GuardedJob(program, confinement)
 
 

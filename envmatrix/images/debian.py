@@ -15,7 +15,7 @@ from envmatrix.errors import EngineError, EnvmatrixError, Where
 from envmatrix.images.cache import Cache, disk_full, file_digest, is_disk_full
 from envmatrix.images.lockfile import Pinned
 from envmatrix.images.unpack import unpack_tar
-from envmatrix.process import Finished, run, run_logged
+from envmatrix.process import Finished, Order, run, run_logged
 
 _APT_S = 300.0
 _DOWNLOAD_S = 3600.0
@@ -154,13 +154,8 @@ def unpack_deb(deb: Path, folder: Path, scratch: Path) -> list[str]:
     """Write the shared objects of a Debian package into ``folder``; return their names."""
     tar = scratch / "package.tar"
     with tar.open("wb") as log:
-        done = run_logged(
-            ["dpkg-deb", "--fsys-tarfile", str(deb)],
-            env={"PATH": "/usr/bin:/bin"},
-            cwd=scratch,
-            log=log,
-            limit_s=_APT_S,
-        )
+        argv = ["dpkg-deb", "--fsys-tarfile", str(deb)]
+        done = run_logged(Order(argv, {"PATH": "/usr/bin:/bin"}, scratch, _APT_S), log)
     if not done.ok:
         raise EngineError(f"dpkg-deb {done} on {deb.name}", where=Where(deb), remedy=f"remove {deb} and try again")
     return unpack_tar(tar, folder)

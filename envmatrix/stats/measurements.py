@@ -199,8 +199,8 @@ class MeasurementBuilder:
         if trial.node:
             self._nodes[trial.node] = None
             self._note_node(trial)
-        if trial.node_check:
-            self._note_check(trial, trial.node_check)
+        for node, check in zip(trial.node.split(","), trial.node_checks, strict=False):
+            self._note_check(trial.block, node, check)
         if trial.outcome == "ok":
             record = trial.record or _NO_RECORD
             _note_facts(facts, record)
@@ -254,10 +254,10 @@ class MeasurementBuilder:
         if trial.outcome == "ok" and trial.node not in known:
             self._block_nodes[trial.block] = (*known, trial.node)
 
-    def _note_check(self, trial: Reading | Trial, check: NodeCheck) -> None:
-        known = self._checks.get(trial.block)
+    def _note_check(self, block: int, node: str, check: NodeCheck) -> None:
+        known = self._checks.get(block)
         if known is None or number(check.busy) > number(known[1].busy):
-            self._checks[trial.block] = (trial.node, check)
+            self._checks[block] = (node, check)
 
 
 def _row(trial: Reading | Trial, record: Record) -> list[float]:

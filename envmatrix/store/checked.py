@@ -10,17 +10,16 @@ from envmatrix.errors import InputError, StoreError, Where
 from envmatrix.validation import in_words
 
 
-def check_schema(body: object, file: Path, newest: int, line: int | None = None) -> dict[str, object]:
+def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[str, object]:
     """Return ``body`` as an object; refuse what is none, has no schema number, or comes from a newer envmatrix."""
+    where = Where(file, line, 1)
     schema = body.get("schema") if isinstance(body, dict) else None
     if not isinstance(body, dict) or isinstance(schema, bool) or not isinstance(schema, int):
-        raise StoreError(
-            "no schema number: not what envmatrix wrote", where=Where(file, line), remedy="restore it from a copy"
-        )
+        raise StoreError("no schema number: not what envmatrix wrote", where=where, remedy="restore it from a copy")
     if schema > newest:
         raise StoreError(
             f"schema {schema} is newer than this envmatrix knows ({newest})",
-            where=Where(file, line), remedy="upgrade envmatrix; the file was left as it is",
+            where=where, remedy="upgrade envmatrix; the file was left as it is",
         )  # fmt: skip
     return body
 

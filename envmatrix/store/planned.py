@@ -74,7 +74,7 @@ def refused(file: Path) -> Refuse:
     def refuse(misfit: Misfit) -> None:
         raise StoreError(
             f"this line is no trial of this run: {misfit.reason}",
-            where=Where(file, misfit.number),
+            where=Where(file, misfit.number, 1),
             remedy="restore the file from a copy, or `envmatrix resume` sets such lines aside",
         )
 

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Slot, arm_name
 from envmatrix.record.model import Record, readable_record
-from envmatrix.store.checked import check_schema, first_mistake
+from envmatrix.store.checked import check_schema, first_mistake, place_of
 from envmatrix.store.json_text import json_of_line
 
 SCHEMA = 2
@@ -47,11 +47,11 @@ class TrialFacts:
     ``wall_s`` is start to end as the host saw it, in seconds;
     ``started`` is seconds since the epoch; ``ended_before`` how many processes of earlier trials still ran and were
     ended before it began (None: nobody looked); ``repeated`` how often it ran before and was thrown away, because it
-    had been stopped (SIGSTOP, a suspended job) or its folder could not be written; ``node_check`` what was seen of its
-    node before its block (None: nobody looked); ``together`` how many trials, itself among them, were alive and took
-    turns (None: it ran alone); ``waves`` into how many smaller groups these were parted for want of memory, the
-    references alive in all of them (None: one group). Keys that are not known are passed over; ``padding`` was ``pad``
-    in schema 1. A plain dataclass, as there may be very many.
+    had been stopped (SIGSTOP, a suspended job) or its folder could not be written; ``node_checks`` what was seen of
+    its nodes, in their order, before its block (none: nobody looked); ``together`` how many trials, itself among
+    them, were alive and took turns (None: it ran alone); ``waves`` into how many smaller groups these were parted for
+    want of memory, the references alive in all of them (None: one group). Keys that are not known are passed over;
+    ``padding`` was ``pad`` in schema 1. A plain dataclass, as there may be very many.
     """
 
     trial: str
@@ -69,7 +69,7 @@ class TrialFacts:
     padding: Annotated[int, Field(validation_alias=AliasChoices("padding", "pad"))] = 0
     ended_before: int | None = None
     repeated: int = 0
-    node_check: NodeCheck | None = None
+    node_checks: tuple[NodeCheck, ...] = ()
     together: int | None = None
     waves: int | None = None
     schema: Annotated[int, Field(le=SCHEMA)] = SCHEMA
@@ -141,11 +141,9 @@ def trial_from_line(line: str, file: Path, number: int) -> Trial:
         body = check_schema(json_of_line(line, file, number, _RESTORE), file, SCHEMA, number)
         return _TRIAL.validate_python(body)
     except ValidationError as error:
-        raise StoreError(
-            f"this line is no trial: {first_mistake(error)[1]}",
-            where=Where(file, number),
-            remedy=_RESTORE,
-        ) from error
+        path, said = first_mistake(error)
+        where = Where(file, number, place_of(line, file, path).column or 1)
+        raise StoreError(f"this line is no trial: {said}", where=where, remedy=_RESTORE) from error
 
 
 def reading_from_line(line: str, file: Path, number: int) -> Reading | Trial:

@@ -34,6 +34,7 @@ def test_a_workload_over_two_nodes_meets_trains_as_one_process_and_says_which_ra
     assert {(trial["outcome"], trial["node"]) for trial in trials} == {("ok", "n1,n2")}
     for trial in trials:
         check_ranks(trial["record"])
+        assert len(trial["node_checks"]) == 2
     threads = {trial["environment"]: trial["record"]["evidence"]["parallel"]["threads_per_process"] for trial in trials}
     assert threads["one-thread"] == 1
 

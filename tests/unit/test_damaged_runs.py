@@ -136,10 +136,10 @@ def change(file, old, new):
 @pytest.mark.parametrize(
     ("name", "old", "new", "words"),
     [
-        ("trials.jsonl", '"block":0', '"block":[]', "trials.jsonl:1: this line is no trial: block"),
-        ("trials.jsonl", '"trial":"', '"trial":[],"x":"', "trials.jsonl:1: this line is no trial: trial"),
-        ("trials.jsonl", '"outcome":"ok"', '"outcome":{}', "trials.jsonl:1: this line is no trial: outcome"),
-        ("trials.jsonl", '"wall_s":', '"wall_s":"x","was":', "trials.jsonl:1: this line is no trial: wall_s"),
+        ("trials.jsonl", '"block":0', '"block":[]', "trials.jsonl:1:42: this line is no trial: block"),
+        ("trials.jsonl", '"trial":"', '"trial":[],"x":"', "trials.jsonl:1:21: this line is no trial: trial"),
+        ("trials.jsonl", '"outcome":"ok"', '"outcome":{}', "trials.jsonl:1:121: this line is no trial: outcome"),
+        ("trials.jsonl", '"wall_s":', '"wall_s":"x","was":', "trials.jsonl:1:161: this line is no trial: wall_s"),
         ("trials.jsonl", '{"schema":2', '{"schema":2,,', "trials.jsonl:1:13: this line is damaged: Expecting"),
         ("trials.jsonl", '{"schema":2', '{"schema":' + DEEP, "trials.jsonl:1:9010: this line is damaged: nested"),
         ("trials.jsonl", '{"schema":2', '{"schema":' + DIGITS, "trials.jsonl:1:11: this line is damaged: a number"),

@@ -10,7 +10,7 @@ import pytest
 
 from envmatrix import interrupts
 from envmatrix.launchers.here import Here
-from envmatrix.process import run_logged
+from envmatrix.process import Order, run_logged
 from envmatrix.runner import loop as runner
 from envmatrix.store import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
@@ -51,7 +51,7 @@ def interrupted_run(path, monkeypatch, seconds, number):
 
     def run_trial(experiment, slot, say):
         with (path / "log").open("ab") as log:
-            assert run_logged(["/bin/sleep", "0.005"], env={}, cwd=path, log=log, limit_s=20).ok
+            assert run_logged(Order(["/bin/sleep", "0.005"], {}, path, 20), log).ok
         return made[slot.trial]
 
     monkeypatch.setattr(runner, "run_surely", run_trial)

@@ -71,7 +71,7 @@ def test_a_line_that_is_no_trial_of_the_plan_is_refused_by_its_place(folder, cha
     for read in (lambda: read_measurements(folder, PLAN), lambda: list(folder.trials(PLAN))):
         with pytest.raises(StoreError) as caught:
             read()
-        assert str(caught.value).startswith(f"{folder.trials_file}:{number}: this line is no trial of this run: ")
+        assert str(caught.value).startswith(f"{folder.trials_file}:{number}:1: this line is no trial of this run: ")
         assert words in str(caught.value)
         assert "`envmatrix resume` sets such lines aside" in caught.value.remedy
 
@@ -84,7 +84,7 @@ def test_a_line_doubled_in_the_reference_run_changes_no_headline(tmp_path, capsy
     (copy / "trials.jsonl").write_text("".join([*lines, changed(lines[4], outcome="failed", reason="made up") + "\n"]))
     assert main(["report", "reference-default", "--results", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
-    assert f"trials.jsonl:{len(lines) + 1}: this line is no trial of this run" in err
+    assert f"trials.jsonl:{len(lines) + 1}:1: this line is no trial of this run" in err
     assert "times as fast" not in out + err
 
 

@@ -12,14 +12,14 @@ import pytest
 
 from envmatrix import process
 from envmatrix.errors import EnvmatrixError
-from envmatrix.process import Exit, Place, run, run_logged, started
+from envmatrix.process import Exit, Order, Place, run, run_logged, started
 
 
 def logged(tmp_path, code, *arguments, limit_s=20.0, env=None, cpus=()):
     log = tmp_path / "log"
     with log.open("wb") as file:
         argv = [sys.executable, "-c", code, *arguments]
-        ended = run_logged(argv, env=env or {}, cwd=tmp_path, log=file, limit_s=limit_s, place=Place(cpus))
+        ended = run_logged(Order(argv, env or {}, tmp_path, limit_s, Place(cpus)), file)
     return ended, log.read_text()
 
 
@@ -106,10 +106,10 @@ def test_output_and_status_come_back():
 
 def test_a_trial_dies_with_the_runner_that_was_killed(tmp_path):
     runner = f"""
-import sys; from pathlib import Path; from envmatrix.process import run_logged
+import sys; from pathlib import Path; from envmatrix.process import Order, run_logged
 with open({str(tmp_path / "log")!r}, "wb") as log:
     code = "import os,time; print(os.getpid(), flush=True); time.sleep(60)"
-    run_logged([sys.executable, "-c", code], env={{}}, cwd=Path("."), log=log, limit_s=60)
+    run_logged(Order([sys.executable, "-c", code], {{}}, Path("."), 60), log)
 """
     process = subprocess.Popen([sys.executable, "-c", runner], cwd=Path(__file__).parents[2])
     log = tmp_path / "log"
@@ -157,7 +157,7 @@ def spinning(tmp_path):
     """Give a program of three processes that spin, two of them out of its session, and their numbers."""
     heard, told = os.pipe()
     with os.fdopen(told, "wb") as log:
-        program = started([sys.executable, "-c", SPINNING], env={}, cwd=tmp_path, log=log, limit_s=60.0, place=Place())
+        program = started(Order([sys.executable, "-c", SPINNING], {}, tmp_path, 60.0), log)
         with program, os.fdopen(heard) as said:
             yield program, [int(said.readline()) for _ in range(3)]
 
@@ -179,7 +179,7 @@ def test_what_starts_a_pid_namespace_runs_on_while_its_program_is_held(tmp_path)
     heard, told = os.pipe()
     argv = [*own, sys.executable, "-c", RUNTIME]
     with os.fdopen(told, "wb") as log:
-        program = started(argv, env={"PATH": os.environ["PATH"]}, cwd=tmp_path, log=log, limit_s=60.0, place=Place())
+        program = started(Order(argv, {"PATH": os.environ["PATH"]}, tmp_path, 60.0), log)
     with program, os.fdopen(heard) as said:
         assert said.readline() == "ready\n"
         below = families(program.process.pid)
@@ -200,7 +200,7 @@ def test_what_is_held_ends_like_anything_else(spinning):
 
 def test_a_program_that_has_ended_is_neither_held_nor_released_and_says_how_it_ended(tmp_path):
     with (tmp_path / "log").open("wb") as log:
-        program = started(["/bin/sh", "-c", "exit 3"], env={}, cwd=tmp_path, log=log, limit_s=60.0, place=Place())
+        program = started(Order(["/bin/sh", "-c", "exit 3"], {}, tmp_path, 60.0), log)
         with program:
             select.select([program], [], [], 60)
             program.hold()
@@ -210,9 +210,8 @@ def test_a_program_that_has_ended_is_neither_held_nor_released_and_says_how_it_e
 
 def test_nothing_is_left_stopped_when_the_host_is_killed(tmp_path):
     host = """
-import sys; from pathlib import Path; from envmatrix.process import Place, started
-with started([sys.executable, "-c", sys.argv[1]], env={}, cwd=Path("."), log=sys.stdout.buffer, limit_s=60,
-             place=Place()) as program:
+import sys; from pathlib import Path; from envmatrix.process import Order, started
+with started(Order([sys.executable, "-c", sys.argv[1]], {}, Path("."), 60), sys.stdout.buffer) as program:
     sys.stdin.readline()
     program.hold()
     print("held", flush=True)

@@ -75,7 +75,7 @@ def test_a_quiet_run_has_no_warning():
         (of_system("steal_ticks", 60), Kind.STEAL),
         (of_system("load_1m", 9.0), Kind.OTHER_LOAD),
         (of_system("mhz", lambda trial: 3000.0 - 400 * (trial.block % 2)), Kind.FREQUENCY),
-        (lambda trial: replace(trial, node_check=NodeCheck(busy=0.37, others=("stress",))), Kind.OTHER_LOAD),
+        (lambda trial: replace(trial, node_checks=(NodeCheck(busy=0.37, others=("stress",)),)), Kind.OTHER_LOAD),
         (lambda trial: replace(trial, node=f"n{trial.position}"), Kind.MIXED_HOSTS),
     ],
 )

@@ -298,7 +298,7 @@ def stranger():
 
 def test_what_others_use_of_the_node_is_seen_before_the_block(shell, stranger):
     assert shell.run(shell.write([shell.step("t1", "pass")])) == 0
-    check = shell.files.end("t1").check
+    (check,) = shell.files.end("t1").checks
     assert check.busy > 0.5
     assert check.free_bytes > 2**20
     assert check.load_1m >= 0

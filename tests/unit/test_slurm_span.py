@@ -26,6 +26,7 @@ while :; do case $1 in
   --*) ;;
   *) break ;;
 esac; shift; done
+case $* in *glance*) [ -e "$0.saw" ] && exec cat "$0.saw" ;; esac
 task=0
 for name in $(echo "$names" | tr , ' '); do
   SLURM_PROCID=$task SLURMD_NODENAME=$name "$@" >>"$out" || exit
@@ -85,14 +86,14 @@ def shell(tmp_path):
         (tmp_path / name).chmod(0o755)
     folder = tmp_path / "it's a block"
 
-    def run(argv, needs=(), nodes=2):
+    def run(argv, needs=(), nodes=2, options=()):
         files = BlockFolder(folder)
         attempt = files.next_attempt()
         command = CommandLine(tuple(argv), {"A": "a b"}, folder / f"t.try{attempt}" / "work", needs=needs)
         steps = (Step("t", "t", command, 20.0, nodes), Step("u", "u", command, 20.0))
         variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": "/"}
         job = BlockJob("j", "run r, block 0", folder, attempt, steps[: 1 if nodes > 1 else 2],
-                       Slurm.model_validate({}), variables)  # fmt: skip
+                       Slurm.model_validate(dict(options)), variables)  # fmt: skip
         text = block_script(job)
         assert f"#SBATCH --nodes={nodes}\n#SBATCH --ntasks={nodes}\n" in text
         (folder / "script.sh").write_text(text)
@@ -115,6 +116,28 @@ def test_each_node_is_started_once_and_told_where_it_stands_and_where_all_meet(s
     end = files.end("t")
     assert (end.node, end.exit.ok) == ("n1,n2", True)
     assert files.node == "n1,n2"
+
+
+def test_each_node_is_looked_at_before_the_block(shell):
+    _, files, _ = shell(["true"])
+    first, second = files.end("t").checks
+    for check in (first, second):
+        assert check.load_1m is not None
+        assert check.free_bytes > 2**20
+        assert 0 <= check.busy <= 1
+    assert "n2 before the block: {" in (files.path / "job-1.log").read_text()
+
+
+def test_of_several_nodes_the_one_that_others_use_is_named_and_the_block_handed_back(shell, tmp_path):
+    (tmp_path / "srun.saw").write_text(
+        '1 n2 40 {"load_1m":0.1,"free_bytes":9,"busy":0.40,"throttled":null,"others":["stress"]}\n'
+        '0 n1 3 {"load_1m":0.1,"free_bytes":9,"busy":0.03,"throttled":null,"others":[]}\n'
+    )
+    status, files, _ = shell(["true"], options={"busy": "10%"})
+    assert (status, files.starts()) == (76, [])
+    assert files.stopped(1) == (76, "n2", '40 % of its CPUs are busy, these ran: ["stress"]')
+    _, files, _ = shell(["true"])
+    assert [(check.busy, check.others) for check in files.end("t").checks] == [(0.03, ()), (0.4, ("stress",))]
 
 
 def test_a_task_that_fails_fails_the_trial(shell):

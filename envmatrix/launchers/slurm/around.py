@@ -1,8 +1,11 @@
-"""The part of a block's script that looks at its node before the first trial, while the job itself does nothing."""
+"""The part of a block's script that looks at its nodes before the first trial, while the job itself does nothing."""
 
 from __future__ import annotations
 
-FUNCTIONS = r"""
+import shlex
+
+#: What every node runs.
+_ONE = r"""
 ticks() {  # how long all CPUs worked since the node started, and how long there were any, in ticks
   read -r cpu user nice system idle iowait irq softirq steal rest </proc/stat
   worked=$((user + nice + system + irq + softirq))
@@ -18,29 +21,55 @@ throttled() {  # how often a processor was slowed for its heat since the node st
   echo "$found"
 }
 strangers() {  # the programs that run now, this one left out
+  read -r own rest </proc/self/stat
   found= many=0
   for file in /proc/[0-9]*/stat; do
     read -r line <"$file" || continue
     state=${line##*) }
-    [ "${state%% *}" = R ] && [ "${line%% *}" != $$ ] && [ "$many" -lt 5 ] || continue
+    [ "${state%% *}" = R ] && [ "${line%% *}" != "$own" ] && [ "$many" -lt 5 ] || continue
     name=${line#*(} many=$((many + 1))
     found="$found,\"$(printf %s "${name%)*}" | tr -c 'A-Za-z0-9._/:+-' _)\""
   done 2>/dev/null
   echo "[${found#,}]"
 }
-look_around() {  # [PERCENT]: what others use of this node; more than that many percent of its CPUs end the job
-  before=$(ticks)
-  sleep 0.5
-  set -- "${1:-100}" $before $(ticks)
-  busy=$(($5 > $3 ? 100 * ($4 - $2) / ($5 - $3) : 0))
+glance() {  # prints its place, its name, the percentage of its CPUs that others use, and what else was seen of it
+  set -- $(ticks) $(sleep 0.5) $(ticks)
+  busy=$(($4 > $2 ? 100 * ($3 - $1) / ($4 - $2) : 0))
   read -r load rest </proc/loadavg
   while read -r key value unit; do [ "$key" != MemAvailable: ] || break; done </proc/meminfo
-  others=$(strangers) share=$((busy / 100)).$((busy % 100 / 10))$((busy % 10))
-  check="{\"load_1m\":$load,\"free_bytes\":$((value * 1024)),\"busy\":$share,\"throttled\":$(throttled)"
-  check="$check,\"others\":$others}"
-  say "the node before the block: $check"
-  [ "$busy" -gt "$1" ] || return 0
-  put "stopped-$attempt" "76 $node $busy % of its CPUs are busy, these ran: $others"
+  share=$((busy / 100)).$((busy % 100 / 10))$((busy % 10))
+  seen="{\"load_1m\":$load,\"free_bytes\":$((value * 1024)),\"busy\":$share,\"throttled\":$(throttled)"
+  echo "${SLURM_PROCID:-0} ${SLURMD_NODENAME:-$(uname -n)} $busy $seen,\"others\":$(strangers)}"
+}
+"""
+_ALL = r"""
+look_around() {  # PERCENT COMMAND...: what others use of each node; more than that many percent of its CPUs end the job
+  most=$1 checks='' taken=''
+  shift
+  while read -r place at busy seen; do
+    [ -n "$seen" ] || continue
+    say "$at before the block: $seen"
+    checks="$checks,$seen" others=${seen#*\"others\":}
+    [ "$busy" -le "$most" ] || taken=${taken:-$at $busy % of its CPUs are busy, these ran: ${others%?}}
+  done <<END
+$("$@" | sort -n)
+END
+  checks=${checks#,}
+  [ -n "$taken" ] || return 0
+  put "stopped-$attempt" "76 $taken"
   exit 76
 }
 """
+
+
+def functions(nodes: int) -> str:
+    """Return the functions; of several nodes each is told those that it runs, as ``$glance``."""
+    one = _ONE.strip("\n")
+    told = [f"glance={shlex.quote(one)}", 'eval "$glance"'] if nodes > 1 else [one]
+    return "\n".join([*told, _ALL.strip("\n")])
+
+
+def call(nodes: int, percent: int) -> str:
+    """Return the line that looks at so many nodes, of which others may use ``percent`` % of the CPUs."""
+    where = f'everywhere {nodes} sh -c "$glance\n  glance"' if nodes > 1 else "glance"
+    return f"look_around {percent} {where}"

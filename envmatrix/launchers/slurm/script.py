@@ -86,12 +86,12 @@ def block_script(job: BlockJob) -> str:
         "stops=0",
         "trap 'stops=$((stops + 1))' CONT  # it was suspended, and so was the trial that ran",
         _FUNCTIONS.strip("\n"),
-        around.FUNCTIONS.strip("\n"),
+        around.functions(job.nodes),
         *([span.FUNCTIONS.strip("\n"), span.NAMES] if job.nodes > 1 else []),
         'begin "$@"',
         *(f"load {quoted(name)}" for name in job.options.modules),
         *_checked(job.nodes, needs),
-        f"look_around {'' if job.options.busy is None else round(100 * job.options.busy)}".rstrip(),
+        around.call(job.nodes, 100 if job.options.busy is None else round(100 * job.options.busy)),
     ]
     for step in job.steps:
         lines += ["", f"# {_plain(step.title)}", _trial(step)]
@@ -283,7 +283,7 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
   program=
   ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
   ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated"
-  ended="$ended,\"check\":$check"
+  ended="$ended,\"checks\":[$checks]"
   insist overwrite "$try/end" "{$ended}"
   [ -e node ] || put node "$node"
   [ -e "$name" ] || insist mv "$try" "$name"

@@ -12,7 +12,7 @@ from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage,
 from envmatrix.images.context import Base
 from envmatrix.images.places import Places
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.process import Exit, run_logged
+from envmatrix.process import Exit, Order, run_logged
 from envmatrix.say import Say
 
 
@@ -40,7 +40,7 @@ class ToyEngine(Engine):
 
     def run(self, job: Job) -> Exit:
         with log_of(job) as log:
-            return run_logged(job.argv, env=job.env, cwd=job.mounts.work, log=log, limit_s=job.limits.seconds)
+            return run_logged(Order(job.argv, job.env, job.mounts.work, job.limits.seconds), log)
 
     def sweep(self, run: str) -> int:
         return 0
