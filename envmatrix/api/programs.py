@@ -23,7 +23,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.reported import MetricSource
 from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH, Starter
-from envmatrix.matrix.throughput import candidates
+from envmatrix.matrix.throughput import candidates, is_of_pytest_benchmark
 from envmatrix.record.model import Record
 from envmatrix.runner.first_block import too_short
 from envmatrix.runner.progress import Ticker
@@ -47,6 +47,10 @@ _FIRST = 4
 _LONGEST_IMPORT_S = 120.0
 _SPARE = 1.15
 _GNU = "libgomp"
+_ABOUT_PYTEST_BENCHMARK = (
+    "wall time, which says little of pytest-benchmark: it repeats until a time is spent; better is "
+    "--metric-json speed.json:benchmarks.0.stats.ops -- pytest --benchmark-json=speed.json ..."
+)
 _AROUND = ("setup", "prepare", "cleanup")
 
 
@@ -60,6 +64,7 @@ class Asked:
     cleanup: tuple[str, ...] = ()
     warmup: int = 1
     metric_regex: str = ""
+    metric_json: str = ""
     parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
@@ -151,6 +156,7 @@ def _workloads(asked: Asked, program: Started) -> tuple[Workload, ...]:
         body = {
             "name": name, "command": tuple(_filled(word, chosen) for word in program.command), "home": "real",
             "pass_env": passed, **{key: argv for key, argv in around.items() if argv},
+            **({"metric": {"json_file": asked.metric_json, "better": "higher"}} if asked.metric_json else {}),
         }  # fmt: skip
         found.append(_workload(body))
     if len({workload.name for workload in found}) < len(found):
@@ -223,14 +229,16 @@ def _starter(
     interpreter: str, workloads: Sequence[Workload], seen: Look, asked: Asked, overrides: Overrides, say: Say
 ) -> Starter:
     torch = _runs_torch(seen.record)
-    metric, why = _metric(asked.metric_regex, seen.output)
+    given_metric = workloads[0].metric
+    told = (given_metric, "as --metric-json says, higher is better") if given_metric else None
+    metric, why = told or _metric(asked.metric_regex, seen.output)
     known = _possible(torch)
     named = tuple(overrides.environments or ())
     trial_s = seen.wall_s * len(workloads)
     arms, budget_s = _affordable(trial_s, len(named) or len(known), overrides)
     chosen = named if named and set(named) <= set(known) else tuple(known[: arms - 2])
     say(f"it took {seen.wall_s:.1f} s; metric: {why}")
-    say(_about_set(chosen, known, torch=torch, record=seen.record))
+    say(_about_set(chosen, () if named else known, torch=torch, record=seen.record))
     blocks = overrides.min_blocks or _MIN_BLOCKS
     line = too_short(budget_s, blocks, trial_s, (len(named) or len(chosen)) + 2)
     say(
@@ -261,6 +269,8 @@ def _metric(regex: str, output: str) -> tuple[MetricSource, str]:
             f"{found[0].label}, the one number of its output like a throughput ({found[0].value:g})",
         )
     source = MetricSource.model_validate({"wall": True, "better": "lower"})
+    if not found and is_of_pytest_benchmark(output):
+        return source, _ABOUT_PYTEST_BENCHMARK
     if not found:
         return source, "wall time, as no number of its output looks like a throughput"
     labels = ", ".join(one.label for one in found[:4])

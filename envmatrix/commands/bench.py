@@ -13,7 +13,7 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
 
 #: Options of a program on the command line, by their names in the namespace.
-_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "parameter_list", "metric_regex", "save")
+_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "parameter_list", "metric_regex", "metric_json", "save")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -49,6 +49,9 @@ def _add_program(parser: Parser) -> None:
         "-L", "--parameter-list", nargs=2, action="append", metavar=("NAME", "A,B"), help="{NAME} in its words is each"
     )
     group.add_argument("--metric-regex", metavar="PATTERN", help="how fast it was: a number in ( ) in its output")
+    group.add_argument(
+        "--metric-json", metavar="FILE:KEY", help="the same: a number (a.b.0.c) in a JSON file it writes"
+    )
     group.add_argument(
         "--save",
         nargs="?",
@@ -86,6 +89,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
     asked = programs.Asked(
         tuple(arguments.command), _shell(arguments.setup), _shell(arguments.prepare), _shell(arguments.cleanup),
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "",
+        arguments.metric_json or "",
         tuple((name, tuple(names(values))) for name, values in arguments.parameter_list or ()),
     )  # fmt: skip
     overrides, file = shared.overrides(arguments), arguments.save or Path("matrix.yaml")
@@ -121,6 +125,8 @@ def _check_program(arguments: argparse.Namespace) -> None:
             f"{given} and a program cannot both be: a program is run here, in a matrix that is made for it",
             remedy="--save writes that matrix; edit it and run that",
         )
+    if arguments.metric_regex and arguments.metric_json:
+        raise InputError("--metric-regex and --metric-json cannot both be", remedy="say one; --save writes a matrix")
     if arguments.save and arguments.save.exists():
         raise InputError(f"{arguments.save} is already there", remedy="name another file: --save FILE")
 

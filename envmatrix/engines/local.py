@@ -235,10 +235,11 @@ def _look_for_torch(python: Python, image: Image) -> tuple[dict[str, str], str]:
         version, file = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         if "libcuda" in done.stderr and not has_gpu():
-            raise SkipEnvironmentError(
-                f"interpreter: {image.interpreter} ({python.path}) has a PyTorch for CUDA, and there is no GPU here",
-                remedy="run it where there is a GPU (/dev/nvidia0), or name an interpreter with a PyTorch for the CPU",
-            ) from None
+            reason = (
+                f"interpreter: {image.interpreter} ({python.path}) has a PyTorch for CUDA, and there is no GPU here"
+            )
+            remedy = "run it where there is a GPU (/dev/nvidia0), or name an interpreter with a PyTorch for the CPU"
+            return {}, f"{reason}\n  -> {remedy}"
         reason = f"interpreter: {image.interpreter} ({python.path}) cannot import torch: {done.last_words(1)}"
         remedy = f"install PyTorch for it (`{python.path} -m pip install torch`), or name another interpreter"
         return {}, f"{reason}\n  -> {remedy}"

@@ -19,6 +19,7 @@ _BARE_LABEL = re.compile(rf"""(?P<label>["']?throughput["']?)\s*(?:[:=]|is)?\s*(
 _WITH_UNIT = re.compile(rf"(?<![\d.,])(?P<number>{_NUMBER})\s*(?P<unit>{_RATE})")
 #: A progress bar (tqdm, rich): its rate is the one of a moment, and turns into s/it when it gets slow.
 _BAR = re.compile(r"\d+%\||\d+/\d+ \[|\[\d+:\d\d<|it/s\]|\bit/s\b|\r.*\d+%")
+_PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTILINE)
 _STEERING = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -38,6 +39,11 @@ def candidates(output: str) -> list[Throughput]:
         for one in _of_line(_STEERING.sub("", line)):
             found[one.regex] = one
     return list(found.values())
+
+
+def is_of_pytest_benchmark(output: str) -> bool:
+    """Say whether an output holds pytest-benchmark's table: it repeats what it measures until a time is spent."""
+    return _PYTEST_BENCHMARK.search(_STEERING.sub("", output)) is not None
 
 
 def _of_line(line: str) -> list[Throughput]:

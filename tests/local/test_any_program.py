@@ -106,16 +106,6 @@ def test_one_command_for_a_program_that_says_how_fast_it_is(project):
     assert "libtcmalloc_minimal.so.4" in lines.stdout, lines.stderr
 
 
-def test_one_command_for_a_shell_script_is_measured_by_its_wall_time(project):
-    (project.folder / "matrix.yaml").unlink()
-    (project.folder / "run.sh").write_text("#!/bin/sh\npython -c 'print(sum(range(10 ** 5)))'\n")
-    (project.folder / "run.sh").chmod(0o755)
-    done = project.run(*ONE, "--", "./run.sh")
-    assert done.returncode == 0, done.stderr
-    assert "metric: wall time, as no number" in done.stderr
-    assert {trial["outcome"] for trial in project.trials()} == {"ok"}
-
-
 def test_one_command_for_a_program_that_fails_runs_nothing_else_and_cleans_up(project):
     (project.folder / "matrix.yaml").unlink()
     (project.folder / "train.py").write_text("raise ValueError('no data')\n")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from envmatrix.matrix.throughput import candidates
+from envmatrix.matrix.throughput import candidates, is_of_pytest_benchmark
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,12 @@ def test_what_is_no_throughput_or_no_plain_number_is_passed_over(output):
 
 def test_two_numbers_are_two():
     assert [one.label for one in candidates("train: 12 img/s\neval: 14 img/s\n")] == ["train img/s", "eval img/s"]
+
+
+def test_the_table_of_pytest_benchmark_is_known_and_no_number_of_it_is_taken():
+    table = (
+        f"{'-' * 30} benchmark: 1 tests {'-' * 30}\nName (time in us)  Min  OPS (Kops/s)\ntest_sum  4.6 (1.0)  203.1\n"
+    )
+    assert is_of_pytest_benchmark(table)
+    assert candidates(table) == []
+    assert not is_of_pytest_benchmark("benchmark: 1 tests\n")

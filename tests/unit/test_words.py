@@ -106,6 +106,8 @@ designs: {{default: {{environments: [baseline], workloads: w}}}}
 """)
     assert main(["evidence", "baseline", "--engine", "local"]) == 4
     assert "has a PyTorch for CUDA, and there is no GPU here\n  -> " in capsys.readouterr().err
+    program = ["exec", "baseline", "--engine", "local", "--", "python", "-c", "print('needs none')"]
+    assert main(program) == 0, "a program of one's own may not need it"
     argv = [python, "-m", "bench", "evidence"]
     done = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.stderr.startswith("bench: error: this Python cannot import torch: libcuda.so.0: cannot open")

@@ -1,0 +1,152 @@
+"""The kinds of programs that people have, each benchmarked by the one command without a matrix."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envmatrix.images.cache import Cache, digest_of
+from envmatrix.images.pythons import uv_program
+from envmatrix.project import cache_folder
+from tests import held
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+
+PACKAGES = ("pytest==9.2.0", "pytest-benchmark==5.3.1", "numpy==2.4.6", "tqdm==4.70.1")
+PLAIN = "print('done', sum(i * i for i in range(10 ** 5)))\n"
+ARGPARSE = """
+import argparse, json
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, required=True)
+parser.add_argument("--out", required=True)
+given = parser.parse_args()
+print("items/s: 1", "tokens/s: 2", sep="\\n")
+json.dump({"final": {"items_per_s": 7.5 * given.epochs}}, open(given.out, "w"))
+"""
+LOADER = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+if __name__ == "__main__":
+    data = TensorDataset(torch.randn(32, 8), torch.randn(32, 1))
+    model = torch.nn.Linear(8, 1)
+    for x, y in DataLoader(data, batch_size=16, num_workers=2):
+        torch.nn.functional.mse_loss(model(x), y).backward()
+    print("trained")
+"""
+NUMPY = "import numpy\na = numpy.ones((64, 64))\nprint('GFLOP/s:', float((a @ a)[0, 0]))\n"
+VENV = "import sys\nassert sys.prefix == sys.argv[1], sys.prefix\nassert sys.prefix != sys.base_prefix\n"
+BENCHMARK = "def test_sum(benchmark):\n    assert benchmark(sum, range(1000)) == 499500\n"
+SHELL = '#!/bin/bash\nset -e\ncd "$(dirname "$0")"\npython plain.py | tail -n 1\n'
+BAR = "from tqdm import tqdm\nfor _ in tqdm(range(500), desc='train', mininterval=0):\n    pass\n"
+WALL = "metric: wall time, as no number"
+QUICK = ("--benchmark-max-time=0.01", "--benchmark-min-rounds=1", "--benchmark-json=speed.json")
+#: kind -> its files, what stands behind the options, the options, what is said of it.
+KINDS = {
+    "plain": ({"plain.py": PLAIN}, ("python", "plain.py"), (), WALL),
+    "argparse and JSON": (
+        {"train.py": ARGPARSE}, ("python", "train.py", "--epochs", "2", "--out", "out.json"),
+        ("--metric-json", "out.json:final.items_per_s"), "metric: as --metric-json says",
+    ),
+    "a progress bar of a package": ({"bar.py": BAR}, ("python3", "bar.py"), (), WALL),
+    "a venv of its own": ({"own.py": VENV}, ("own/bin/python", "own.py", "{folder}/own"), (), WALL),
+    "numpy": ({"speed.py": NUMPY}, ("python", "speed.py"), (), "metric: GFLOP/s, the one number"),
+    "pytest-benchmark": (
+        {"test_speed.py": BENCHMARK}, ("pytest", "-q", "-p", "no:cacheprovider", *QUICK, "test_speed.py"),
+        ("--metric-json", "speed.json:benchmarks.0.stats.ops"), "metric: as --metric-json says",
+    ),
+    "shell script": ({"run.sh": SHELL, "plain.py": PLAIN}, ("./run.sh",), (), WALL),
+}  # fmt: skip
+#: How often each runs: once to look, then in the baseline, in its control and in one environment.
+ONE_BLOCK = ("bench", "--max-blocks", "1", "--environments", "tcmalloc")
+
+
+@pytest.fixture(scope="session")
+def python_of_people():
+    """A venv with what people install, and the tests' PyTorch; kept for the next session."""
+    site = os.environ.get("BENCH_SITE_PACKAGES", "")
+    folder = cache_folder() / "tests" / digest_of(PACKAGES, sys.version, site)[:16]
+
+    def build(place: Path) -> None:
+        uv = [uv_program(), "--quiet"]
+        subprocess.run(
+            [*uv, "venv", "--python", sys.executable, "--relocatable", "--allow-existing", place], check=True
+        )
+        python = place / "bin" / "python"
+        subprocess.run([*uv, "pip", "install", "--python", python, *PACKAGES], check=True)
+        found = next(place.glob("lib/python3*/site-packages"))
+        (found / "torch.pth").write_text(site + "\n")
+
+    Cache(cache_folder()).folder(folder, build)
+    return folder / "bin"
+
+
+@pytest.fixture
+def people(project, python_of_people, monkeypatch):
+    (project.folder / "matrix.yaml").unlink()
+    monkeypatch.setenv("PATH", f"{python_of_people}:{os.environ['PATH']}")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # it is passed; nothing is measured here
+    return project
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_command_benchmarks(people, kind):
+    files, words, options, said = KINDS[kind]
+    for name, text in files.items():
+        (people.folder / name).write_text(text)
+        (people.folder / name).chmod(0o755)
+    if "own/" in words[0]:
+        argv = [sys.executable, "-m", "venv", "--without-pip", people.folder / "own"]
+        subprocess.run(argv, check=True)
+    done = people.run(*ONE_BLOCK, *options, "--", *(word.format(folder=people.folder) for word in words))
+    assert done.returncode == 0, done.stderr
+    assert said in done.stderr
+    assert "left out to be done in time" not in done.stderr, "it was said which environments"
+    trials = people.trials()
+    assert [trial["outcome"] for trial in trials] == ["ok"] * 3
+    owners = {trial["environment"]: trial["record"]["evidence"]["malloc"]["library"] for trial in trials}
+    assert owners == {"baseline": "libc", "control": "libc", "tcmalloc": "libtcmalloc"}
+    if kind == "argparse and JSON":
+        assert {trial["record"]["metrics"]["value"] for trial in trials} == {15.0}
+
+
+def test_a_program_of_minutes_is_left_by_one_key_and_told_of_a_budget_that_is_too_short(people):
+    (people.folder / "long.py").write_text(held.PROGRAM)
+    words = ("--", "python", "long.py", str(people.held.folder), "0")
+    people.held.hold(1)
+    process = people.start(
+        *ONE_BLOCK, "--setup", "touch set-up", "--cleanup", "rm set-up", *words, start_new_session=True
+    )
+    while not people.held.starts():
+        assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert not (people.folder / "set-up").exists()
+    assert not (people.folder / "results").exists()
+    people.held.let_go()
+    done = people.run(*ONE_BLOCK, "--budget", "1s", *words)
+    assert "cannot" in done.stderr, done.stderr
+
+
+def test_the_recipes_are_tried_for_a_program_of_torch_whose_dataloader_has_workers(people):
+    if not os.environ.get("BENCH_SITE_PACKAGES"):
+        pytest.skip("no torch: `nox -s tests` has one")
+    (people.folder / "train.py").write_text(LOADER)
+    done = people.run(
+        "bench", "--max-blocks", "1", "--environments", "pytorch-ci,book", "--save", "--", "python", "train.py"
+    )
+    assert done.returncode == 0, done.stderr
+    found = {trial["environment"]: trial for trial in people.trials()}
+    assert {trial["outcome"] for trial in found.values()} == {"ok"}, [trial["reason"] for trial in found.values()]
+    evidence = found["pytorch-ci"]["record"]["evidence"]
+    assert (evidence["malloc"]["library"], evidence["openmp"]["library"]) == ("libjemalloc", "libiomp5")
+    assert "include: envmatrix:recipes" in (people.folder / "matrix.yaml").read_text()
+    assert people.run("init", "--output", "same.yaml", "--", "python", "train.py").returncode == 0
+    assert "include: envmatrix:recipes" in (people.folder / "same.yaml").read_text()
+    checked = people.run("check", "--matrix", "same.yaml")
+    assert checked.returncode == 0, checked.stderr
