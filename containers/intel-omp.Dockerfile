@@ -16,19 +16,23 @@ ARG BASE=${BASE_NAME}
 FROM ${BASE} AS build
 LABEL org.envmatrix.stage="build"
 COPY . /opt/context/
-RUN if ls /opt/context/debs/*.deb >/dev/null 2>&1; then DEBIAN_FRONTEND=noninteractive apt-get -o APT::Sandbox::User=root install -qq -y --no-install-recommends --allow-downgrades /opt/context/debs/*.deb >/dev/null; fi \
+RUN touch /opt/context/started \
+ && umask 022 \
+ && if ls /opt/context/debs/*.deb >/dev/null 2>&1; then DEBIAN_FRONTEND=noninteractive apt-get -o APT::Sandbox::User=root install -qq -y --no-install-recommends --allow-downgrades /opt/context/debs/*.deb >/dev/null; fi \
  && python3 -m venv /opt/envmatrix/venv \
  && /opt/envmatrix/venv/bin/python3 -m pip install -q --disable-pip-version-check --no-cache-dir --no-index --no-deps --no-compile --require-hashes --find-links /opt/context/wheels -r /opt/context/wheels/requirements.txt \
- && rm -rf /opt/envmatrix/venv/lib/python3*/site-packages/pip* \
- && { /opt/envmatrix/venv/bin/python3 -m compileall -q -j 0 /opt/envmatrix/venv/lib || true; } \
+ && rm -rf /opt/envmatrix/venv/lib/python3*/site-packages/pip* /opt/envmatrix/venv/bin/pip* \
+ && { PYTHONHASHSEED=0 /opt/envmatrix/venv/bin/python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /opt/envmatrix/venv/lib || true; } \
  && mkdir -p /opt/envmatrix/lib /envmatrix/bench /envmatrix/data /work \
- && cp -R /opt/context/lib/. /opt/envmatrix/lib/ \
+ && tar -xf /opt/context/lib.tar -C /opt/envmatrix/lib \
  && cp -R /opt/context/bench/. /envmatrix/bench/ \
- && chmod -R a+rX /opt/envmatrix/lib /envmatrix \
+ && chmod -R u=rwX,go=rX /opt/envmatrix/lib /envmatrix \
  && chmod 1777 /work \
  && mkdir -p /opt/envmatrix/etc && touch /opt/envmatrix/etc/hosts /opt/envmatrix/etc/hostname /opt/envmatrix/etc/resolv.conf \
- && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /root/.cache \
- && rm -rf /opt/context
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/fontconfig/* /var/log/* /root/.cache \
+ && find / -xdev ! -path /etc/hosts ! -path /etc/hostname ! -path /etc/resolv.conf -newer /opt/context/started -exec touch -h -d @1735689600 {} + \
+ && rm -rf /opt/context \
+ && touch -d @1735689600 /opt
 
 FROM scratch
 COPY --from=build / /

@@ -17,7 +17,7 @@ from envmatrix.images.cache import file_digest
 from envmatrix.launchers.base import Ask
 from envmatrix.pack.archive import write_archive
 from envmatrix.pack.comparison import Reproduction, reproduction
-from envmatrix.pack.contents import bills, collect, make_manifest
+from envmatrix.pack.contents import bills, collect, listings, make_manifest
 from envmatrix.pack.images import image_files, packed_images
 from envmatrix.pack.manifest import Manifest
 from envmatrix.pack.programs import MOST_BYTES, left_out, packed_programs
@@ -29,6 +29,7 @@ from envmatrix.store import RunFolder, write_whole
 from envmatrix.store.redact import names_somebody, redact
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, kept_bench, reopen
+from envmatrix.trials.images import places_of
 from envmatrix.units import parse_bytes
 
 _UNVOUCHED = (
@@ -89,7 +90,7 @@ def pack_run(
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed.plan.arms):
         experiment = reopen(folder, home, say)
         files = image_files(experiment.engines, experiment.prepared)
-        contents |= bills(experiment)
+        contents |= bills(experiment) | listings(experiment, places_of(home, experiment.bench).cache)
         contents |= packed_images(experiment.engines, experiment.prepared) if images else {}
     if images and not files:
         say("no image of this run is a file: none was packed")
@@ -155,7 +156,7 @@ def reproduce(
         sha256: the digest that the archive must have.
         signers: a file of allowed signers (ssh-keygen); archives of others are refused.
         tolerance: effects this close agree: 0.05 or '5%'.
-        rebuild: build images here even if they are in the archive.
+        rebuild: build images here even if they are in the archive; their files may differ from those of the packed run.
         programs: workload -> the folder in which this machine has its program, where the archive does not hold it.
         results: where the archive is unpacked, and the run's folder made.
         launcher: where trials run.

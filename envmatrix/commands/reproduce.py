@@ -33,7 +33,11 @@ def add_arguments(parser: Parser) -> None:
         metavar="PERCENT",
         help="effects this close agree (default: 5%%)",
     )
-    parser.add_argument("--rebuild", action="store_true", help="build images here even if they are in the archive")
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="build images here, and measure with them even if their files differ from the packed run's",
+    )
     parser.add_argument(
         "--program", type=placed, action="append", default=[], metavar="WORKLOAD=FOLDER",
         help="where this machine has the program of a workload that was not packed",

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,12 +34,12 @@ from envmatrix.engines.local import GuardedJob, guarded_job, plain_name, sweep_g
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.host import format_cpus
 from envmatrix.images.archive import docker_archive, rooted
-from envmatrix.images.cache import digest_of, disk_errors, disk_full, file_digest, is_disk_full
+from envmatrix.images.cache import digest_of, disk_errors, disk_full, file_digest, file_stamp, has_stamp, is_disk_full
 from envmatrix.images.context import Base, bench_digest, context_facts, gather, write_context
 from envmatrix.images.definitions import ROOM, definition, named_definition
 from envmatrix.images.labels import publisher_labels
+from envmatrix.images.listing import OF_ENGINES, keep_listing, listing_argv
 from envmatrix.images.places import Places
-from envmatrix.images.rootfs import PROGRAM
 from envmatrix.images.sbom import PACKAGES
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.plan.export import quoted
@@ -56,6 +56,8 @@ _SQUASH_NAMED = "-comp zstd -Xcompression-level 1 -all-root"
 #: What building takes at most beside its result. From a Docker image: its archive, Apptainer's copy of that, its files.
 #: From a SIF: its files (three to four times a SIF of this compression), and the new SIF.
 _COPIES_OF_IMAGE, _COPIES_OF_SIF = 4, 6
+#: What a SIF's folder says of its files depends on how they are listed.
+_LISTED = listing_argv("", "/", OF_ENGINES)
 _BENCH = f"""
 import sys
 sys.path.insert(0, {ROOM!r})
@@ -130,16 +132,25 @@ class ApptainerEngine(Engine):
             with self.places.cache.quick_scratch("sif", room) as scratch:
                 docker.save(prepared, scratch / "image.tar")
                 self._build(place / "image.sif", f"docker-archive:{scratch / 'image.tar'}", scratch, ())
-            digest = self._inside(place / "image.sif", prepared.python, PROGRAM)
-            (place / "rootfs").write_text(digest, encoding="ascii")
 
-        self.places.cache.folder(sif.parent, build)
-        digest = (sif.parent / "rootfs").read_text(encoding="ascii")
-        facts = {**prepared.facts, "rootfs": digest, "sif_from": "docker archive"}
-        return replace(prepared, engine=self.name, reference=str(sif), facts=facts)
+        digest, stamp = self._made(sif, prepared.python, build)
+        facts = {**prepared.facts, "files_digest": digest, "sif_from": "docker archive"}
+        return replace(prepared, engine=self.name, reference=str(sif), facts=facts, stamp=stamp)
+
+    def _made(self, sif: Path, python: str, build: Callable[[Path], None]) -> tuple[str, str]:
+        """Build a SIF in a folder, or find it built; return what its files' digest and its stamp were then."""
+
+        def build_and_look(place: Path) -> None:
+            build(place)
+            (place / "files_digest").write_text(self._files_digest(place / sif.name, python), encoding="ascii")
+            (place / "stamp").write_text(file_stamp(place / sif.name), encoding="ascii")
+
+        self.places.cache.folder(sif.parent, build_and_look)
+        digest, stamp = ((sif.parent / name).read_text(encoding="ascii") for name in ("files_digest", "stamp"))
+        return digest, stamp
 
     def _sif(self, digest: str) -> Path:
-        return self.places.cache.root / "sif" / digest_of(digest, _SQUASH, "rootfs")[:24] / "image.sif"
+        return self.places.cache.root / "sif" / digest_of(digest, _SQUASH, _LISTED)[:24] / "image.sif"
 
     def _alone(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Build from a definition, on a base made by mmdebstrap: no Docker is needed."""
@@ -156,15 +167,15 @@ class ApptainerEngine(Engine):
                 said = made.build_arguments(bench_digest(self.places))
                 self._build_definition(place / "image.sif", definition(None, made.recipe()), scratch, said)
 
-        self.places.cache.folder(sif.parent, build)
+        digest, stamp = self._made(sif, made.python, build)
         loader = self._inside(sif, made.python, _LOADER)
         names = frozenset(line.split()[0] for line in loader.splitlines()[1:] if " => " in line)
-        rootfs = self._inside(sif, made.python, PROGRAM)
         packages = self._inside(sif, made.python, PACKAGES)
-        facts = {**context_facts(made), "rootfs": rootfs, "sif_from": "definition"}
+        facts = {**context_facts(made), "files_digest": digest, "sif_from": "definition"}
         prepared = Prepared(
-            image.name, self.name, str(sif), made.python, made.libraries(), facts, made.folders.missing, names
-        )
+            image.name, self.name, str(sif), made.python, made.libraries(), facts, made.folders.missing, names,
+            stamp=stamp,
+        )  # fmt: skip
         bills.write_bill(self.places.cache, prepared, packages, made)
         return prepared
 
@@ -238,23 +249,29 @@ class ApptainerEngine(Engine):
         options = "--userns " if lacks_privilege() or needs_namespace() else ""
         return NamedImage(str(target), f"apptainer run {options}{target}")
 
+    def _files_digest(self, sif: Path, python: str) -> str:
+        return keep_listing(self.places.cache, self._said(sif, listing_argv(python, "/", OF_ENGINES)))
+
     def _inside(self, sif: Path, python: str, code: str) -> str:
+        return self._said(sif, [python, "-I", "-c", code]).strip()
+
+    def _said(self, sif: Path, command: Sequence[str]) -> str:
         options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity()]
-        argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), python, "-I", "-c", code]
+        argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), *command]
         done = run(argv, limit_s=600.0)
         if not done.exit.ok:
             raise EngineError(
                 f"the SIF does not start: {done.last_words(3)}", remedy="`apptainer --debug exec` says more"
             )
-        return done.stdout.strip()
+        return done.stdout
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return the paths inside the container."""
         return {"work": WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
 
     def holds(self, prepared: Prepared) -> bool:
-        """Whether the SIF is still there."""
-        return Path(prepared.reference).exists()
+        """Whether the SIF is still there, and the one that was made."""
+        return has_stamp(Path(prepared.reference), prepared.stamp)
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` in a container; nothing of it is left running afterwards."""

@@ -27,6 +27,7 @@ class Prepared:
     remedy) names those that cannot be had. ``loader`` holds the file names that the environment's own loader
     finds without a folder (None: not known). ``facts`` goes into run.json: digests, lock, versions of system
     packages, base choice. ``without_torch`` says why a Python that was there before cannot import torch ('': it can).
+    ``stamp`` is that of the image's file when it was made ('': it is none, or not known).
     """
 
     image: str
@@ -38,6 +39,7 @@ class Prepared:
     missing: Mapping[str, str] = field(default_factory=dict)
     loader: frozenset[str] | None = None
     without_torch: str = ""
+    stamp: str = ""
 
     def check_torch(self) -> None:
         """Raise SkipEnvironmentError where only a program without PyTorch can run."""
@@ -182,7 +184,7 @@ class Engine(Protocol):
         """Return the paths, inside the environment, of 'work' and of each of ``mounts.read``."""
 
     def holds(self, prepared: Prepared) -> bool:
-        """Whether what was prepared is still there; where it is not, a process that failed says nothing."""
+        """Whether what was prepared is still there, and as it was; where it is not, no process says anything of it."""
         return True
 
     def run(self, job: Job) -> Exit:

@@ -13,7 +13,7 @@ from envmatrix.images.sbom import bill_of_materials, installed_packages, locked_
 
 def bill_file(cache: Cache, prepared: Prepared) -> Path:
     """Return where the CycloneDX bill of an image lies in the cache."""
-    return cache.root / "sbom" / f"{prepared.facts['rootfs'].removeprefix('sha256:')}.1.6.cdx.json"
+    return cache.root / "sbom" / f"{prepared.facts.get('files_digest', '').removeprefix('sha256:')}.1.6.cdx.json"
 
 
 def write_bill(cache: Cache, prepared: Prepared, packages: str, made: Ingredients) -> None:
@@ -22,7 +22,7 @@ def write_bill(cache: Cache, prepared: Prepared, packages: str, made: Ingredient
         *installed_packages(packages, made.debs),
         *locked_packages((*made.wheels, *made.folders.pins), made.wheel_files),
     ]
-    bill = bill_of_materials(prepared.image, prepared.facts["rootfs"], components)
+    bill = bill_of_materials(prepared.image, prepared.facts["files_digest"], components)
     cache.write(bill_file(cache, prepared), json.dumps(bill, indent=1) + "\n")
 
 

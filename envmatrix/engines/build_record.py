@@ -9,6 +9,7 @@ from pathlib import Path
 from envmatrix.engines.base import Prepared
 from envmatrix.images.cache import digest_of
 from envmatrix.images.definitions import recipe_digest
+from envmatrix.images.listing import OF_ENGINES, listing_argv
 from envmatrix.images.places import Places
 from envmatrix.images.suites import bootstrap_argv
 from envmatrix.plan.environment import Image, Library
@@ -19,7 +20,7 @@ def inputs_digest(places: Places, image: Image, libraries: tuple[Library, ...], 
     pattern = re.compile(rf"({re.escape(image.name)}|libraries|system)\..*\.txt\Z")
     names = sorted(places.locks.iterdir()) if places.locks.is_dir() else []
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in names if pattern.match(path.name)]
-    how = (recipe_digest(wheels=True), bootstrap_argv("", Path(), ""))
+    how = (recipe_digest(wheels=True), bootstrap_argv("", Path(), ""), listing_argv("", "/", OF_ENGINES))
     return digest_of(asdict(image), [asdict(item) for item in libraries], texts, how, more)
 
 

@@ -35,8 +35,8 @@ from envmatrix.images.cache import disk_errors
 from envmatrix.images.context import Base, bench_digest, context_facts
 from envmatrix.images.definitions import ROOM, USER
 from envmatrix.images.labels import publisher_labels
+from envmatrix.images.listing import OF_ENGINES, keep_listing, listing_argv
 from envmatrix.images.places import Places
-from envmatrix.images.rootfs import PROGRAM
 from envmatrix.images.sbom import PACKAGES
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.process import Exit, heir
@@ -84,7 +84,8 @@ class DockerEngine(Engine):
         tag, made = images.build(image, libraries, say, fresh=fresh)
         attributes = client.images.get(tag).attrs
         inside = _look_inside(client, tag, made.python)
-        facts = {**context_facts(made), **container_facts(attributes), "rootfs": inside.rootfs}
+        files = keep_listing(self.places.cache, inside.files)
+        facts = {**context_facts(made), **container_facts(attributes), "files_digest": files}
         prepared = Prepared(
             image.name, self.name, tag, made.python, made.libraries(), facts, made.folders.missing,
             inside.loader,
@@ -335,17 +336,17 @@ print(json.dumps({"loader": names}))
 
 @dataclass(frozen=True)
 class _Inside:
-    """What an image holds: the names its loader finds, its packages, and the digest of its root file system."""
+    """What an image holds: the names its loader finds, its packages, and the listing of its files."""
 
     loader: frozenset[str]
     packages: str
-    rootfs: str
+    files: str
 
 
 def _look_inside(client: DockerClient, tag: str, python: str) -> _Inside:
     found = json.loads(_output(client, tag, [python, "-I", "-c", _LOOK]))
-    rootfs = _output(client, tag, [python, "-I", "-c", PROGRAM]).strip()
-    return _Inside(frozenset(found["loader"]), _output(client, tag, [python, "-I", "-c", PACKAGES]), rootfs)
+    files = _output(client, tag, listing_argv(python, "/", OF_ENGINES))
+    return _Inside(frozenset(found["loader"]), _output(client, tag, [python, "-I", "-c", PACKAGES]), files)
 
 
 def _output(client: DockerClient, tag: str, argv: list[str]) -> str:

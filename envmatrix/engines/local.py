@@ -20,12 +20,13 @@ from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.host import format_cpus, has_gpu
 from envmatrix.images.cache import digest_of
 from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
+from envmatrix.images.listing import keep_listing, listing_argv
 from envmatrix.images.locks import Locks
 from envmatrix.images.places import Places
 from envmatrix.images.pythons import Python, ask, remembered_python
 from envmatrix.images.sources import wheels_of
 from envmatrix.images.system import known_to_loader
-from envmatrix.images.venvs import build_venv
+from envmatrix.images.venvs import build_venv, packages_of
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export import quoted
 from envmatrix.process import Exit, Guarded, Order, run, started
@@ -33,6 +34,7 @@ from envmatrix.say import Say
 
 _TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
 _GROUP = "envmatrix-"
+_LISTING_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,12 @@ class LocalEngine(Engine):
         path, section = locks.of_image(image, python, say)
         wheels = wheels_of(self.places.cache, image, (path, section), python, say)
         folder = build_venv(self.places.cache, python, wheels.pins, wheels.files, say)
+        program = str(folder / "bin" / "python")
+        held = run(listing_argv(program, str(packages_of(folder))), limit_s=_LISTING_S).stdout
         facts = {"lock": path.name, "lock_digest": f"sha256:{sections_digest([section])}"}
+        facts |= {"files_digest": keep_listing(self.places.cache, held)}
         facts |= {f"package {pin.name}": pin.version for pin in section.packages} | dict(wheels.facts)
-        return str(folder), str(folder / "bin" / "python"), facts
+        return str(folder), program, facts
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return host paths: nothing is hidden from a local process."""

@@ -1,4 +1,4 @@
-"""A root file system's tar as a docker archive, which Apptainer can start from without any Docker."""
+"""Tars: a root file system's as a docker archive, which Apptainer can start from without any Docker; folders'."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import platform
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from envmatrix.images.cache import disk_errors, file_digest
@@ -44,8 +45,27 @@ def docker_archive(tar: Path, archive: Path, name: str) -> None:
     ).encode()
     manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
     with disk_errors(archive), tarfile.open(archive, "w") as target:
-        target.add(tar, "layer.tar")
+        layer = tarfile.TarInfo("layer.tar")
+        layer.size = tar.stat().st_size
+        with tar.open("rb") as source:
+            target.addfile(layer, source)
         for path, body in (("config.json", config), ("manifest.json", manifest)):
             member = tarfile.TarInfo(path)
             member.size = len(body)
             target.addfile(member, io.BytesIO(body))
+
+
+def tar_of_folders(folders: Mapping[str, str], archive: Path) -> None:
+    """Write folders of plain files and links under their names: the same bytes whenever and by whomever."""
+
+    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = member.mtime = 0
+        member.uname = member.gname = "root"
+        member.mode = 0o755
+        return member
+
+    with disk_errors(archive), tarfile.open(archive, "w") as target:
+        for name, folder in sorted(folders.items()):
+            target.add(folder, name, recursive=False, filter=plain)
+            for path in sorted(Path(folder).rglob("*")):
+                target.add(path, f"{name}/{path.relative_to(folder)}", recursive=False, filter=plain)

@@ -47,6 +47,23 @@ def file_digest(path: Path) -> str:
     return total.hexdigest()
 
 
+def file_stamp(path: Path) -> str:
+    """Return what tells, without reading it, that a file is the one it was: its size, and when it was written.
+
+    Whole seconds and no inode: what copies files with their times, or shows them to several hosts, keeps both.
+    """
+    found = path.stat()
+    return f"{found.st_size} {int(found.st_mtime)}"
+
+
+def has_stamp(path: Path, stamp: str) -> bool:
+    """Say whether a file is there, and the one that had this stamp ('': any)."""
+    try:
+        return file_stamp(path) == stamp or not stamp
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def disk_errors(place: Path) -> Iterator[None]:
     """Turn an OSError about ``place`` into an EngineError with its remedy."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envmatrix import benchmark
 from envmatrix.errors import SkipEnvironmentError
+from envmatrix.images.archive import tar_of_folders
 from envmatrix.images.cache import digest_of, disk_errors
 from envmatrix.images.definitions import LIBRARIES, Recipe, python_inside, recipe_digest, recipe_of
 from envmatrix.images.labels import build_arguments
@@ -125,7 +126,7 @@ def _named(image: Image, suite: Suite) -> list[str]:
 def write_context(ingredients: Ingredients, bench: Path, folder: Path) -> None:
     """Lay out the context in ``folder`` (hard links where the file system allows)."""
     with disk_errors(folder):
-        for name in ("debs", "wheels", "lib", "bench"):
+        for name in ("debs", "wheels", "bench"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         for file in ingredients.deb_files:
             link_or_copy(file, folder / "debs" / file.name)
@@ -133,8 +134,7 @@ def write_context(ingredients: Ingredients, bench: Path, folder: Path) -> None:
             link_or_copy(file, folder / "wheels" / file.name)
         text = "".join(pin.text() for pin in ingredients.wheels)
         (folder / "wheels" / "requirements.txt").write_text(text, encoding="utf-8")
-        for key, source in ingredients.folders.folders.items():
-            shutil.copytree(source, folder / "lib" / key, symlinks=True)
+        tar_of_folders(ingredients.folders.folders, folder / "lib.tar")
         shutil.copytree(
             bench, folder / "bench", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
         )

@@ -4,7 +4,8 @@ Both are built from one folder (the *context*), filled on the host, with the net
 
     debs/              Debian packages that the image adds to its base
     wheels/            wheels, and requirements.txt with their hashes
-    lib/KEY/           shared libraries of the setting factors, each in a folder of its own
+    lib.tar            shared libraries of the setting factors, each in a folder KEY of its own (Apptainer copies what
+                       links lead to in place of the links)
     bench/             the benchmark
     base.tar           (Apptainer alone) the base as a docker archive
 """
@@ -48,6 +49,8 @@ _ETC = "/opt/envmatrix/etc"
 COMMAND = ("env", "PYTHONSAFEPATH=1", "python3", "-m", "bench")
 #: On an image that only a build needs; its value says whose.
 STAGE_LABEL = "org.envmatrix.stage"
+#: What is newer than this file was written by the build.
+_STARTED = f"{_CONTEXT}/started"
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def dockerfile(recipe: Recipe, environment: Environment | None = None) -> str:
         "FROM ${BASE} AS build",
         f"LABEL {STAGE_LABEL}={docker_quote(recipe.stage)}",
         "COPY . /opt/context/",
-        "RUN " + " \\\n && ".join([*build_steps(recipe.wheels, _CONTEXT), f"rm -rf {_CONTEXT}"]),
+        "RUN " + " \\\n && ".join([f"touch {_STARTED}", *build_steps(recipe.wheels, _CONTEXT), *_one_time()]),
         "",
         "FROM scratch",
         "COPY --from=build / /",
@@ -178,29 +181,50 @@ def _docker_labels(quoted: Mapping[str, str], arguments: Mapping[str, str]) -> s
 
 
 def build_steps(wheels: bool, context: str) -> list[str]:
-    """Return the shell commands that turn a base and a context into an image; no value of the user is in them."""
+    """Return the shell commands that turn a base and a context into an image; no value of the user is in them.
+
+    The same context gives the same files, whoever builds, when, and with what: so modes follow no umask, bytecode holds
+    no times (it is not checked against its sources either, which nobody edits), and what programs keep for themselves
+    of this one machine goes.
+    """
     install = [
+        "umask 022",
         f"if ls {context}/debs/*.deb >/dev/null 2>&1; then"
         f" DEBIAN_FRONTEND=noninteractive apt-get -o APT::Sandbox::User=root install -qq -y --no-install-recommends"
-        f" --allow-downgrades {context}/debs/*.deb >/dev/null; fi"
+        f" --allow-downgrades {context}/debs/*.deb >/dev/null; fi",
     ]
     venv = [
         f"python3 -m venv {VENV}",
         f"{VENV}/bin/python3 -m pip install -q --disable-pip-version-check --no-cache-dir --no-index --no-deps"
         f" --no-compile --require-hashes --find-links {context}/wheels -r {context}/wheels/requirements.txt",
-        f"rm -rf {VENV}/lib/python3*/site-packages/pip*",
-        f"{{ {VENV}/bin/python3 -m compileall -q -j 0 {VENV}/lib || true; }}",
+        f"rm -rf {VENV}/lib/python3*/site-packages/pip* {VENV}/bin/pip*",
+        f"{{ PYTHONHASHSEED=0 {VENV}/bin/python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash {VENV}/lib"
+        " || true; }",
     ]
     finish = [
         f"mkdir -p {LIBRARIES} {ROOM}/bench {ROOM}/data /work",
-        f"cp -R {context}/lib/. {LIBRARIES}/",
+        f"tar -xf {context}/lib.tar -C {LIBRARIES}",
         f"cp -R {context}/bench/. {ROOM}/bench/",
-        f"chmod -R a+rX {LIBRARIES} {ROOM}",
+        f"chmod -R u=rwX,go=rX {LIBRARIES} {ROOM}",
         "chmod 1777 /work",
         f"mkdir -p {_ETC} && touch {_ETC}/hosts {_ETC}/hostname {_ETC}/resolv.conf",
-        "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /root/.cache",
+        "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/fontconfig/* /var/log/*"
+        " /root/.cache",
     ]
     return [*install, *(venv if wheels else []), *finish]
+
+
+def _one_time() -> list[str]:
+    """Return the commands that give all that was written since the build began one time: layers digest times too.
+
+    What a build's own engine mounts is left as it is.
+    """
+    mounted = " ".join(f"! -path /etc/{name}" for name in ("hosts", "hostname", "resolv.conf"))
+    return [
+        f"find / -xdev {mounted} -newer {_STARTED} -exec touch -h -d @{EPOCH} {{}} +",
+        f"rm -rf {_CONTEXT}",
+        f"touch -d @{EPOCH} /opt",
+    ]
 
 
 def recipe_digest(wheels: bool) -> str:
@@ -249,7 +273,7 @@ def whole_dockerfile(environment: Environment, recipe: Recipe) -> str:
 
 def definition(environment: Environment | None, recipe: Recipe) -> str:
     """Return the Apptainer definition of an image (or of a named environment on it), built from a context."""
-    steps = "\n".join(f"    {step}" for step in ["set -e", *build_steps(recipe.wheels, _CONTEXT)])
+    steps = "\n".join(f"    {step}" for step in ["set -e", *build_steps(recipe.wheels, _CONTEXT), f"rm -rf {_CONTEXT}"])
     arguments = _build_arguments(recipe, environment)
     by_argument = {label: f"{{{{ {name} }}}}" for label, name in _arguments_of(environment).items()}
     return (
@@ -258,7 +282,7 @@ def definition(environment: Environment | None, recipe: Recipe) -> str:
         f"    FROM={recipe.base}\n    CONTEXT=build/context\n"
         + "".join(f"    {name}={value}\n" for name, value in arguments.items())
         + "\n%files\n    {{ CONTEXT }} /opt/context\n\n"
-        f"%post\n{steps}\n    rm -rf /opt/context\n\n"
+        f"%post\n{steps}\n\n"
         + _environment_section(environment, whole=True)
         + _labels_section(_labels(recipe, environment), by_argument)
         + _runscript()

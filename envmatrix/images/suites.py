@@ -31,6 +31,9 @@ BASES = {
     "bookworm": "debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251",
     "trixie": "debian:trixie-slim@sha256:3a39a0592364683e6bab97937b72cad5a8fa6dcbbee90edb3bb48c7f8e94f258",
 }
+#: What mmdebstrap copies from the machine it runs on, or writes of it (a mirror's URI may be a company's own, with a
+#: password): engines mount the first three, and nothing is fetched in a container.
+_OF_THE_MACHINE = ("hostname", "hosts", "resolv.conf", "apt/sources.list")
 _SUITE = re.compile(r"[a-z][a-z0-9-]*\Z")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _BOOTSTRAP_S = 1800.0
@@ -133,6 +136,7 @@ def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
         "--variant=minbase",
         "--format=tar",
         "--skip=output/dev",
+        *(f'--customize-hook=: >"$1/etc/{name}"' for name in _OF_THE_MACHINE),
         "--",
         suite,
         str(tar),

@@ -43,7 +43,8 @@ def uv_variables(cache: Cache) -> dict[str, str]:
 
 def venv_folder(cache: Cache, python: Python, pins: Sequence[Pinned]) -> Path:
     """Return where the venv of exactly these packages on exactly this Python lies."""
-    key = digest_of(python.path, python.version, [(pin.name, pin.sha256) for pin in pins])
+    how = compile_argv(Path(), Path())
+    key = digest_of(python.path, python.version, [(pin.name, pin.sha256) for pin in pins], how)
     return cache.root / "venvs" / key[:24]
 
 
@@ -67,10 +68,18 @@ def build_venv(cache: Cache, python: Python, pins: Sequence[Pinned], wheels: Seq
     return folder
 
 
+def packages_of(folder: Path) -> Path:
+    """Return where a venv's packages lie."""
+    return next((folder / "lib").glob("python*/site-packages"))
+
+
 def compile_argv(folder: Path, packages: Path) -> list[str]:
-    """Return the command that compiles all modules to bytecode that does not hold the venv's own path."""
+    """Return the command that compiles all modules to bytecode that holds neither the venv's own path nor a time."""
     program = str(folder / "bin" / "python")
-    return [program, "-I", "-m", "compileall", "-q", "-j", "0", "-s", str(packages), str(packages)]
+    return [
+        program, "-m", "compileall", "-q", "-f", "-j", "0", "--invalidation-mode", "unchecked-hash",
+        "-s", str(packages), str(packages),
+    ]  # fmt: skip
 
 
 def share_bytecode(cache: Cache, folder: Path) -> None:
@@ -79,8 +88,9 @@ def share_bytecode(cache: Cache, folder: Path) -> None:
     Trials never write bytecode, so that every one of them imports at the same cost. A module that does not
     compile (a template, a test of syntax errors) is no error: Python would not import it either.
     """
-    packages = next((folder / "lib").glob("python*/site-packages"))
-    run(compile_argv(folder, packages), limit_s=_BUILD_S, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})
+    packages = packages_of(folder)
+    variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1"}
+    run(compile_argv(folder, packages), limit_s=_BUILD_S, cwd=folder, env=variables)
     for file in packages.rglob("*.pyc"):
         name = file_digest(file)
         kept = cache.root / "bytecode" / name[:2] / name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 import zlib
@@ -15,6 +16,7 @@ from typing import IO
 
 from envmatrix.errors import StoreError, Where
 from envmatrix.images.cache import file_digest
+from envmatrix.images.suites import EPOCH
 from envmatrix.pack.manifest import NAME, SIGNATURE, Entry, Manifest, is_safe, read_manifest, sha256_of
 from envmatrix.regular import open_regular
 from envmatrix.store.files import named_file, os_error
@@ -165,6 +167,7 @@ def _copy(stream: IO[bytes], target: Path, entry: Entry, archive: Path, name: st
         raise _changed(archive, f"{name} is not what its manifest says")
     if entry.executable:
         target.chmod(target.stat().st_mode | 0o100)
+    os.utime(target, (int(EPOCH), int(EPOCH)))  # an image that is unpacked again is the file that a run began with
 
 
 def _check_room(manifest: Manifest, into: Path, archive: Path) -> None:

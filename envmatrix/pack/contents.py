@@ -10,6 +10,8 @@ from pathlib import Path
 from envmatrix import __version__
 from envmatrix.engines.base import HasBills
 from envmatrix.errors import InputError
+from envmatrix.images.cache import Cache
+from envmatrix.images.listing import listing_file
 from envmatrix.pack.archive import Content, entry_of
 from envmatrix.pack.images import image_name
 from envmatrix.pack.manifest import Entry, Manifest
@@ -62,6 +64,13 @@ def bills(experiment: Experiment) -> dict[str, Content]:
         if isinstance(known, HasBills) and (path := known.bill_file(prepared)).is_file():
             found[f"sbom/{image}@{engine}.json"] = path
     return found
+
+
+def listings(experiment: Experiment, cache: Cache) -> dict[str, Content]:
+    """Return the listings of the images' files: with them a reproduction says which files differ."""
+    digests = {done.facts.get("files_digest") for done in experiment.prepared.values()}
+    files = [listing_file(cache, digest) for digest in digests if digest]
+    return {f"listings/{file.name}": file for file in files if file.is_file()}
 
 
 def _entry(name: str, content: Content) -> Entry:

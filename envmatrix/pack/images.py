@@ -11,6 +11,7 @@ from envmatrix.engines.base import Engine, HasImageFiles, Prepared
 from envmatrix.engines.build_record import prepared_from, recorded
 from envmatrix.engines.catalog import ENGINES, find_engine
 from envmatrix.errors import StoreError, Where
+from envmatrix.images.cache import file_stamp
 from envmatrix.pack.archive import Content
 from envmatrix.pack.manifest import Manifest
 from envmatrix.regular import read_bytes
@@ -40,7 +41,7 @@ def packed_images(engines: Mapping[str, Engine], prepared: Images) -> dict[str, 
         image, _, engine = key.rpartition("@")
         name = image_name(key, path)
         found[name] = path
-        body = recorded(replace(prepared[image, engine], reference=name))
+        body = recorded(replace(prepared[image, engine], reference=name, stamp=""))
         found[f"{name}.json"] = (json.dumps(body, indent=1) + "\n").encode()
     return found
 
@@ -72,4 +73,5 @@ def _given(folder: Path, name: str, image: str, engine: str) -> Prepared:
             f"{name} does not say how it is started", where=Where(file),
             remedy="build the images here instead: --rebuild",
         )  # fmt: skip
-    return replace(prepared, reference=str((folder / name).resolve()))
+    path = (folder / name).resolve()
+    return replace(prepared, reference=str(path), stamp=file_stamp(path))

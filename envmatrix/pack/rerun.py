@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from envmatrix import project
 from envmatrix.benchmark import folder_digest
 from envmatrix.errors import StoreError, Where
 from envmatrix.host import Host
-from envmatrix.images.cache import file_digest, remove_tree
+from envmatrix.images.cache import Cache, file_digest, remove_tree
+from envmatrix.images.listing import keep_listing
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
 from envmatrix.matrix.parse import parse
@@ -20,12 +22,14 @@ from envmatrix.pack.images import given_images, image_files
 from envmatrix.pack.manifest import Manifest
 from envmatrix.pack.programs import check_there, given_programs, with_programs
 from envmatrix.pack.signature import verify
+from envmatrix.regular import read_bytes
 from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder
 from envmatrix.store.files import read_text
 from envmatrix.store.names import names_here
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, begin
+from envmatrix.trials.sides import Side
 
 #: Says which machine the trials of a design will run on (None: this one).
 Place = Callable[[Matrix, Design, tuple[str, ...], Asked], Host | None]
@@ -68,7 +72,8 @@ def begin_again(
 ) -> Experiment:  # fmt: skip
     """Begin the plan of a pack again, with its seed, in its environments.
 
-    Images that came with the pack are used as they are, unless ``rebuild``; the others are built from its own locks.
+    Images that came with the pack are used as they are; the others are built from its own locks, and must hold the
+    same files. With ``rebuild`` all are built, and may hold others.
     ``place`` says on which machine trials will run, ``asked`` what is asked of the launcher there (over what the packed
     run asked of the same one). Templates such as
     {physical_cores} are filled for that machine: the environment is the recipe, not its numbers. ``programs`` says in
@@ -84,11 +89,13 @@ def begin_again(
     asked = {**(run.launcher_options if run.launcher == launcher else {}), **asked}
     host = place(matrix, design, engines, asked)
     given = {} if rebuild else given_images(pack.manifest, pack.folder)
+    for file in sorted((pack.folder / "listings").glob("*.txt")):
+        keep_listing(Cache(project.cache_folder()), read_bytes(file).decode(errors="replace"))
     for (image, engine), prepared in given.items():
         say(f"image {image} on {engine}: {prepared.reference}, as it was packed")
     return begin(
         matrix, design, engines, results, say, tuple(sys.argv[1:]), launcher, host, launcher_options=asked,
-        bench=pack.folder / "bench", given=given,
+        bench=pack.folder / "bench", given=given, sides=(Side(None, matrix, run=None if rebuild else run),),
     )  # fmt: skip
 
 

@@ -37,7 +37,8 @@ class Change(BaseModel):
     """One line of history.jsonl: what a `resume` found and changed, when, and with which version of this tool.
 
     ``looked``: so many blocks were there to be read, as no line before says. Of the others None: left as it was.
-    ``launcher_options`` are all that hold from then on. ``was`` holds the values before, for people.
+    ``launcher_options`` are all that hold from then on. ``was`` holds the values before, for people. ``files`` are the
+    digests of images ('image@engine') of a run that was begun without them: nobody knows what its trials before held.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,6 +50,7 @@ class Change(BaseModel):
     target: float | None = Field(default=None, gt=0, lt=1)
     launcher_options: Asked | None = None
     looked: int | None = Field(default=None, ge=1, description="blocks that could be read by then")
+    files: Mapping[str, str] = Field(default_factory=dict, description="files_digest of images that had none")
     was: Mapping[str, str] = Field(default_factory=dict)
     command: tuple[str, ...] = ()
 
@@ -59,6 +61,7 @@ class Change(BaseModel):
             asked["launcher_options"] = self.launcher_options
         said = [f"{name} {self.was.get(name, 'unknown')} to {shown(value)}" for name, value in asked.items()]
         said = said if self.looked is None else [f"after {self.looked} blocks", *said]
+        said += [f"{image} is held to its files from here on, which may not be those before" for image in self.files]
         return f"{self.at}: {', '.join(said)} (envmatrix {self.envmatrix})"
 
     def _asked(self) -> dict[str, float]:
@@ -145,7 +148,10 @@ class Run(BaseModel):
     def changed(self, changes: Iterable[Change]) -> Run:
         """Return the run after further changes."""
         design, options, history = self.design, self.launcher_options, (*self.history, *changes)
+        images = dict(self.images)
         for change in history[len(self.history) :]:
             design = change.laid_over(design)
             options = options if change.launcher_options is None else change.launcher_options
-        return self.model_copy(update={"design": design, "launcher_options": options, "history": history})
+            images |= {name: {**images.get(name, {}), "files_digest": files} for name, files in change.files.items()}
+        stands = {"design": design, "launcher_options": options, "images": images, "history": history}
+        return self.model_copy(update=stands)

@@ -120,7 +120,7 @@ def begin(
 
     ``host`` is the machine that trials run on (None: this one), ``launcher_options`` what was asked of the launcher,
     ``bench`` the benchmark (None: the project's), ``name`` the run's (None: design and time), ``given`` ready images.
-    ``sides``: the old and the new one, where two matrices are compared; ``matrix`` is the new one's then.
+    ``sides``: old and new (``matrix`` is the new one's), where two are compared; or one, to name a run with its images.
     ``host_names``: the run calls hosts what they are called, and not node-1.
     """
     digest, bench = snapshot_bench(bench)
@@ -165,7 +165,7 @@ def _prepared(
     whole = sides or (Side(None, matrix),)
     found = [one.of_side(side.name) for side in whole for one in environments_on(host, side.matrix, design).values()]
     chosen = {environment.name: environment for environment in found}
-    arms = arms_of_sides(design, names) if sides else arms_of(design, tuple(chosen), names)
+    arms = arms_of_sides(design, names) if len(sides) > 1 else arms_of(design, tuple(chosen), names)
     check_shares(arms, chosen, placed)
     makers = {side.name: side.maker(names, bench) for side in whole}
     engines = next(reversed(makers.values())).engines

@@ -13,7 +13,8 @@ from envmatrix.engines.base import Engine, Prepared, library_path
 from envmatrix.engines.build_record import prepared_from, recorded
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
-from envmatrix.images.cache import Cache
+from envmatrix.images.cache import Cache, has_stamp
+from envmatrix.images.listing import differences
 from envmatrix.images.places import Places
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import Environment, Library, all_libraries
@@ -24,6 +25,15 @@ from envmatrix.store import Run, RunFolder, read_json, write_whole
 _GIVEN = "images.json"
 #: What the images of each side are made from, in the folder of a run that compares two.
 _SIDES = "sides"
+
+#: So many of the files that differ are named.
+_FEW = 5
+_OTHER_VERSIONS = "check out the locks (containers/locks) that began it, or begin a new run"
+_OTHER_BASE = "check out the envmatrix that began it, which has or makes that base, or begin a new run"
+_OTHER_FILES = (
+    "build with the envmatrix and on the base that began it (run.json names both), or begin a new run; "
+    "`envmatrix reproduce --rebuild` measures with other bits and lists what differs"
+)
 
 Images = Mapping[tuple[str, str], Prepared]
 
@@ -139,8 +149,29 @@ def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None
                 raise InputError(
                     f"image {image} on {engine} is not what this run began with: {name} is {now or 'gone'}, "
                     f"and was {before}",
-                    remedy="check out the locks (containers/locks) that began it, or begin a new run",
+                    remedy=_OTHER_BASE if name == "base_digest" else _OTHER_VERSIONS,
                 )
+            if name == "files_digest" and now != before:
+                raise InputError(
+                    f"image {image} on {engine} is not what this run began with: {_other_files(before, now)}",
+                    remedy=_OTHER_FILES,
+                )
+
+
+def unlisted(run: Run, ready: Images) -> dict[str, str]:
+    """Return the digest of the files of each image that a run was begun without one of, by an older envmatrix."""
+    found = {f"{image}@{engine}": prepared.facts.get("files_digest") for (image, engine), prepared in ready.items()}
+    without = {key for key, facts in run.images.items() if "files_digest" not in facts}
+    return {key: files for key, files in found.items() if files and key in without}
+
+
+def _other_files(before: str, now: str | None) -> str:
+    """Say which files an image has otherwise than before, as far as this machine knows both."""
+    found = differences(Cache(project.cache_folder()), before, now) if now else []
+    if not found:
+        return f"the digest of its files is {now or 'not known'}, and was {before}"
+    rest = f" and {len(found) - _FEW} more" if len(found) > _FEW else ""
+    return f"{len(found)} of its files differ: {', '.join(found[:_FEW])}{rest}"
 
 
 def keep_given(folder: RunFolder, given: Mapping[tuple[str, str], Prepared]) -> None:
@@ -155,9 +186,9 @@ def kept_given(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
     bodies = read_json(file) if file.exists() else []
     found = [prepared_from(body) for body in bodies] if isinstance(bodies, list) else []
     for prepared in found:
-        if prepared and not Path(prepared.reference).exists():
+        if prepared and not has_stamp(Path(prepared.reference), prepared.stamp):
             raise InputError(
-                f"image {prepared.reference}, which this run was begun with, is gone",
+                f"image {prepared.reference}, which this run was begun with, is gone, or another file lies there",
                 remedy="`envmatrix reproduce ARCHIVE --check` unpacks it again",
             )
     return {(prepared.image, prepared.engine): prepared for prepared in found if prepared}

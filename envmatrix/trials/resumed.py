@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from dataclasses import replace
 
 from envmatrix import __version__
@@ -11,6 +12,7 @@ from envmatrix.store import Change, Run, RunFolder
 from envmatrix.store.planned import Misfit
 from envmatrix.store.run import Asked, shown
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.images import unlisted
 from envmatrix.trials.requested import overridden
 
 
@@ -25,8 +27,9 @@ def resumed(
     """Return the experiment with a new budget or target, or more asked of its launcher; None: as it stands.
 
     What really changes is appended to the run's history, and holds from then on; so is after how many blocks the run
-    could be read by now, as whoever resumes may do so because of what was read. The run is locked first: nobody
-    changes it while another envmatrix measures. Raises InputError for what cannot be, StoreError when it is locked.
+    could be read by now, as whoever resumes may do so because of what was read; and what its images hold, where an
+    older envmatrix began it and did not say. The run is locked first: nobody changes it while another envmatrix
+    measures. Raises InputError for what cannot be, StoreError when it is locked.
     """
     asked = {"budget": budget, "target": target}
     given = {name: value for name, value in asked.items() if value is not None}
@@ -36,7 +39,8 @@ def resumed(
     run = folder.load_here()
     design = overridden(run.design, given)
     options = {**run.launcher_options, **(launcher_options or {})}
-    change = _change(run, design, options, command, _unread(folder, run))
+    files = unlisted(run, experiment.prepared)
+    change = _change(run, design, options, command, _unread(folder, run), files)
     if change is None:
         return experiment
     folder.change(change)
@@ -46,7 +50,7 @@ def resumed(
 def note_reading(folder: RunFolder, command: tuple[str, ...] = ()) -> None:
     """Note in the history that a run is read while it goes on: it may be ended because of what is read."""
     run = folder.load()
-    change = _change(run, run.design, run.launcher_options, command, _unread(folder, run))
+    change = _change(run, run.design, run.launcher_options, command, _unread(folder, run), {})
     if change:
         folder.change(change)
 
@@ -58,7 +62,14 @@ def _unread(folder: RunFolder, run: Run) -> int | None:
     return None if blocks < run.plan.min_blocks or blocks in run.plan.looked else blocks
 
 
-def _change(run: Run, design: Design, options: Asked, command: tuple[str, ...], looked: int | None) -> Change | None:
+def _change(
+    run: Run,
+    design: Design,
+    options: Asked,
+    command: tuple[str, ...],
+    looked: int | None,
+    files: Mapping[str, str],
+) -> Change | None:
     """Return what differs from the run as it stands as a line of the history; None when nothing does."""
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     values: dict[str, tuple[float | Asked, float | Asked]] = {
@@ -67,9 +78,9 @@ def _change(run: Run, design: Design, options: Asked, command: tuple[str, ...], 
         "launcher_options": (run.launcher_options, options),
     }
     differs = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
-    if not differs and looked is None:
+    if not differs and looked is None and not files:
         return None
     was = {name: shown(before) for name, (before, _) in differs.items()}
     after = {name: value for name, (_, value) in differs.items()}
-    about = {"at": now, "envmatrix": __version__, "was": was, "command": command, "looked": looked}
+    about = {"at": now, "envmatrix": __version__, "was": was, "command": command, "looked": looked, "files": files}
     return Change.model_validate({**about, **after})

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from envmatrix import benchmark
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
-from envmatrix.errors import EnvmatrixError, NoTrialError, StoreError
+from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreError
 from envmatrix.host import parse_cpus
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
@@ -177,6 +177,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
         program = program_folder(experiment, slot, job)
         if program:
             external.link_files(work, *program)
+        check_image(experiment.engines[slot.arm.engine], job)
         ended = _run(experiment.engines[slot.arm.engine], job)
         return replace(judged(experiment, slot, ended, job, started=started), ended_before=left)
     except (StoreError, NoTrialError):
@@ -185,6 +186,16 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
         return refused(slot, error, started=started, wall_s=time.monotonic() - begun)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def check_image(engine: Engine, job: Job) -> None:
+    """Raise NoTrialError where an image is gone, or another lies in its place (it may well run), or nobody can say."""
+    try:
+        held = engine.holds(job.prepared)
+    except EngineError as error:
+        raise NoTrialError(error.message, remedy=error.remedy) from error
+    if not held:
+        raise NoTrialError(f"image {job.prepared.image} went away, or is another one, before it ran")
 
 
 def _run(engine: Engine, job: Job) -> Exit:

@@ -22,7 +22,7 @@ from envmatrix.trials import leftovers
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.gate import Gate, GateError, opened
 from envmatrix.trials.sure import restore
-from envmatrix.trials.trial import judged, make_job, refused
+from envmatrix.trials.trial import check_image, judged, make_job, refused
 
 
 class _NotStartedError(Exception):
@@ -152,6 +152,7 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
     engine = experiment.engines[slot.arm.engine]
     if not isinstance(engine, TakesTurns):
         raise NotImplementedError(slot.arm.engine)  # ``alone`` says so before
+    check_image(engine, job)
     gate = stack.enter_context(opened(work))
     return _Process(slot, job, stack.enter_context(engine.started(job)), gate)
 

@@ -1,4 +1,4 @@
-"""The generated definitions, built with the plain tools as their own first lines say."""
+"""The generated definitions, built with the plain tools as their own first lines say, hold what envmatrix builds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import lacks_privilege
 from envmatrix.engines.docker import DockerEngine
+from envmatrix.images.listing import OF_ENGINES, differences, keep_listing, listing_argv
 from envmatrix.images.places import Places
-from tests.engines.conftest import demand, labels_of, untagged
+from tests.engines.conftest import Said, demand, labels_of, untagged
+from tests.engines.test_containers import IMAGE, LIBRARIES
 
 pytestmark = pytest.mark.timeout(900)
 MATRIX = """
@@ -27,6 +29,7 @@ designs: {default: {environments: jemalloc, workloads: cnn}}
 """
 SEEN = "import os, tinypkg; print(tinypkg.VERSION, os.environ['WORD'], 'jemalloc' in open('/proc/self/maps').read())"
 ANSWER = '1.0 a "b" $c True\n'
+LISTED = listing_argv("/opt/envmatrix/venv/bin/python3", "/", OF_ENGINES)
 
 
 def said(*argv: str | Path, cwd: Path) -> str:
@@ -42,6 +45,8 @@ def folder(ground: Places, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "matrix.yaml").write_text(MATRIX)
     said(sys.executable, "-m", "envmatrix", "definitions", cwd=folder)
     said(sys.executable, "-m", "envmatrix", "context", "jemalloc", "--output", "build/context", cwd=folder)
+    for file in (folder / "build" / "context" / "bench").rglob("*"):  # as with another umask
+        file.chmod(file.stat().st_mode | 0o020)
     return folder
 
 
@@ -51,17 +56,30 @@ def by_hand(folder: Path, file: str) -> str:
     return "\n".join(line.removeprefix("#   ") for line in lines[1:] if line.startswith("#   "))
 
 
+def check_same_files(ground: Places, by_hand: str, by_tool: str) -> None:
+    """Hold what was built by hand to what envmatrix built of the same, path by path: kind, mode and content."""
+    assert by_hand.count("\n") > 5000
+    first = keep_listing(ground.cache, by_hand)
+    assert differences(ground.cache, first, by_tool) == []
+    assert first == by_tool
+
+
+def in_docker(tag: str, *argv: str) -> str:
+    options = ("--rm", "--network", "none", "--entrypoint", argv[0])
+    return said("docker", "run", *options, tag, *argv[1:], cwd=Path.cwd())
+
+
 @pytest.mark.docker
 def test_docker_build(folder: Path, ground: Places) -> None:
     demand(DockerEngine(ground).unavailable())
     tag = "envmatrix/jemalloc"
     said("sh", "-ec", by_hand(folder, "jemalloc.Dockerfile"), cwd=folder)
     try:
-        see = ("docker", "run", "--rm", "--network", "none", "--entrypoint", "python3", tag, "-c", SEEN)
-        assert said(*see, cwd=folder) == ANSWER
-        labels = labels_of(tag)
+        assert in_docker(tag, "python3", "-c", SEEN) == ANSWER
+        labels, files = labels_of(tag), in_docker(tag, *LISTED)
         said(sys.executable, "-m", "envmatrix", "build", "jemalloc", "--engine", "docker", cwd=folder)
         assert labels_of(tag) == labels
+        check_same_files(ground, files, keep_listing(ground.cache, in_docker(tag, *LISTED)))
         assert untagged("org.opencontainers.image.title=envmatrix/jemalloc") == []
     finally:
         said("docker", "rmi", "-f", tag, cwd=folder)
@@ -69,8 +87,9 @@ def test_docker_build(folder: Path, ground: Places) -> None:
 
 
 @pytest.mark.apptainer
-def test_apptainer_build(folder: Path, ground: Places) -> None:
-    demand(ApptainerEngine(ground).unavailable())
+def test_apptainer_build(folder: Path, ground: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ApptainerEngine(ground)
+    demand(engine.unavailable())
     head = (folder / "containers/jemalloc.def").read_text().partition("Bootstrap:")[0]
     told = head.partition("CAP_SYS_RESOURCE, as in most containers: ")[2].partition("apptainer")[0]
     prefix = told if lacks_privilege() else ""
@@ -78,3 +97,6 @@ def test_apptainer_build(folder: Path, ground: Places) -> None:
     userns = ["--userns"] if os.geteuid() == 0 else []
     sif = "containers/jemalloc.sif"
     assert said("apptainer", "exec", *userns, "--cleanenv", sif, "python3", "-c", SEEN, cwd=folder) == ANSWER
+    files = said("apptainer", "exec", *userns, "--containall", sif, *LISTED, cwd=folder)
+    monkeypatch.setattr("envmatrix.engines.docker_images.BASES", {})  # by hand the base is the one that is made here
+    check_same_files(ground, files, engine.prepare(IMAGE, LIBRARIES, Said()).facts["files_digest"])

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +17,28 @@ from tests.faults.conftest import Toy, until
 pytestmark = [pytest.mark.timeout(900)]
 
 
+def lengthen(file: Path) -> None:
+    """Write into a file: a SIF starts as before."""
+    with file.open("ab") as image:
+        image.write(bytes(4096))
+
+
 @pytest.mark.parametrize(
-    ("engine", "images"),
-    [("local", "venvs/*/bin/python"), pytest.param("apptainer", "sif/*/image.sif", marks=pytest.mark.apptainer)],
+    ("engine", "images", "harm"),
+    [
+        ("local", "venvs/*/bin/python", Path.unlink),
+        pytest.param("apptainer", "sif/*/image.sif", Path.unlink, marks=pytest.mark.apptainer),
+        pytest.param("apptainer", "sif/*/image.sif", lengthen, marks=pytest.mark.apptainer),
+    ],
 )
-def test_an_image_that_is_removed_in_the_middle_is_made_again(toy: Toy, engine: str, images: str) -> None:
+def test_an_image_that_is_removed_or_overwritten_in_the_middle_is_made_again(
+    toy: Toy, engine: str, images: str, harm: Callable[[Path], None]
+) -> None:
     process = toy.start("bench", "held", "--engine", engine)
     toy.let_end()
     until(toy.programs, 400)
     for file in toy.cache.glob(images):
-        file.unlink()
+        harm(file)
     err = toy.let_all_end(process)
     assert process.returncode == 0, err
     assert "making it again" in err

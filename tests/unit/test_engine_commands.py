@@ -17,7 +17,6 @@ from envmatrix.engines.docker_client import NotFound
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pullable, tag_part
 from envmatrix.engines.local import plain_name
 from envmatrix.errors import EngineError
-from envmatrix.images.rootfs import PROGRAM
 
 HOSTILE = {"A": 'x y,$HOME`id`"q"\''}
 JOB = Job(
@@ -115,10 +114,6 @@ def test_a_tag_beside_a_digest_is_left_out_of_a_pull() -> None:
     assert pullable("debian:bookworm-slim@sha256:ab") == "debian@sha256:ab"
     assert pullable("host:5000/debian:x@sha256:ab") == "host:5000/debian@sha256:ab"
     assert pullable("debian:x") == "debian:x"
-
-
-def test_the_program_that_digests_a_root_file_system_is_valid_python() -> None:
-    compile(PROGRAM, "rootfs", "exec")
 
 
 def test_long_names_that_differ_at_their_end_stay_distinct_and_short():

@@ -1,6 +1,7 @@
 """Images that came with a pack are started as they are; nothing else is taken for one."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError, StoreError
+from envmatrix.images.suites import EPOCH
 from envmatrix.pack.archive import entry_of, unpack, write_archive
 from envmatrix.pack.images import given_images, packed_images
 from envmatrix.pack.manifest import Manifest
@@ -43,6 +45,21 @@ def test_an_image_comes_out_as_it_went_in(tmp_path, prepared):
     assert Path(given.reference).is_relative_to(tmp_path / "out")
     for name in ("image", "engine", "python", "libraries", "facts", "missing", "loader"):
         assert getattr(given, name) == getattr(prepared, name)
+
+
+def test_an_image_that_is_unpacked_again_is_the_one_that_a_run_began_with(tmp_path, prepared):
+    given = given_images(packed(tmp_path, prepared), tmp_path / "out")
+    folder = RunFolder(tmp_path)
+    keep_given(folder, given)
+    file = Path(given[KEY].reference)
+    assert file.stat().st_mtime == int(EPOCH)  # whenever it is unpacked
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    packed(tmp_path, prepared)
+    assert kept_given(folder) == given
+    file.write_bytes(b"another")
+    with pytest.raises(InputError, match="another file lies there"):
+        kept_given(folder)
 
 
 @pytest.mark.parametrize("change", [{"reference": "/etc/passwd"}, {"engine": "local"}, {"image": "other"}, {"new": 1}])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from envmatrix import __version__
+from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError, StoreError
 from envmatrix.report.terminal import present
 from envmatrix.report.write import write_reports
 from envmatrix.store import RunFolder
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.images import check_same_bits
 from envmatrix.trials.resumed import resumed
 from tests.synthetic import Machine, make_plan, write_run
 
@@ -59,6 +62,21 @@ def test_the_target_and_what_is_asked_of_the_launcher_are_changed_in_the_same_wa
     run = begun().run
     assert (run.plan.target, dict(run.launcher_options)) == (0.01, {"partition": "long", "nodes": "2"})
     assert 'target 0.03 to 0.01, launcher_options {} to {"partition": "long"}' in run.history[0].text()
+
+
+def test_a_run_that_was_begun_without_a_list_of_files_is_held_to_those_that_are_found_and_says_so(begun):
+    file = begun().folder.run_file
+    file.write_text(json.dumps({**json.loads(file.read_text()), "images": {"image@local": {"lock": "1"}}}))
+    found = Prepared("image", "local", "venv", "python", {}, {"lock": "1", "files_digest": "sha256:1"})
+    other = replace(found, facts={"lock": "1", "files_digest": "sha256:2"})
+    for _ in range(2):
+        again(replace(begun(), prepared={("image", "local"): found}))
+    run = begun().run
+    (change,) = run.history
+    assert "image@local is held to its files from here on, which may not be those before" in change.text()
+    check_same_bits(run, {("image", "local"): found})
+    with pytest.raises(InputError, match="sha256:2, and was sha256:1"):
+        check_same_bits(run, {("image", "local"): other})
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(begun):

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from bench.evidence import before_torch
-from envmatrix.errors import EngineError
+from envmatrix.errors import EngineError, NoTrialError
 from envmatrix.plan import Arm, Slot
 from envmatrix.process import Exit
 from envmatrix.record import claims
 from envmatrix.record.model import read_evidence
 from envmatrix.trials.proof import contradicting_ranks, contradicting_variables
-from envmatrix.trials.trial import judge, run_trial
+from envmatrix.trials.trial import check_image, judge, run_trial
 
 
 def test_a_variable_must_be_in_the_process_as_the_environment_sets_it():
@@ -74,3 +74,14 @@ def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took_whatever_the_
     trial = run_trial(SimpleNamespace(run=SimpleNamespace(skipped={}, name="r")), slot)
     assert (trial.outcome, trial.reason) == ("failed", "the daemon is gone")
     assert 0.05 <= trial.wall_s < 100
+
+
+def test_before_a_trial_an_image_that_is_gone_or_an_engine_that_cannot_say_is_no_trial():
+    def gone(_):
+        raise EngineError("the daemon is gone")
+
+    job = SimpleNamespace(prepared=SimpleNamespace(image="image"))
+    for holds, said in ((gone, "the daemon is gone"), (lambda _: False, "image image went away, or is another one")):
+        with pytest.raises(NoTrialError, match=said):
+            check_image(SimpleNamespace(holds=holds), job)
+    check_image(SimpleNamespace(holds=lambda _: True), job)
