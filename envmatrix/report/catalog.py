@@ -50,6 +50,7 @@ REPORTS: Catalog[Report] = Catalog(
 #: Figure -> what draws it from a Summary and one of its groups, as SVG.
 FIGURES: Mapping[str, str] = {
     "forest": "envmatrix.report.forest:forest_figure",
+    "start": "envmatrix.report.curve:start_figure",
     "time": "envmatrix.report.timeline:time_figure",
 }
 

@@ -31,6 +31,8 @@ class Kind(str, Enum):
     SLOW_TRIALS = "slow-trials"
     SHORT_RUN = "short-run"
     UNVERIFIED = "claims-not-verifiable"
+    NOT_STEADY = "not-steady"
+    TIMES_WARM_UP = "times-the-warm-up"
     UNPROVEN = "unproven-environment"
 
 

@@ -11,6 +11,7 @@ from envmatrix.plan.environment import Environment
 from envmatrix.printable import clean, one_line
 from envmatrix.report.attributed import bars_of, steps_of, title_of, unproved, waterfall
 from envmatrix.report.columns import Cell, Column, columns_of
+from envmatrix.report.curve import curve
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import forest
@@ -18,6 +19,7 @@ from envmatrix.report.formatting import bounds, count, p_value, ratio
 from envmatrix.report.heat import heat_map, heat_style
 from envmatrix.report.node_table import node_table
 from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.start_table import STARTS_NOTE
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.timeline import colour_of, timeline
@@ -55,6 +57,7 @@ class Figures:
 
     forest: str
     time: str
+    start: str
 
 
 def page_values(kinds: int) -> dict[str, object]:
@@ -124,10 +127,11 @@ def _reproduce(summary: Summary) -> str:
 def _figures(summary: Summary) -> list[Figures]:
     from markupsafe import Markup  # every text inside is escaped where the figure is made
 
-    return [
-        Figures(Markup(forest(group, f"f{n}")), Markup(timeline(summary, group, f"t{n}")))  # noqa: S704
+    drawn = (
+        (forest(group, f"f{n}"), timeline(summary, group, f"t{n}"), curve(summary, group, f"s{n}"))
         for n, group in enumerate(summary.groups)
-    ]
+    )
+    return [Figures(*map(Markup, one)) for one in drawn]
 
 
 def _attributed(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
@@ -152,6 +156,7 @@ def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | No
     return [
         ("own", "Further metrics", own, summary.own_table),
         ("engines", "What the engines cost", ENGINES_NOTE, summary.engine_table),
+        ("starts", "Start and steady state", STARTS_NOTE, summary.start_table),
         ("workloads", "Workloads", workloads, summary.workload_table),
     ]
 

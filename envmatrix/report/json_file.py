@@ -10,6 +10,7 @@ from envmatrix.report.caution import Caution
 from envmatrix.report.columns import effect_values
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.stats.nodes import NodeReport
+from envmatrix.stats.starts import Start
 
 SCHEMA = 1
 
@@ -56,6 +57,15 @@ def _nodes_to_json(item: NodeReport) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _start_to_json(item: Start) -> dict[str, object]:
+    return {
+        "workload": item.arm.workload, "engine": item.arm.engine, "environment": item.arm.environment,
+        "steps": item.steps, "first_steps_s": item.first_s, "ready_s": item.ready_s,
+        "steady": asdict(item.steady) if item.steady else None, "samples_per_s": item.rate,
+        "curve": [list(point) for point in item.curve], "no_look": item.failed or None,
+    }  # fmt: skip
+
+
 def summary_to_json(summary: Summary) -> dict[str, object]:
     """Return the document of summary.json. Numbers that are not known are null.
 
@@ -82,6 +92,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         "data": {"names": dict(summary.data), "stand_in": list(summary.stand_in)},
         "attribution": [asdict(item) for item in summary.attributions],
         "stopped_early": [asdict(item) for item in summary.race.stopped] if summary.race else [],
+        "starts": [_start_to_json(item) for item in summary.starts],
         "nodes": [_nodes_to_json(item) for item in summary.nodes],
         "cumulative": {name: [asdict(step) for step in steps] for name, steps in summary.cumulative.items()},
         "warnings": [_caution_to_json(item) for item in summary.cautions],

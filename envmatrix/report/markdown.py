@@ -12,6 +12,7 @@ from envmatrix.report.node_table import node_table
 from envmatrix.report.operators import OperatorTable
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
+from envmatrix.report.start_table import STARTS_NOTE
 from envmatrix.report.summary import Group, Summary
 from envmatrix.stats.nodes import CANCELS, NodeReport
 from envmatrix.stats.pairing import families
@@ -124,5 +125,6 @@ def to_markdown(summary: Summary) -> str:
     parts += [nodes_markdown(found) for found in summary.nodes]
     parts += [_plain("Further metrics", summary.own_table, _OWN)]
     parts += [_plain("What the engines cost", summary.engine_table, ENGINES_NOTE)]
+    parts += [_plain("Start and steady state", summary.start_table, STARTS_NOTE)]
     parts += [_plain("Workloads", summary.workload_table, "Medians over trials.")]
     return "\n".join([*parts, noise + method + "\n", _cautions(summary), _facts(summary)])

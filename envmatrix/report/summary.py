@@ -16,6 +16,7 @@ from envmatrix.report.formatting import bounds, count, percent, ratio, reference
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.own_table import own_table, unchecked
 from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.start_table import start_cautions, start_table
 from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
@@ -28,7 +29,8 @@ from envmatrix.stats.pairing import group_of
 from envmatrix.stats.racing import Race
 from envmatrix.stats.selection import Choice, choose
 from envmatrix.stats.slow_trials import SlowTrials, described
-from envmatrix.store import Run, RunFolder
+from envmatrix.stats.starts import Start, starts
+from envmatrix.store import Run, RunFolder, Trial
 
 #: Why an environment that is called faster is not named: what it lacks, and what is said of one and of several.
 _BARRED: Mapping[str, tuple[str, str, str]] = {
@@ -177,6 +179,8 @@ class Summary:
     engine_table: PlainTable | None = None
     own_table: PlainTable | None = None
     nodes: tuple[NodeReport, ...] = ()
+    starts: tuple[Start, ...] = ()
+    start_table: PlainTable | None = None
 
     @property
     def plan(self) -> Plan:
@@ -287,8 +291,9 @@ def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group
     )
 
 
-def summarise_measured(run: Run, measured: Measurements) -> Summary:
-    """Make the Summary of trials already folded."""
+def summarise_measured(run: Run, measured: Measurements, looks: Iterable[Trial] = ()) -> Summary:
+    """Make the Summary of trials already folded, and of long looks."""
+    found = starts(run.plan.arms, measured, run.workloads, looks)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments)
     facts = measured.facts.values()
     outcomes = sum((fact.outcomes for fact in facts), Counter[str]())
@@ -302,7 +307,7 @@ def summarise_measured(run: Run, measured: Measurements) -> Summary:
         outcomes=dict(outcomes),
         data=dict(sum((fact.data for fact in facts), Counter[str]())),
         stand_in=stand_in_data(measured, measured.facts),
-        cautions=find_cautions(run, measured, analysis),
+        cautions=(*find_cautions(run, measured, analysis), *start_cautions(found)),
         attributions=attributions(run, measured, analysis, recommended),
         cumulative=cumulative(run, measured, analysis),
         operators=operator_tables(run.plan.arms, measured),
@@ -310,10 +315,12 @@ def summarise_measured(run: Run, measured: Measurements) -> Summary:
         engine_table=engine_table(run.plan, measured, analysis),
         own_table=own_table(run, measured, analysis),
         nodes=compare_nodes(run.plan, measured, analysis.primary),
+        starts=found,
+        start_table=start_table(found),
     )
 
 
 def summarise(folder: RunFolder) -> Summary:
     """Read a results folder, finished or not, and summarise it. Raises StoreError when unreadable."""
     run = folder.load()
-    return summarise_measured(run, read_measurements(folder, run.plan))
+    return summarise_measured(run, read_measurements(folder, run.plan), folder.looks(run.plan))

@@ -159,6 +159,10 @@ def _caution_lines(summary: Summary) -> list[Text]:
     return lines
 
 
+def _was_looked_at(summary: Summary) -> bool:
+    return any(start.steady or start.failed for start in summary.starts)
+
+
 def to_renderable(summary: Summary, width: int) -> RenderableType:
     """Return everything that is printed at the end of a run, for a console of ``width`` columns."""
     parts: list[RenderableType] = []
@@ -170,9 +174,12 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     own = _plain("further metrics (ratio above 1: better than the reference)", summary.own_table, width)
     engines = _plain(f"the engines. {ENGINES_NOTE}", summary.engine_table, width)
     workloads = _plain("the workloads, medians", summary.workload_table, width)
+    begun = _plain("start and steady state", summary.start_table, width) if _was_looked_at(summary) else []
     looks = [Text(summary.looks_sentence)] if summary.looks_sentence else []
     changes = [Text(clean(f"resumed: {change.text()}")) for change in summary.run.history]
-    return Stack(*parts, *own, *engines, *workloads, *looks, *changes, *_data_line(summary), *_caution_lines(summary))
+    return Stack(
+        *parts, *own, *engines, *workloads, *begun, *looks, *changes, *_data_line(summary), *_caution_lines(summary)
+    )
 
 
 def present(summary: Summary, console: Console) -> None:

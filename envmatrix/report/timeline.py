@@ -13,7 +13,7 @@ from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, tick
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.metrics import TICK_DIGITS, Metric
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40.0
+WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40.0
 #: Above this, trials are drawn as one path an environment: a mark with a name each would be too much for a
 #: browser.
 _MOST_MARKS = 3000
@@ -51,23 +51,23 @@ def _broken(xs: Floats, y: float) -> str:
 def _axes(across: Scale, up: Scale, metric: Metric, label: str) -> str:
     parts = []
     for value in ticks(up.low, up.high, 6):
-        parts.append(line(_LEFT, up(value), _WIDTH - _RIGHT, up(value), "grid"))
+        parts.append(line(_LEFT, up(value), WIDTH - _RIGHT, up(value), "grid"))
         parts.append(text(_LEFT - 8, up(value) + 4, metric.show(value, digits=TICK_DIGITS), "end soft"))
     parts += [
-        text(across(value), _HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft")
+        text(across(value), HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft")
         for value in ticks(across.low, across.high, 8)
     ]
     unit = f", {metric.unit}" if metric.unit and metric.better == "higher" else ""
     parts.append(text(4, 14, f"{metric.label}{unit}", "soft"))
-    return "".join(parts) + text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, label, "mid soft")
+    return "".join(parts) + text((_LEFT + WIDTH) / 2, HEIGHT - 4, label, "mid soft")
 
 
 def _scales(times: Floats, values: Floats) -> tuple[Scale, Scale]:
     good = values[np.isfinite(values)]
     low, high = (float(good.min()), float(good.max())) if good.size else (0.0, 1.0)
     margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
-    across = Scale(float(times.min()), float(times.max()) or 1.0, _LEFT + 8, _WIDTH - _RIGHT - 8)
-    return across, Scale(low - margin, high + margin, _HEIGHT - _BOTTOM, _TOP)
+    across = Scale(float(times.min()), float(times.max()) or 1.0, _LEFT + 8, WIDTH - _RIGHT - 8)
+    return across, Scale(low - margin, high + margin, HEIGHT - _BOTTOM, _TOP)
 
 
 def timeline(summary: Summary, group: Group, name: str = "time") -> str:
@@ -95,16 +95,20 @@ def timeline(summary: Summary, group: Group, name: str = "time") -> str:
         kind = colours[environment]
         dots = _series(xs, ys, [html.escape(words) for words in shown], kind // COLOURS, chosen.size > _MOST_MARKS)
         body += f'<g class="s k{kind % COLOURS} s{kind}">{dots}</g>'
-    body += _broken(np.array([across(t) for t in times[outcome != OUTCOMES.index("ok")]]), _HEIGHT - _BOTTOM - 6)
+    body += _broken(np.array([across(t) for t in times[outcome != OUTCOMES.index("ok")]]), HEIGHT - _BOTTOM - 6)
     title = f"Every trial over time: {group.workload} on {group.engine}"
     described = f"{group.metric.label} of {chosen.size} trials in the order they ran; crosses are trials not counted"
-    return drawing(_WIDTH, _HEIGHT, title, described, body, name)
+    return drawing(WIDTH, HEIGHT, title, described, body, name)
 
 
 def time_figure(summary: Summary, group: Group) -> str:
     """Draw a group as a file shows it: with its legend, which a page has outside of the figure."""
-    drawn = timeline(summary, group)
-    return widened(drawn, _WIDTH, _HEIGHT, *_legend(summary, group)) if drawn else ""
+    return with_legend(timeline(summary, group), summary, group)
+
+
+def with_legend(drawn: str, summary: Summary, group: Group) -> str:
+    """Return a figure of this one's size with the group's legend below it; '' of none."""
+    return widened(drawn, WIDTH, HEIGHT, *_legend(summary, group)) if drawn else ""
 
 
 def _legend(summary: Summary, group: Group) -> tuple[float, str]:
@@ -114,7 +118,7 @@ def _legend(summary: Summary, group: Group) -> tuple[float, str]:
     parts = []
     for place, name in enumerate(names):
         down, across = divmod(place, _LEGEND_COLUMNS)
-        x, y = 12.0 + across * (_WIDTH - 12) / _LEGEND_COLUMNS, _HEIGHT + 14.0 + 18 * down
+        x, y = 12.0 + across * (WIDTH - 12) / _LEGEND_COLUMNS, HEIGHT + 14.0 + 18 * down
         kind = colours[name]
         drawn = mark(x, y, kind // COLOURS, 4.5) + text(x + 10, y + 4, name, limit=_LEGEND_LETTERS)
         parts.append(f'<g class="k{kind % COLOURS}">{drawn}</g>')

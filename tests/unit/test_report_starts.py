@@ -1,0 +1,117 @@
+"""How environments start, and whether they are steady, in every report: of runs with long looks, and without."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from envmatrix.plan.looks import look_slot
+from envmatrix.report.catalog import draw
+from envmatrix.report.caution import Kind
+from envmatrix.report.formatting import NONE
+from envmatrix.report.html_file import to_html
+from envmatrix.report.json_file import summary_to_json
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.start_table import spark
+from envmatrix.report.summary import summarise
+from envmatrix.report.terminal import present
+from envmatrix.store import trial_of
+from tests.synthetic import Machine, make_plan, write_run
+
+COURSES = {
+    "baseline": np.zeros(400),
+    "fast": np.where(np.arange(400) < 60, -0.3, 0.0),
+    "slow": np.where(np.arange(400) < 330, 0.0, 0.4),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    plan = make_plan(("baseline", "fast", "slow", "broken"))
+    return write_run(tmp_path_factory.mktemp("runs") / "run", plan, Machine({"fast": 1.25, "slow": 0.8}), 8)
+
+
+@pytest.fixture(scope="module")
+def looked(folder):
+    """Return the summary of a run with a look at each environment, one of which failed."""
+    before = summarise(folder)
+    chance = np.random.default_rng(1)
+    for number, arm in enumerate(folder.load().arms):
+        slot = look_slot(number, arm, 10.0)
+        if arm.environment in COURSES:
+            steps = [int(s) for s in 25e6 * np.exp(COURSES[arm.environment] + chance.normal(0, 0.02, 400))]
+            body = {
+                "schema": 1,
+                "timing": {"steps_ns": steps, "startup_ns": 2 * 10**9, "look_s": 10.0},
+                "result": {"samples": 64 * 400},
+            }
+            folder.append_look(trial_of(slot, "ok", wall_s=14.0, document=body))
+        elif arm.environment == "broken":
+            folder.append_look(trial_of(slot, "failed", "it </svg> broke", wall_s=1.0))
+    assert before.analysis.effects == summarise(folder).analysis.effects, "looks count in no comparison"
+    return summarise(folder)
+
+
+def rows(summary):
+    return {row[0]: row for row in summary.start_table.rows}
+
+
+def printed(summary):
+    out = io.StringIO()
+    present(summary, Console(file=out, width=200, force_terminal=False))
+    return out.getvalue()
+
+
+def test_each_environment_has_its_first_steps_its_state_and_its_steady_rate(looked):
+    found = rows(looked)
+    assert set(found) == {"baseline", "fast", "slow", "broken"}
+    assert found["baseline"][1:4] == ("30", "6.25 s", "2 s")
+    assert found["baseline"][4:6] == ("flat", "2,564 samples/s")
+    assert found["fast"][4].startswith("slow-down, 60 steps (1.1")
+    assert found["slow"][4:6] == ("not steady", NONE)
+    assert found["broken"][4:] == ("no look", NONE, NONE)
+
+
+def test_what_is_not_steady_and_what_times_its_warm_up_is_warned_of(looked):
+    warned = {item.kind: item for item in looked.cautions}
+    assert warned[Kind.NOT_STEADY].subject == "slow"
+    late = warned[Kind.TIMES_WARM_UP]
+    assert (late.subject, late.text) == (
+        "fast", "steps 11 to 30, which trials time, are not yet steady: fast is from step 61 on",
+    )  # fmt: skip
+    assert "`warmup_steps: 60` in workload cnn" in late.remedy
+
+
+def test_every_report_tells_it(looked):
+    for told in (to_markdown(looked), to_html(looked), printed(looked)):
+        assert "slow-down, 60 steps" in told
+        assert "not steady" in told
+    assert "From the first step on" in to_html(looked)
+    body = json.loads(json.dumps(summary_to_json(looked)))
+    start = next(item for item in body["starts"] if item["environment"] == "fast")
+    assert (start["steady"]["kind"], start["steady"]["steps"]) == ("slow-down", 60)
+
+
+def test_the_curve_is_a_figure_with_a_line_for_each_look(looked):
+    drawn = draw("start", looked, looked.groups[0])
+    assert drawn.count("<polyline") == 3
+
+
+def test_a_run_without_looks_has_its_first_steps_and_nothing_is_invented(tmp_path):
+    folder = write_run(tmp_path / "old", make_plan(("baseline", "fast")), Machine({}), 6)
+    summary = summarise(folder)
+    assert summary.start_table.head == ("environment", "first steps", "after", "of it ready")
+    assert "steady rate" not in to_markdown(summary)
+    assert "From the first step on" not in to_html(summary)
+    assert draw("start", summary, summary.groups[0]) == ""
+    assert not {Kind.NOT_STEADY, Kind.TIMES_WARM_UP} & {item.kind for item in summary.cautions}
+    assert "start and steady state" not in printed(summary), "the terminal tells of looks alone"
+
+
+def test_a_line_of_step_times_is_high_where_steps_are_slow():
+    found = spark([(float(at), 2.0 if at < 8 else 1.0) for at in range(16)])
+    assert found == "█" * 8 + "▁" * 8
+    assert spark([]) == NONE
+    assert spark([(1.0, 1.0), (16.0, 1.0)]).strip(" ▁") == ""
