@@ -31,6 +31,8 @@ from envmatrix.engines.build_record import inputs_digest, prepared_from, recorde
 from envmatrix.engines.docker import DockerEngine, let_write
 from envmatrix.engines.docker_client import why_not
 from envmatrix.engines.local import GuardedJob, guarded_job, plain_name, sweep_groups
+from envmatrix.engines.ready import prepared_ready
+from envmatrix.engines.ready_sif import ready_sif
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.host import format_cpus
 from envmatrix.images.archive import docker_archive, rooted
@@ -108,6 +110,8 @@ class ApptainerEngine(Engine):
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Build the image's SIF, or find it built."""
+        if image.ready:
+            return self._ready(image, libraries, say)
         key = inputs_digest(self.places, image, libraries, "apptainer", _SQUASH)
         build_record = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
         known = prepared_from(self.places.cache.read_json(build_record))
@@ -121,6 +125,14 @@ class ApptainerEngine(Engine):
             prepared = self._alone(image, libraries, say)
         self.places.cache.write(build_record, json.dumps(recorded(prepared)))
         return prepared
+
+    def _ready(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+        def look(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
+            binds = [word for inside, path in mounted.items() for word in ("--bind", f"{path}:{inside}:ro")]
+            return self._said(Path(found[0]), argv, binds)
+
+        found = ready_sif(self.places.cache, image, self._sif, self._build, say)
+        return prepared_ready(self.places, self.name, image, libraries, found, look, say)
 
     def _from_docker(self, prepared: Prepared, say: Say) -> Prepared:
         docker = DockerEngine(self.places)
@@ -199,7 +211,9 @@ class ApptainerEngine(Engine):
         )  # fmt: skip
         self._build(sif, str(file), scratch, arguments)
 
-    def _build(self, sif: Path, source: str, scratch: Path, arguments: Sequence[str], squash: str = _SQUASH) -> None:
+    def _build(
+        self, sif: Path, source: str, scratch: Path, arguments: Sequence[str] = (), squash: str = _SQUASH
+    ) -> None:
         program = find_program() or "apptainer"
         steps = not source.startswith("docker-archive:")
         prefix = ["unshare", "--user", "--map-root-user"] if steps and lacks_privilege() else []
@@ -255,8 +269,8 @@ class ApptainerEngine(Engine):
     def _inside(self, sif: Path, python: str, code: str) -> str:
         return self._said(sif, [python, "-I", "-c", code]).strip()
 
-    def _said(self, sif: Path, command: Sequence[str]) -> str:
-        options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity()]
+    def _said(self, sif: Path, command: Sequence[str], binds: Sequence[str] = ()) -> str:
+        options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity(), *binds]
         argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), *command]
         done = run(argv, limit_s=600.0)
         if not done.exit.ok:

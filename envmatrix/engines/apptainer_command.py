@@ -85,11 +85,12 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
     """
     mounts = [f"{job.mounts.work}:{WORK}:rw", *(f"{path}:{ROOM}/{name}:ro" for name, path in job.mounts.read.items())]
     mounts += [f"{path}:{path}:ro" for path in job.mounts.same]
+    mounts += [f"{path}:{inside}:ro" for inside, path in job.prepared.mounted.items()]
     mounts += [f"{marker}:/mnt:ro"] if marker else []
     bad = next((mount for mount in mounts if mount.count(":") != 2 or "," in mount), None)
     if bad:
         raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad}")
-    variables = {**job.env, **gpu_variables(job), **preload_variable(job.preload)}
+    variables = {**job.prepared.variables, **job.env, **gpu_variables(job), **preload_variable(job.preload)}
     return [
         program, "--silent", "exec", *whose, "--containall", "--cleanenv", "--no-home",
         *(["--nv"] if job.limits.gpus else []),

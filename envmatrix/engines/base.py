@@ -28,6 +28,7 @@ class Prepared:
     finds without a folder (None: not known). ``facts`` goes into run.json: digests, lock, versions of system
     packages, base choice. ``without_torch`` says why a Python that was there before cannot import torch ('': it can).
     ``stamp`` is that of the image's file when it was made ('': it is none, or not known).
+    A ready image has ``variables`` of its own, and ``mounted`` (path inside -> folder here) are its libraries.
     """
 
     image: str
@@ -40,6 +41,8 @@ class Prepared:
     loader: frozenset[str] | None = None
     without_torch: str = ""
     stamp: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    mounted: Mapping[str, str] = field(default_factory=dict)
 
     def check_torch(self) -> None:
         """Raise SkipEnvironmentError where only a program without PyTorch can run."""

@@ -30,6 +30,7 @@ from envmatrix.engines.docker_end import remove
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts
 from envmatrix.engines.docker_running import RunningContainer, ended, pauses, running_container
 from envmatrix.engines.local import preload_variable
+from envmatrix.engines.ready_docker import ready_in_docker
 from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.images.cache import disk_errors
 from envmatrix.images.context import Base, bench_digest, context_facts
@@ -69,6 +70,8 @@ class DockerEngine(Engine):
     def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Build the image, or find it built."""
         with _open("preparing an image") as client:
+            if image.ready:
+                return ready_in_docker(client, self.places, image, libraries, say)
             return self._prepare(client, image, libraries, say, fresh=False)
 
     def _prepare(
@@ -95,10 +98,11 @@ class DockerEngine(Engine):
         return prepared
 
     def _is_there(self, client: DockerClient, prepared: Prepared) -> bool:
-        if not self.bill_file(prepared).exists():
+        if "image_id" in prepared.facts and not self.bill_file(prepared).exists():
             return False
         try:
-            return str(client.images.get(prepared.reference).id) == prepared.facts["image_id"]
+            made = prepared.facts.get("image_id", prepared.reference)
+            return str(client.images.get(prepared.reference).id) == made
         except ImageNotFound:
             return False
 
@@ -221,10 +225,11 @@ def container_config(job: Job, user: str) -> dict[str, object]:
     binds = [f"{job.mounts.work}:{_WORK}:rw"]
     binds += [f"{path}:{ROOM}/{name}:ro" for name, path in job.mounts.read.items()]
     binds += [f"{path}:{path}:ro" for path in job.mounts.same]
+    binds += [f"{path}:{inside}:ro" for inside, path in job.prepared.mounted.items()]
     bad = next((bind for bind in binds if bind.count(":") != 2), None)
     if bad:
         raise EngineError(f"Docker cannot mount a folder with a colon in its path: {bad}", remedy="rename the folder")
-    variables = {**job.env, **preload_variable(job.preload)}
+    variables = {**job.prepared.variables, **job.env, **preload_variable(job.preload)}
     host: dict[str, object] = {
         "Binds": binds,
         "NetworkMode": "none",

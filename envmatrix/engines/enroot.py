@@ -18,7 +18,7 @@ from envmatrix.engines.apptainer_command import find_program
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.local import group_name, preload_variable, sweep_groups
 from envmatrix.engines.memory import confined
-from envmatrix.errors import EngineError
+from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.host import format_cpus
 from envmatrix.images.cache import digest_of
 from envmatrix.images.definitions import ROOM
@@ -99,6 +99,11 @@ class EnrootEngine(Engine):
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Take the squashfs out of the image's SIF and unpack it as a container, or find it unpacked."""
+        if image.ready:
+            raise SkipEnvironmentError(
+                f"image {image.name} is {image.ready}, which engine enroot does not take",
+                remedy="use `--engine docker` or `--engine apptainer`",
+            )
         prepared = ApptainerEngine(self.places).prepare(image, libraries, say)
         file = self.places.cache.root / "enroot" / digest_of(prepared.reference)[:24] / "image.sqsh"
 

@@ -57,6 +57,11 @@ class LocalEngine(Engine):
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Build what is missing of ``image`` and its libraries, or find it built (at once, by its build record)."""
+        if image.ready:
+            raise SkipEnvironmentError(
+                f"image {image.name} is {image.ready}, which only a container can be",
+                remedy="use `--engine docker` or `--engine apptainer`",
+            )
         if image.suite and not image.requirements and not image.interpreter:
             raise SkipEnvironmentError(
                 f"image {image.name} is made of Debian {image.suite}'s own packages, which only a container can hold",

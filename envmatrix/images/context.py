@@ -81,6 +81,10 @@ class Ingredients:
 
 def container_suite(image: Image) -> str:
     """Return the suite of an image in a container; a Python that no suite has skips the environment."""
+    if image.ready:
+        raise SkipEnvironmentError(
+            f"image {image.name} is {image.ready} as it is, so there is nothing to build", remedy="run it as it is"
+        )
     if image.interpreter:
         raise SkipEnvironmentError(
             f"image {image.name} is a Python of this machine, which a container does not have",

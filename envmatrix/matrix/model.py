@@ -124,6 +124,7 @@ Words = Annotated[tuple[Text, ...], BeforeValidator(one_word), AS_WORDS]
 CpuList = Annotated[Text, AfterValidator(values.cpu_list), AS_SCALAR]
 Cpus = Annotated[Text, AfterValidator(values.cpus_of_machine), AS_SCALAR]
 Suite = Annotated[Text, AfterValidator(values.suite), AS_SCALAR]
+ReadyImage = Annotated[Text, AfterValidator(values.ready_image), AS_SCALAR]
 Base = Annotated[Text, AfterValidator(values.base), AS_SCALAR]
 PythonVersion = Annotated[Text, AfterValidator(values.python), AS_SCALAR]
 Argument = Annotated[Text, AfterValidator(values.argument), AS_SCALAR]
@@ -166,6 +167,9 @@ class Level(Frozen):
     apt: Packages = Field((), description="Debian packages; 'a | b' takes the first that the suite has")
     suite: Suite | None = Field(None, description="Debian suite of the image")
     base: Base | None = Field(None, description="base image, name@sha256:digest")
+    image: ReadyImage | None = Field(
+        None, description="an image that is already made: a reference, a local tag, a Docker archive or a SIF file"
+    )
     interpreter: Argument | None = Field(None, description="a Python with torch that is already on the machine")
     env: Mapping[VariableName, Text | None] = Field(
         default_factory=dict, description="variables; null: explicitly absent"
@@ -194,11 +198,20 @@ class Level(Frozen):
             raise ValueError(msg)
         return self
 
+    @model_validator(mode="after")
+    def _adds_nothing_to_a_ready_image(self) -> Level:
+        added = ("python", "requirements", "apt", "suite", "base", "interpreter", "index")
+        wrong = next((name for name in added if self.image and getattr(self, name)), None)
+        if wrong:
+            msg = f"image: it is used as it is, so {wrong} beside it has no effect; build an image that has both"
+            raise ValueError(msg)
+        return self
+
     @property
     def is_image(self) -> bool:
         """Whether this level changes what is installed (an image factor's level), not only what is preloaded."""
         installed = bool(self.requirements) and not self.preload
-        return installed or any((self.python, self.suite, self.base, self.interpreter, self.index))
+        return installed or any((self.python, self.suite, self.base, self.image, self.interpreter, self.index))
 
 
 class Factor(Frozen):

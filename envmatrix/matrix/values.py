@@ -41,6 +41,18 @@ def base(value: str) -> str:
     return _like(_BASE, value, "an image, such as debian:bookworm-slim@sha256:...")
 
 
+def ready_image(value: str) -> str:
+    """Check an image that is used as it is: a reference as Docker writes it, or the path of a file."""
+    return (
+        value if is_image_file(value) else _like(_BASE, value, "an image, such as org/name:tag, or a .tar or .sif file")
+    )
+
+
+def is_image_file(value: str) -> bool:
+    """Say whether an image is named by its file: a Docker archive, or a SIF."""
+    return value.endswith((".sif", ".tar", ".tar.gz", ".tgz")) or value.startswith(("/", "./", "../", "~"))
+
+
 def python(value: str) -> str:
     """Check a version of Python."""
     return _like(_PYTHON, value, "a version of Python, such as 3.11")

@@ -49,7 +49,10 @@ class SourceBuild:
 
 @dataclass(frozen=True)
 class Image:
-    """One combination of image factors. ``name`` is a stable identifier used in file names and tags."""
+    """One combination of image factors. ``name`` is a stable identifier used in file names and tags.
+
+    ``ready`` is an image that somebody else made: its reference, or its file.
+    """
 
     name: str
     python: str | None = None
@@ -60,6 +63,7 @@ class Image:
     base: str | None = None
     interpreter: str | None = None
     builds: tuple[SourceBuild, ...] = ()
+    ready: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ def image_of(matrix: Matrix, levels: Mapping[str, str]) -> Image:
         suite=one("suite"),
         base=one("base"),
         interpreter=one("interpreter"),
+        ready=one("image"),
         builds=tuple(_source_build(name, body) for level in bits for name, body in level.build.items()),
     )
 

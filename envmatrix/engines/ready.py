@@ -1,0 +1,126 @@
+"""An image that somebody else made: what is in it is asked, and what it lacks is mounted, never built into it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from envmatrix.engines.base import Prepared
+from envmatrix.errors import EngineError, SkipEnvironmentError
+from envmatrix.images.definitions import LIBRARIES
+from envmatrix.images.libraries import Folders, LibraryBuilder
+from envmatrix.images.locks import Locks
+from envmatrix.images.places import Places
+from envmatrix.images.pythons import remembered_python
+from envmatrix.plan.environment import Image, Library
+from envmatrix.say import Say
+
+#: Runs a command in an image with folders mounted (path inside -> folder here); returns what it printed.
+Look = Callable[[Sequence[str], Mapping[str, str]], str]
+_SHELL = (
+    'p=$(command -v python3 || command -v python) || { echo "no python3 is on its PATH" >&2; exit 1; }; exec "$p" "$@"'
+)
+#: Each library is loaded once: that shows whether its glibc and all that it needs are there (ld.so(8)).
+_PROBE = """
+import json, os, subprocess, sys
+def ask(argv, **more):
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+                          env=dict(os.environ, **more))
+    return done.returncode, done.stdout, done.stderr.strip().splitlines()
+def loads(paths):
+    code, _, said = ask([sys.executable, "-I", "-S", "-c", ""], LD_PRELOAD=":".join(paths))
+    return said[0] if said else "" if code == 0 else "Python ends with status %d" % code
+try:
+    names = sorted({line.split()[0] for line in ask(["/sbin/ldconfig", "-p"])[1].splitlines()[1:] if " => " in line})
+except OSError:
+    names = None
+torch = ask([sys.executable, "-I", "-c", "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"])
+try:
+    libc = os.confstr("CS_GNU_LIBC_VERSION")
+except (ValueError, OSError):
+    libc = "no glibc"
+print(json.dumps({
+    "python": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "libc": libc, "loader": names,
+    "variables": dict(os.environ), "torch": json.loads(torch[1].splitlines()[-1]) if torch[0] == 0 else None,
+    "torch_error": (torch[2] or [""])[-1],
+    "wrong": {key: loads(paths) for key, paths in json.loads(sys.argv[1]).items()},
+}))
+"""
+#: Variables that an engine or a shell sets, not the image.
+_OF_ENGINES = frozenset({"HOME", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "USER", "container", "PS1", "PATH"})
+_PREFIXES = ("APPTAINER_", "SINGULARITY_", "PROMPT_COMMAND", "LC_")
+_OF_APPTAINER = "/.singularity.d/libs"
+
+
+def prepared_ready(
+    places: Places,
+    engine: str,
+    image: Image,
+    libraries: tuple[Library, ...],
+    found: tuple[str, str],
+    look: Look,
+    say: Say,
+) -> Prepared:
+    """Return a ready image, ``found`` as (reference, digest), with the libraries that load in it mounted.
+
+    Raises SkipEnvironmentError for one that cannot run a Python.
+    """
+    reference, digest = found
+    python = remembered_python(places.cache, None)
+    folders = LibraryBuilder(places.cache, Locks(places.locks, places.cache), python, say).build(libraries)
+    mounted = {f"{LIBRARIES}/{key}": folder for key, folder in folders.folders.items()}
+    files = {library.key: [f"{LIBRARIES}/{library.key}/{file}" for file in library.files] for library in libraries}
+    asked = json.dumps({key: files[key] for key in folders.folders})
+    try:
+        seen = json.loads(look(["/bin/sh", "-c", _SHELL, "sh", "-I", "-c", _PROBE, asked], mounted).splitlines()[-1])
+    except (ValueError, IndexError, EngineError) as error:
+        raise SkipEnvironmentError(
+            f"image {image.ready} runs no Python, which a trial needs: {str(error)[-300:]}",
+            remedy="take an image in which python3 starts",
+        ) from error
+    wrong = {key: str(why) for key, why in seen["wrong"].items() if why}
+    inside = {key: f"{LIBRARIES}/{key}" for key in folders.folders if key not in wrong}
+    return Prepared(
+        image.name, engine, reference, str(seen["python"]), inside, _facts(image, digest, seen, folders),
+        {**folders.missing, **_missing(wrong, str(seen["libc"]))},
+        None if seen["loader"] is None else frozenset(seen["loader"]), _without_torch(image, seen),
+        variables=_own(seen["variables"]), mounted={inside[key]: folders.folders[key] for key in inside},
+    )  # fmt: skip
+
+
+def _facts(image: Image, digest: str, seen: Mapping[str, object], folders: Folders) -> dict[str, str]:
+    torch = seen["torch"]
+    known = {"torch": str(torch[0]), "torch_file": str(torch[1])} if isinstance(torch, list) else {}
+    about = {"base": str(image.ready), "base_digest": digest, "base_choice": "ready image"}
+    return {**about, "python": str(seen["version"]), "libc": str(seen["libc"]), **known, **folders.facts}
+
+
+def _missing(wrong: Mapping[str, str], libc: str) -> dict[str, str]:
+    remedy = "build the image on a newer system, or install the library in it and write `preload:` without its package"
+    return {key: f"it does not load in this image ({libc}): {why}\n  -> {remedy}" for key, why in wrong.items()}
+
+
+def _without_torch(image: Image, seen: Mapping[str, object]) -> str:
+    if seen["torch"]:
+        return ""
+    return f"image {image.ready} cannot import torch: {seen['torch_error']}\n  -> take an image that has PyTorch"
+
+
+def _own(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the image itself sets."""
+    own = {
+        name: value for name, value in variables.items() if name not in _OF_ENGINES and not name.startswith(_PREFIXES)
+    }
+    folders = [part for part in own.pop("LD_LIBRARY_PATH", "").split(":") if part and part != _OF_APPTAINER]
+    return {**own, **({"LD_LIBRARY_PATH": ":".join(folders)} if folders else {})}
+
+
+def image_file(image: Image) -> Path:
+    """Return the file of a ready image. Raises SkipEnvironmentError where there is none."""
+    file = Path(str(image.ready)).expanduser().resolve()
+    if not file.is_file():
+        raise SkipEnvironmentError(
+            f"image: there is no file {file}", remedy="name one that is there, from the folder that you start in"
+        )
+    return file

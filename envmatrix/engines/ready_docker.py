@@ -1,0 +1,73 @@
+"""A ready image with a Docker-API engine: pulled, found by its tag, or loaded from an archive."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+from envmatrix.engines.base import Prepared
+from envmatrix.engines.docker_client import DockerClient, ImageNotFound, docker_errors
+from envmatrix.engines.docker_images import RUN_LABEL, pullable
+from envmatrix.engines.ready import image_file, prepared_ready
+from envmatrix.errors import SkipEnvironmentError
+from envmatrix.images.cache import disk_errors, file_digest
+from envmatrix.images.definitions import USER
+from envmatrix.images.places import Places
+from envmatrix.matrix.values import is_image_file
+from envmatrix.plan.environment import Image, Library
+from envmatrix.say import Say
+
+_LOADED = "envmatrix/loaded"
+
+
+def ready_in_docker(
+    client: DockerClient, places: Places, image: Image, libraries: tuple[Library, ...], say: Say
+) -> Prepared:
+    """Find a ready image, and return it by its id."""
+
+    def look(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
+        with docker_errors(f"looking into {image.ready}"):
+            said = client.containers.run(
+                image_id, list(argv[1:]), entrypoint=list(argv[:1]), network_mode="none", user=f"{USER}:{USER}",
+                remove=True, labels={RUN_LABEL: "build"},
+                volumes=[f"{path}:{inside}:ro" for inside, path in mounted.items()],
+            )  # fmt: skip
+        return bytes(said).decode(errors="replace")
+
+    image_id = image_id_of(client, image, say)
+    return prepared_ready(places, "docker", image, libraries, (image_id, image_id), look, say)
+
+
+def image_id_of(client: DockerClient, image: Image, say: Say) -> str:
+    """Return the id of a ready image, which is pulled or loaded where it is not there yet."""
+    name = str(image.ready)
+    with docker_errors(f"looking for image {name}"):
+        if is_image_file(name):
+            return _loaded(client, image, say)
+        reference = pullable(name)
+        for known in (reference, f"localhost/{reference}"):
+            with contextlib.suppress(ImageNotFound):
+                return str(client.images.get(known).id)
+        say(f"pulling {reference}")
+        client.images.pull(reference)
+        return str(client.images.get(reference).id)
+
+
+def _loaded(client: DockerClient, image: Image, say: Say) -> str:
+    file = image_file(image)
+    if file.suffix == ".sif":
+        raise SkipEnvironmentError(
+            f"image {image.name} is a SIF file, which Docker and Podman cannot start",
+            remedy="use `--engine apptainer` for it, or name the image that it was made of",
+        )
+    tag = file_digest(file)[:24]
+    for known in (f"{_LOADED}:{tag}", f"localhost/{_LOADED}:{tag}"):
+        with contextlib.suppress(ImageNotFound):
+            return str(client.images.get(known).id)
+    say(f"loading {file}")
+    with disk_errors(file), file.open("rb") as archive:
+        made = client.images.load(archive)
+    if not made:
+        raise SkipEnvironmentError(f"image: {file} is no Docker archive", remedy="make it with `docker save`")
+    made[0].tag(_LOADED, tag)
+    return str(made[0].id)

@@ -1,0 +1,58 @@
+"""A ready image with Apptainer: a SIF as it is, or one made of an archive, or of an image of Docker or a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from envmatrix.engines.docker_client import connect, docker_errors, why_not
+from envmatrix.engines.ready import image_file
+from envmatrix.engines.ready_docker import image_id_of
+from envmatrix.images.cache import Cache, disk_errors, file_digest
+from envmatrix.matrix.values import is_image_file
+from envmatrix.plan.environment import Image
+from envmatrix.say import Say
+
+#: Makes a SIF (first) of a source as Apptainer names it, with a scratch folder.
+Build = Callable[[Path, str, Path], None]
+
+
+def ready_sif(cache: Cache, image: Image, place: Callable[[str], Path], build: Build, say: Say) -> tuple[str, str]:
+    """Return the SIF of a ready image, and the digest of what it is made of; ``place`` is where one lies."""
+    name = str(image.ready)
+    if is_image_file(name):
+        file = image_file(image)
+        digest = f"sha256:{file_digest(file)}"
+        if file.suffix == ".sif":
+            return str(file), digest
+        return _made(cache, place(digest), f"docker-archive:{file}", build, say), digest
+    if why_not() is None:
+        return _of_docker(cache, image, place, build, say)
+    return (made := _made(cache, place(name), f"docker://{name}", build, say)), f"sha256:{file_digest(Path(made))}"
+
+
+def _made(cache: Cache, sif: Path, source: str, build: Build, say: Say) -> str:
+    def fill(folder: Path) -> None:
+        say(f"making a SIF of {source}")
+        with cache.scratch("sif") as scratch:
+            build(folder / sif.name, source, scratch)
+
+    cache.folder(sif.parent, fill)
+    return str(sif)
+
+
+def _of_docker(cache: Cache, image: Image, place: Callable[[str], Path], build: Build, say: Say) -> tuple[str, str]:
+    client = connect()
+    try:
+        digest = image_id_of(client, image, say)
+        sif = place(digest)
+        if not sif.exists():
+            with cache.scratch("archive") as scratch:
+                archive = scratch / "image.tar"
+                with docker_errors(f"saving {image.ready}"), disk_errors(archive), archive.open("wb") as file:
+                    for piece in client.images.get(digest).save(chunk_size=2**20):
+                        file.write(piece)
+                _made(cache, sif, f"docker-archive:{archive}", build, say)
+        return str(sif), digest
+    finally:
+        client.close()
