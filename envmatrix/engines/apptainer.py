@@ -211,13 +211,11 @@ class ApptainerEngine(Engine):
         )  # fmt: skip
         self._build(sif, str(file), scratch, arguments)
 
-    def _build(
-        self, sif: Path, source: str, scratch: Path, arguments: Sequence[str] = (), squash: str = _SQUASH
-    ) -> None:
+    def _build(self, sif: Path, source: str, scratch: Path, more: Sequence[str] = (), squash: str = _SQUASH) -> None:
         program = find_program() or "apptainer"
         steps = not source.startswith("docker-archive:")
         prefix = ["unshare", "--user", "--map-root-user"] if steps and lacks_privilege() else []
-        argv = [*prefix, program, "build", "--force", f"--mksquashfs-args={squash}", *arguments, str(sif), source]
+        argv = [*prefix, program, "build", "--force", f"--mksquashfs-args={squash}", *more, str(sif), source]
         folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache")}
         done = run(argv, limit_s=_BUILD_S, env={**os.environ, **folders})
         if not done.exit.ok:
