@@ -13,8 +13,8 @@ from envmatrix.stats.starts import Start
 from envmatrix.stats.steady import Steadiness
 
 STARTS_NOTE = (
-    "First steps: from the start of the process to the end of as many steps as a trial has, of it until the first step "
-    "can begin; medians over trials, or the long look's. State, rate and step times (over its seconds, low is fast) "
+    "Start-up: from the start of the process until its first step can begin. Time to steps: to the end of so many "
+    "steps, as many as a trial has. Medians over trials, or the long look's. State, rate and step times (over its seconds, low is fast) "
     "are of one process, the long look: what the baseline has too is likely the machine."
 )
 _MARKS = "▁▂▃▄▅▆▇█"
@@ -27,7 +27,7 @@ def start_table(starts: Sequence[Start]) -> PlainTable | None:
         return None
     several = len({(start.arm.workload, start.arm.engine) for start in starts}) > 1
     looked = any(start.steady or start.failed for start in starts)
-    head = ("arm" if several else "environment", "first steps", "after", "of it ready")
+    head = ("arm" if several else "environment", "start-up", "steps", "time to steps")
     more = ("state", "steady rate", "step times") if looked else ()
     return PlainTable((*head, *more), tuple(_row(start, several, looked) for start in starts))
 
@@ -35,7 +35,7 @@ def start_table(starts: Sequence[Start]) -> PlainTable | None:
 def _row(start: Start, several: bool, looked: bool) -> tuple[str, ...]:
     arm = start.arm
     name = f"{arm.environment}, {arm.workload} on {arm.engine}" if several else arm.environment
-    first = (name, str(start.steps), _seconds(start.first_s), _seconds(start.ready_s))
+    first = (name, _seconds(start.ready_s), str(start.steps), _seconds(start.first_s))
     if not looked:
         return first
     rate = NONE if start.rate is None else f"{show_rate(start.rate)} samples/s"

@@ -238,7 +238,7 @@ class _Loop:
         typical = self.spent_s / complete
         promised = self.spent_s + typical * max(0, given - complete)
         if promised + typical / 2 > self._budget_s * self.width:
-            return f"the budget of {plan.budget_s:.0f} s is spent after {given} blocks"
+            return f"the budget of {plan.budget_s:.0f} s is spent after {count(given, 'block')}"
         return ""
 
     def left_s(self) -> float:

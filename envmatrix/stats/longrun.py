@@ -57,8 +57,8 @@ def told_short(far: Floats) -> str:
         return ""
     wrong = next(wrong for below, wrong in _WRONG if round(_minutes(far)) < below)
     return (
-        f"Short run: its blocks span {spanned(far)}, and the 95 % hold for the machine as it was then. Has it phases "
-        f"of a minute that slow one environment more than another, up to {wrong} intervals are wrong."
+        f"Short run: its blocks span {spanned(far)}, and the 95 % hold for the machine as it was then. If it has "
+        f"phases of a minute that slow one environment more than another, up to {wrong} intervals are wrong."
     )
 
 

@@ -62,7 +62,12 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
     for name in old.environments:
         plain = [replace(resolve(matrix, name, {}), claims=(), turns=True) for matrix in (old, new)]
         assert plain[0] == plain[1]
-    assert dict(old.designs) == dict(new.designs)
+    # What ships asks for long looks since there are any.
+    plain = [
+        {name: design.model_copy(update={"steady": False}) for name, design in one.designs.items()}
+        for one in (old, new)
+    ]
+    assert plain[0] == plain[1]
     assert set(old.workloads) == set(new.workloads)
     standard = {name: option.default for name, option in benchmark.options().items()}
     for name, workload in old.workloads.items():

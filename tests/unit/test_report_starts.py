@@ -67,7 +67,7 @@ def printed(summary):
 def test_each_environment_has_its_first_steps_its_state_and_its_steady_rate(looked):
     found = rows(looked)
     assert set(found) == {"baseline", "fast", "slow", "broken"}
-    assert found["baseline"][1:4] == ("30", "6.25 s", "2 s")
+    assert found["baseline"][1:4] == ("2 s", "30", "6.25 s")
     assert found["baseline"][4:6] == ("flat", "2,564 samples/s")
     assert found["fast"][4].startswith("slow-down, 60 steps (1.1")
     assert found["slow"][4:6] == ("not steady", NONE)
@@ -102,7 +102,7 @@ def test_the_curve_is_a_figure_with_a_line_for_each_look(looked):
 def test_a_run_without_looks_has_its_first_steps_and_nothing_is_invented(tmp_path):
     folder = write_run(tmp_path / "old", make_plan(("baseline", "fast")), Machine({}), 6)
     summary = summarise(folder)
-    assert summary.start_table.head == ("environment", "first steps", "after", "of it ready")
+    assert summary.start_table.head == ("environment", "start-up", "steps", "time to steps")
     assert "steady rate" not in to_markdown(summary)
     assert "From the first step on" not in to_html(summary)
     assert draw("start", summary, summary.groups[0]) == ""
