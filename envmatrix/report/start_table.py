@@ -14,8 +14,8 @@ from envmatrix.stats.steady import Steadiness
 
 STARTS_NOTE = (
     "Start-up: from the start of the process until its first step can begin. Time to steps: to the end of so many "
-    "steps, as many as a trial has. Medians over trials, or the long look's. State, rate and step times (over its seconds, low is fast) "
-    "are of one process, the long look: what the baseline has too is likely the machine."
+    "steps, as many as a trial has. Medians over trials, or the long look's. State, rate and step times (over its "
+    "seconds, low is fast) are of one process, the long look: what the baseline has too is likely the machine."
 )
 _MARKS = "▁▂▃▄▅▆▇█"
 _LETTERS = 16
