@@ -27,7 +27,7 @@ from envmatrix.engines.docker_client import (
     why_not,
 )
 from envmatrix.engines.docker_end import remove
-from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts
+from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts, output_inside
 from envmatrix.engines.docker_running import RunningContainer, ended, pauses, running_container
 from envmatrix.engines.local import preload_variable
 from envmatrix.engines.ready_docker import ready_in_docker
@@ -349,14 +349,6 @@ class _Inside:
 
 
 def _look_inside(client: DockerClient, tag: str, python: str) -> _Inside:
-    found = json.loads(_output(client, tag, [python, "-I", "-c", _LOOK]))
-    files = _output(client, tag, listing_argv(python, "/", OF_ENGINES))
-    return _Inside(frozenset(found["loader"]), _output(client, tag, [python, "-I", "-c", PACKAGES]), files)
-
-
-def _output(client: DockerClient, tag: str, argv: list[str]) -> str:
-    said = client.containers.run(
-        tag, argv[1:], entrypoint=argv[:1], network_mode="none", user=f"{USER}:{USER}", remove=True,
-        labels={RUN_LABEL: "build"},
-    )  # fmt: skip
-    return bytes(said).decode()
+    found = json.loads(output_inside(client, tag, [python, "-I", "-c", _LOOK], {}))
+    files = output_inside(client, tag, listing_argv(python, "/", OF_ENGINES), {})
+    return _Inside(frozenset(found["loader"]), output_inside(client, tag, [python, "-I", "-c", PACKAGES], {}), files)

@@ -7,7 +7,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFoun
 from envmatrix.errors import EngineError
 from envmatrix.images.cache import digest_of, disk_errors
 from envmatrix.images.context import Base, Ingredients, bench_digest, container_suite, gather, write_context
-from envmatrix.images.definitions import STAGE_LABEL, dockerfile, named_dockerfile
+from envmatrix.images.definitions import STAGE_LABEL, USER, dockerfile, named_dockerfile
 from envmatrix.images.labels import TITLE, image_title, named_labels
 from envmatrix.images.places import Places
 from envmatrix.images.suites import BASES
@@ -27,6 +27,18 @@ from envmatrix.say import Say
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*\Z")
 #: The label by which a run's containers are found again.
 RUN_LABEL = "org.envmatrix.run"
+
+
+def output_inside(
+    client: DockerClient, image: str, argv: Sequence[str], mounted: Mapping[str, str], tmpfs: Sequence[str] = ()
+) -> str:
+    """Return what a command prints in an image, closed as for a trial; ``mounted`` is path inside -> path here."""
+    said = client.containers.run(
+        image, list(argv[1:]), entrypoint=list(argv[:1]), network_mode="none", user=f"{USER}:{USER}", read_only=True,
+        cap_drop=["ALL"], security_opt=["no-new-privileges"], tmpfs=dict.fromkeys(tmpfs, ""), remove=True,
+        labels={RUN_LABEL: "build"}, volumes=[f"{path}:{inside}:ro" for inside, path in mounted.items()],
+    )  # fmt: skip
+    return bytes(said).decode(errors="replace")
 
 
 def tag_part(name: str) -> str:

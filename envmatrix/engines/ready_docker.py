@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.docker_client import DockerClient, ImageNotFound, docker_errors
-from envmatrix.engines.docker_images import RUN_LABEL, pullable
+from envmatrix.engines.docker_images import output_inside, pullable
 from envmatrix.engines.ready import image_file, prepared_ready
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.images.cache import disk_errors, file_digest
-from envmatrix.images.definitions import USER
 from envmatrix.images.places import Places
 from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image, Library
@@ -27,12 +26,7 @@ def ready_in_docker(
 
     def look(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
         with docker_errors(f"looking into {image.ready}"):
-            said = client.containers.run(
-                image_id, list(argv[1:]), entrypoint=list(argv[:1]), network_mode="none", user=f"{USER}:{USER}",
-                remove=True, labels={RUN_LABEL: "build"},
-                volumes=[f"{path}:{inside}:ro" for inside, path in mounted.items()],
-            )  # fmt: skip
-        return bytes(said).decode(errors="replace")
+            return output_inside(client, image_id, argv, mounted, tmpfs=["/tmp"])  # noqa: S108
 
     image_id = image_id_of(client, image, say)
     return prepared_ready(places, "docker", image, libraries, (image_id, image_id), look, say)

@@ -199,11 +199,14 @@ class Level(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _adds_nothing_to_a_ready_image(self) -> Level:
-        added = ("python", "requirements", "apt", "suite", "base", "interpreter", "index")
-        wrong = next((name for name in added if self.image and getattr(self, name)), None)
-        if wrong:
-            msg = f"image: it is used as it is, so {wrong} beside it has no effect; build an image that has both"
+    def _adds_nothing_to_what_is_there(self) -> Level:
+        added = ("python", "requirements", "apt", "suite", "base", "index")
+        wrong = next((name for name in added if getattr(self, name)), None)
+        used = "image" if self.image else "interpreter" if self.interpreter else None
+        wrong = wrong or ("interpreter" if self.image and self.interpreter else None)
+        if used and wrong:
+            instead = "build an image" if self.image else "name the Python of a venv"
+            msg = f"{used}: it is used as it is, so {wrong} beside it has no effect; {instead} that has both"
             raise ValueError(msg)
         return self
 

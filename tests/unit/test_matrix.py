@@ -252,6 +252,14 @@ def test_the_schema_refuses_what_the_types_refuse(wrong):
 MINE = "mine: {command: [python, train.py, --lr, 0.1], metric: {regex: 'x ([0-9.]+)', better: lower}}"
 
 
+@pytest.mark.parametrize("used", ["interpreter: /opt/venv/bin/python", "image: name/of:one"])
+@pytest.mark.parametrize("added", ["requirements: numpy==2.0.0", "suite: bookworm", "index: https://index.example"])
+def test_what_is_used_as_it_is_gets_nothing_added_without_a_word(used, added):
+    (mistake,) = mistakes(GOOD.replace("default: {}", "default: {" + used + ", " + added + "}"))
+    assert f"{added.partition(':')[0]} beside it has no effect" in mistake
+    assert mistake.startswith("m.yaml:8:")
+
+
 @pytest.mark.parametrize("key", ["setup", "prepare", "cleanup"])
 def test_what_is_run_around_a_program_is_words_and_never_a_line_for_a_shell(key):
     mine = "mine: {command: [a, b.py], " + key + ": WORDS}"
