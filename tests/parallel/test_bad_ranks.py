@@ -36,11 +36,11 @@ def last_line(log):
 
 def ranks_of(tmp_path):
     """Return the processes of all ranks whose job lies in this test's own folder, by rank."""
-    found = {}
+    found, own = {}, str((tmp_path / "tmp").resolve())
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             argv = (process / "cmdline").read_bytes().decode().split("\0")
-            if "bench.parallel.rank" in argv and str(tmp_path) in argv[argv.index("bench.parallel.rank") + 1]:
+            if "bench.parallel.rank" in argv and own in argv[argv.index("bench.parallel.rank") + 1]:
                 found[int(argv[argv.index("bench.parallel.rank") + 2])] = int(process.name)
     return found
 
