@@ -39,8 +39,9 @@ class Looks:
         if self.left:
             kept = reserve_s(self._experiment.plan.budget_s, len(self.left))
             self._say(
-                f"the last {kept:.0f} s of the budget are for {count(len(self.left), 'long look')}, one at each "
-                "environment: is it steady, and from which step on (`steady: false` leaves them out)"
+                f"the last {kept:.0f} s of the budget, or what a claim leaves of them, are for "
+                f"{count(len(self.left), 'long look')}, one at each environment: is it steady, and from which step on "
+                "(`steady: false` leaves them out)"
             )
 
     def run(self, left_s: float, broken: Iterable[str]) -> Iterator[Trial]:

@@ -247,8 +247,9 @@ class _Loop:
 
     @property
     def _budget_s(self) -> float:
-        """The seconds that blocks may take."""
-        return self.experiment.plan.budget_s - self.long.claimed_s
+        """The seconds that blocks may take: those that a claim needs come before the long looks."""
+        plan = self.experiment.plan
+        return plan.budget_s - (self.long.claimed_s if self.complete >= plan.min_blocks else self.long.spent_s)
 
     def looks(self) -> Iterator[Trial]:
         """Make the long looks that there is time for; not at arms that never ran well."""

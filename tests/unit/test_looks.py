@@ -65,7 +65,7 @@ def test_each_environment_has_one_look_after_the_blocks_and_no_control_has_one(c
 
 
 def test_blocks_leave_them_a_quarter_of_the_budget_and_they_share_it(carry_out):
-    plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=120.0)
+    plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=120.0, min_blocks=2)
     found = carry_out(plan)
     trials_s = sum(trial.wall_s for trial in found.folder.trials(plan))
     assert trials_s <= 120 - reserve_s(120, 3) + 6 * 4
@@ -73,6 +73,13 @@ def test_blocks_leave_them_a_quarter_of_the_budget_and_they_share_it(carry_out):
     assert len(found.now) == 3
     assert all(LEAST_S <= slot.look_s < WHOLE_S for slot in found.now)
     assert trials_s + sum(slot.look_s + START_S for slot in found.now) <= 120
+
+
+def test_what_a_claim_needs_comes_before_them(carry_out):
+    plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=100.0)
+    needed_s = sum(trial.wall_s for trial in make_trials(plan, Machine({}), plan.min_blocks))
+    found = carry_out(make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=1.02 * needed_s))
+    assert f"spent after {plan.min_blocks} blocks" in found.ended.why
 
 
 def test_looks_that_a_budget_has_no_room_for_are_named(carry_out):
