@@ -1,0 +1,245 @@
+"""Turns of real processes that speak as bench/ does: what becomes of those that die, hang or lie in theirs."""
+
+import contextlib
+import itertools
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from envmatrix.engines.base import Job, Limits, Mounts, Prepared
+from envmatrix.engines.local import guarded_job
+from envmatrix.errors import NoTrialError
+from envmatrix.plan import turns as order
+from envmatrix.store import trial_of
+from envmatrix.trials import turns
+from tests.synthetic import make_plan, make_run
+
+PROGRAM = """
+import os, signal, sys
+folder, log, how, steps = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+if os.fork() == 0:
+    while True: pass
+log = os.open(log, os.O_WRONLY | os.O_APPEND)
+def stick():
+    os.write(log, f"stuck {os.getppid()}\\n".encode())
+    signal.pause()
+if how == "never": stick()
+told, heard = open(folder + "/ready", "w"), open(folder + "/go")
+turns = 0
+while True:
+    told.write("nonsense\\n" if how == "lies" and turns else f"ready {steps}\\n")
+    told.flush()
+    said = heard.readline().split()
+    if said[0] == "end":
+        break
+    turns += 1
+    if how == "dies" and turns == 2: os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hangs" and turns == 2: stick()
+    steps -= min(steps, int(said[2]))
+    os.write(log, f"{os.getpid()} {said[1]} {said[2]} {steps}\\n".encode())
+if how == "stays": stick()
+"""
+
+
+def order_of(count):
+    """Return the arms of the first block of so many, in its order."""
+    return [slot.arm for slot in make_plan(tuple(f"e{number}" for number in range(count - 2))).block(0)]
+
+
+class Watched:
+    """Runs a program as engine ``local`` does, and looks at all others whenever one is let go."""
+
+    def __init__(self, running, those):
+        self.running, self.those = running, those
+        self.pid = None
+        those.append(self)
+
+    def __getattr__(self, name):
+        return getattr(self.running, name)
+
+    def fileno(self):
+        return self.running.fileno()
+
+    def release(self):
+        if self.those.watching:
+            running = [state for other in self.those if other is not self for state in states(other) if state != "T"]
+            self.those.seen.append(running)
+        self.running.release()
+
+
+class Those(list):
+    watching, seen = True, ()
+
+
+def states(watched):
+    """Return the states of a program's processes; those of its warden are not meant."""
+    warden = watched.running.program.process.pid
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(parent), state
+    level, found = {warden}, []
+    while level := {pid for pid, (parent, _) in parents.items() if parent in level}:
+        found += [parents[pid][1] for pid in level]
+    return found
+
+
+class Engine:
+    """An engine whose programs tell what is done to them."""
+
+    name = "local"
+
+    def __init__(self, start, those):
+        self._start, self._those = start, those
+
+    @contextlib.contextmanager
+    def started(self, job):
+        with self._start(job, job.argv, job.env) as running:
+            yield Watched(running, self._those)
+
+    def holds(self, _prepared):
+        return True
+
+    def unavailable(self):
+        return None
+
+
+@pytest.fixture
+def together_of(tmp_path, monkeypatch):
+    """Return what runs a group of programs that behave so, and gives its trials, what they logged, and the engine's."""
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    log = tmp_path / "log"
+    log.touch()
+    those = Those()
+    those.seen = []
+
+    def wait(files, seconds):
+        """Let the time be up as soon as all that is waited for has said that it is stuck."""
+        wardens = {str(file.running.program.process.pid) for file in files if isinstance(file, Watched)}
+        while not (ready := really_wait(files, 0.02)):
+            if wardens <= {line.split()[1] for line in log.read_text().splitlines() if line.startswith("stuck")}:
+                break
+        return ready
+
+    really_wait = turns.interrupts.wait
+    monkeypatch.setattr(turns, "interrupts", SimpleNamespace(wait=wait))
+
+    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99):
+        plan = make_plan(tuple(f"e{number}" for number in range(len(hows) - 2)))
+        slots = plan.block(0)
+        behaves = dict(zip((slot.trial for slot in slots), hows, strict=True))
+
+        def make_job(_experiment, slot, work, *, gate):
+            assert gate
+            argv = (sys.executable, "-c", PROGRAM, f"{work}/gate", str(log), behaves[slot.trial], str(steps))
+            mounts = Mounts(work, {})
+            prepared = Prepared("i", "local", "", sys.executable, {})
+            return Job("run", slot.trial, prepared, argv, {}, (), mounts, Limits(limit_s), tmp_path / "trial.log")
+
+        monkeypatch.setattr(turns, "make_job", make_job)
+        monkeypatch.setattr(
+            turns, "judged",
+            lambda _experiment, slot, ended, _job, started: trial_of(
+                slot, "timed_out" if ended.timed_out else "ok" if ended.ok else "failed", str(ended), started=started
+            ),
+        )  # fmt: skip
+        run = make_run(plan, design={"schedule": "turns", "turn": turn, "trial_limit": str(limit_s)})
+        made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
+        whole = order.in_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
+        whole = whole or order.Company((tuple(slots),))
+        found = turns.run_together(made, whole, pytest.fail)
+        assert [trial.trial for trial in found] == [slot.trial for slot in whole.slots]
+        found.sort(key=lambda trial: trial.position)
+        assert not list((tmp_path / "cache").glob("work/*/*/*"))
+        return found, [line.split() for line in log.read_text().splitlines() if line[0] != "s"], those
+
+    return run
+
+
+def test_one_process_runs_while_all_others_are_stopped_until_all_steps_are_taken(together_of):
+    trials, log, those = together_of("", "", "", steps=5)
+    assert [(trial.outcome, trial.together) for trial in trials] == [("ok", 3)] * 3
+    assert [line[1:] for line in log] == [["2", "2", left] for left in ("3", "1", "0") for _ in range(3)]
+    rounds = [{line[0] for line in log[first : first + 3]} for first in (0, 3, 6)]
+    assert all(len(one) == 3 for one in rounds)
+    turns_seen = those.seen[: 3 * 3]
+    assert turns_seen == [[]] * 9, "a child that spins is stopped too"
+
+
+def test_references_have_their_turns_in_all_smaller_groups_and_others_only_in_theirs(together_of):
+    trials, log, those = together_of("", "", "", "", "", room=4)
+    assert (
+        sorted((trial.outcome, trial.together, trial.waves) for trial in trials) == [("ok", 3, 2)] + [("ok", 4, 2)] * 4
+    )
+    first, second = (Counter(line[0] for line in part) for part in (log[:10], log[10:]))
+    assert sorted(first.values()) == [2, 2, 3, 3]
+    assert sorted(second.values()) == [1, 1, 3]
+    assert sorted((first + second).values()) == [3] * 5, "all have all their turns"
+    assert those.seen[:10] == [[]] * 10
+    assert those.seen[12:17] == [[]] * 5, "two have finished, and those that are kept are stopped again"
+
+
+def test_a_reference_that_dies_in_the_first_of_two_groups_leaves_the_second(together_of):
+    trials, _, those = together_of(*["dies" if arm.reference is None else "" for arm in order_of(5)], room=4)
+    assert sorted((trial.outcome, trial.arm.partition(":")[0]) for trial in trials) == [
+        ("failed", "baseline"), ("ok", "control"), ("ok", "e0"), ("ok", "e1"), ("ok", "e2"),
+    ]  # fmt: skip
+    assert all(watched.running.program.process.poll() is not None for watched in those)
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "words"),
+    [("dies", "failed", "SIGKILL"), ("hangs", "timed_out", "past its limit"), ("never", "timed_out", "past its limit"),
+     ("lies", "failed", "SIGINT"), ("stays", "timed_out", "past its limit")],
+)  # fmt: skip
+def test_a_process_that_breaks_has_its_outcome_and_the_others_go_on(together_of, how, outcome, words):
+    trials, log, _ = together_of("", how, "")
+    assert [trial.outcome for trial in trials] == ["ok", outcome, "ok"]
+    assert words in trials[1].reason
+    whole = [line[0] for line in log if line[3] == "0"]
+    assert len(set(whole)) == (3 if how == "stays" else 2)
+
+
+def test_one_that_is_refused_twice_failed_and_the_others_run_without_it(together_of, monkeypatch):
+    restored = []
+    monkeypatch.setattr(turns, "restore", lambda _experiment, slot, error, _say: restored.append(slot.trial))
+
+    def start(job, argv, env):
+        if job.label == "b0000-p001":
+            raise NoTrialError("the engine refuses it")
+        return guarded_job(job, argv, env)
+
+    trials, log, _ = together_of("", "", "", start=start)
+    assert [trial.outcome for trial in trials] == ["ok", "failed", "ok"]
+    assert "refuses" in trials[1].reason
+    assert restored == ["b0000-p001"] * 2
+    assert len({line[0] for line in log}) == 2
+
+
+def test_an_interrupt_ends_all_of_them_at_once(together_of, monkeypatch):
+    count = itertools.count()
+
+    def interrupted(*arguments):
+        if next(count) == 1:
+            raise KeyboardInterrupt
+        return take_turn(*arguments)
+
+    take_turn = turns._take_turn
+    monkeypatch.setattr(turns, "_take_turn", interrupted)
+    programs = []
+
+    @contextlib.contextmanager
+    def start(job, argv, env):
+        with guarded_job(job, argv, env) as running:
+            programs.append(running.program.process)
+            yield running
+
+    with pytest.raises(KeyboardInterrupt):
+        together_of("", "", "", start=start)
+    assert [program.poll() for program in programs] == [0] * 3, "each warden has ended what it watched, and then itself"
