@@ -127,12 +127,12 @@ class ApptainerEngine(Engine):
         return prepared
 
     def _ready(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
-        def look(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
-            binds = [word for inside, path in mounted.items() for word in ("--bind", f"{path}:{inside}:ro")]
+        def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
+            binds = [word for place, path in mounted.items() for word in ("--bind", f"{path}:{place}:ro")]
             return self._said(Path(found[0]), argv, binds)
 
         found = ready_sif(self.places.cache, image, self._sif, self._build, say)
-        return prepared_ready(self.places, self.name, image, libraries, found, look, say)
+        return prepared_ready(self.places, self.name, image, libraries, found, inside, say)
 
     def _from_docker(self, prepared: Prepared, say: Say) -> Prepared:
         docker = DockerEngine(self.places)

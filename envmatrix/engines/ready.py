@@ -17,7 +17,7 @@ from envmatrix.plan.environment import Image, Library
 from envmatrix.say import Say
 
 #: Runs a command in an image with folders mounted (path inside -> folder here); returns what it printed.
-Look = Callable[[Sequence[str], Mapping[str, str]], str]
+Inside = Callable[[Sequence[str], Mapping[str, str]], str]
 _SHELL = (
     'p=$(command -v python3 || command -v python) || { echo "no python3 is on its PATH" >&2; exit 1; }; exec "$p" "$@"'
 )
@@ -59,7 +59,7 @@ def prepared_ready(
     image: Image,
     libraries: tuple[Library, ...],
     found: tuple[str, str],
-    look: Look,
+    inside: Inside,
     say: Say,
 ) -> Prepared:
     """Return a ready image, ``found`` as (reference, digest), with the libraries that load in it mounted.
@@ -73,19 +73,19 @@ def prepared_ready(
     files = {library.key: [f"{LIBRARIES}/{library.key}/{file}" for file in library.files] for library in libraries}
     asked = json.dumps({key: files[key] for key in folders.folders})
     try:
-        seen = json.loads(look(["/bin/sh", "-c", _SHELL, "sh", "-I", "-c", _PROBE, asked], mounted).splitlines()[-1])
+        seen = json.loads(inside(["/bin/sh", "-c", _SHELL, "sh", "-I", "-c", _PROBE, asked], mounted).splitlines()[-1])
     except (ValueError, IndexError, EngineError) as error:
         raise SkipEnvironmentError(
             f"image {image.ready} runs no Python, which a trial needs: {str(error)[-300:]}",
             remedy="take an image in which python3 starts",
         ) from error
     wrong = {key: str(why) for key, why in seen["wrong"].items() if why}
-    inside = {key: f"{LIBRARIES}/{key}" for key in folders.folders if key not in wrong}
+    there = {key: f"{LIBRARIES}/{key}" for key in folders.folders if key not in wrong}
     return Prepared(
-        image.name, engine, reference, str(seen["python"]), inside, _facts(image, digest, seen, folders),
+        image.name, engine, reference, str(seen["python"]), there, _facts(image, digest, seen, folders),
         {**folders.missing, **_missing(wrong, str(seen["libc"]))},
         None if seen["loader"] is None else frozenset(seen["loader"]), _without_torch(image, seen),
-        variables=_own(seen["variables"]), mounted={inside[key]: folders.folders[key] for key in inside},
+        variables=_own(seen["variables"]), mounted={there[key]: folders.folders[key] for key in there},
     )  # fmt: skip
 
 

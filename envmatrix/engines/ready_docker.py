@@ -24,12 +24,12 @@ def ready_in_docker(
 ) -> Prepared:
     """Find a ready image, and return it by its id."""
 
-    def look(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
+    def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
         with docker_errors(f"looking into {image.ready}"):
             return output_inside(client, image_id, argv, mounted, tmpfs=["/tmp"])  # noqa: S108
 
     image_id = image_id_of(client, image, say)
-    return prepared_ready(places, "docker", image, libraries, (image_id, image_id), look, say)
+    return prepared_ready(places, "docker", image, libraries, (image_id, image_id), inside, say)
 
 
 def image_id_of(client: DockerClient, image: Image, say: Say) -> str:

@@ -27,7 +27,7 @@ INDEX = (
     Row("tool killed", "local", "slurm", "cluster/test_slurm.py::test_a_host_killed_while_jobs_run_finds_them_again", "jobs go on and are found"),
     Row("tool killed while trials are stopped", ALL, "here", "faults/test_turns.py::test_with_a_tool_that_is_killed_nothing_is_left_stopped_or_running", "they end"),
     Row("process dies in its turn", ALL, "here", "faults/test_turns.py::test_trials_take_turns_and_one_that_dies_in_its_own_leaves_the_others", "failed, the others go on"),
-    Row("process hangs, or lies at its gate", "local", "here", "unit/test_turns.py::test_a_process_that_breaks_has_its_outcome_and_the_others_go_on", "timed_out or failed, the others go on"),
+    Row("process hangs, or lies at its gate", "local", "here", "unit/test_turns_processes.py::test_a_process_that_breaks_has_its_outcome_and_the_others_go_on", "timed_out or failed, the others go on"),
     Row("Ctrl-C while trials are stopped", "local", "here", "faults/test_turns.py::test_an_interrupt_ends_them_all_and_resume_runs_the_block_as_a_whole", "exit 130, nothing recorded"),
     Row("killed between lines of one block", "local", "here", "faults/test_turns.py::test_trials_that_took_turns_with_others_that_have_no_line_run_again", "set aside, run again"),
     Row("signal at a random moment", "local", "here", "unit/test_interrupts.py::test_a_signal_soon_after_a_line_reached_the_disk_ends_the_run", "exit 130"),
