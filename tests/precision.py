@@ -271,6 +271,8 @@ def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
             f"  {row['arm']:34} {sd[0]:>8} {sd[1]:>13}  {_shown(row['gain']):22} {effects[0]:20} {effects[1]:20} "
             f"{_shown(row['turns_over_other'], '.3f'):20} {row['agreement']}"
         )
+    if other == "sequential":
+        yield "  (trials of a second see the first second of a program; --agreement compares with long ones)"
     apart = [row["arm"] for row in part["arms"] if row["agreement"] == "DISAGREE"]
     yield f"  arms that disagree by more than 3 %: {', '.join(apart) or 'none'}"
     open_ = [row["arm"] for row in part["arms"] if row["agreement"] not in ("DISAGREE", "agree")]

@@ -51,12 +51,12 @@ class Measured:
         return Measured(tuple(arms), self.ratios[[self.arms.index(arm) for arm in arms]], self.seconds)
 
 
-def _welch(ours: Floats, theirs: Floats) -> Estimate:
-    """Return the difference of two means with Welch's interval."""
+def _welch(ours: Floats, theirs: Floats, together: int = 1) -> Estimate:
+    """Return the difference of two means with Welch's interval, which holds together with others (Bonferroni)."""
     errors = [values.var(ddof=1) / values.size for values in (ours, theirs)]
     whole = sum(errors)
     parts = [error**2 / (values.size - 1) for error, values in zip(errors, (ours, theirs), strict=True)]
-    half = float(stats.t.ppf(0.975, whole**2 / sum(parts)) * math.sqrt(whole)) if whole > 0 else 0.0
+    half = float(stats.t.ppf(1 - 0.025 / together, whole**2 / sum(parts)) * math.sqrt(whole)) if whole > 0 else 0.0
     value = float(ours.mean() - theirs.mean())
     return Estimate(value, value - half, value + half)
 
@@ -103,10 +103,13 @@ def effect(measured: Measured, arm: str) -> Estimate | None:
 
 
 def difference(ours: Measured, theirs: Measured, arm: str) -> Estimate | None:
-    """Return the ratio of an arm's effects under two schedules; None where either has fewer than two blocks."""
+    """Return the ratio of an arm's effects in two schedules; None where either has fewer than two blocks.
+
+    The intervals of all arms hold together.
+    """
     rows = [measured.of([arm]).ratios[0] for measured in (ours, theirs)]
     rows = [row[np.isfinite(row)] for row in rows]
-    return _welch(rows[0], rows[1]).as_ratio() if min(row.size for row in rows) > 1 else None
+    return _welch(rows[0], rows[1], len(ours.arms)).as_ratio() if min(row.size for row in rows) > 1 else None
 
 
 def agreement(found: Estimate | None) -> str:

@@ -87,6 +87,14 @@ def test_two_schedules_are_compared_by_welchs_interval():
     assert math.log(found.high) == pytest.approx(high)
 
 
+def test_differences_of_several_arms_hold_together():
+    ours, theirs = np.array([[0.1, 0.2, 0.15, 0.05]] * 5), np.array([[0.0, 0.02, 0.01, 0.03]] * 5)
+    found = figures.difference(measured(*ours), measured(*theirs), "a3")
+    low, high = stats.ttest_ind(ours[0], theirs[0], equal_var=False).confidence_interval(0.99)
+    assert found
+    assert (math.log(found.low), math.log(found.high)) == (pytest.approx(low), pytest.approx(high))
+
+
 @pytest.mark.parametrize(
     ("found", "said"),
     [(Estimate(1.01, 0.99, 1.025), "agree"), (Estimate(1.05, 1.01, 1.09), "DISAGREE"),
