@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import errno
 import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 # Started by its path, Python looks into this folder first, where no module of ours has the name it is imported by.
@@ -162,11 +163,32 @@ def _run(chosen: argparse.Namespace) -> None:
     if chosen.record:
         record.check_writable(chosen.record)
     node = nodes.from_arguments(chosen, values)
-    document = workload.run(values, chosen.data_dir or _cache_folder(), node=node, gate=chosen.gate, look_s=chosen.look)
+    place, gate, look_s = chosen.data_dir or _cache_folder(), chosen.gate, chosen.look
+    with _telling_of_memory(chosen):
+        document = workload.run(values, place, node=node, gate=gate, look_s=look_s)
     if document is None:
         return
     record.write(document, chosen.record)
     print(_one_line(document), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _telling_of_memory(chosen: argparse.Namespace) -> Iterator[None]:
+    """Add to what broke that memory ran out: a worker of a loader that was killed for it knows no reason."""
+    from bench.evidence import cgroup, reading
+
+    kills = reading.attempt(cgroup.oom_kills)
+    try:
+        yield
+    except BenchError:
+        raise
+    except Exception as error:
+        ran_out = cgroup.memory_ran_out(kills)
+        if not ran_out:
+            raise
+        if chosen.traceback:
+            traceback.print_exc()
+        raise RunError(f"{error if isinstance(error, RunError) else _told(error)}{ran_out}") from error
 
 
 def _one_line(document: Mapping[str, Any]) -> str:

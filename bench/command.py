@@ -152,13 +152,6 @@ def _how(status: int) -> str:
     return f"exit status {status}" if status > 0 else f"signal {-status} ({signal.strsignal(-status)})"
 
 
-def _memory(kills: int | None) -> str:
-    """Say how many processes were killed beyond ``kills``: not every engine tells it of a container's children."""
-    now = attempt(cgroup.oom_kills)
-    killed = now - kills if now is not None and kills is not None else 0
-    return f" as memory ran out ({killed} killed by the kernel)" if killed > 0 else ""
-
-
 def _run(
     argv: Sequence[str],
     probed: str,
@@ -194,7 +187,7 @@ def _run(
         _end(process)
         output.finish()
     if status:
-        raise RunError(f"the command ended with {_how(status)}{_memory(kills)}; its output is in the log")
+        raise RunError(f"the command ended with {_how(status)}{cgroup.memory_ran_out(kills)}; its output is in the log")
     return watched, wall_ns, output
 
 

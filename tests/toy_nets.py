@@ -1,7 +1,14 @@
 """A package of somebody else that offers models (docs/workloads.md), laid out as an installer does."""
 
-_MODULE = """
+_MODULE = '''
+import subprocess, sys
 from torch import nn
+
+HUNGRY = """
+open("/proc/self/oom_score_adj", "w").write("1000")
+held = []
+while True: held.append(bytearray(2**20))
+"""
 
 def small(options, shape, classes):
     channels, height, width = shape
@@ -9,7 +16,10 @@ def small(options, shape, classes):
 
 def nothing(options, shape, classes):
     return None
-"""
+
+def hungry(options, shape, classes):
+    raise RuntimeError(f"worker is killed by signal: {-subprocess.call([sys.executable, '-c', HUNGRY])}")
+'''
 
 
 def lay_out_toy(folder):

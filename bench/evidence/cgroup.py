@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from bench.evidence.reading import number, text
+from bench.evidence.reading import attempt, number, text
 
 _ROOT = "/sys/fs/cgroup"
 _UNLIMITED = 1 << 60  # version 1 writes "no limit" as a number near 2**63
@@ -35,6 +35,13 @@ def oom_kills() -> int | None:
             if "oom_kill" in words:
                 return int(words[words.index("oom_kill") + 1])
     return None
+
+
+def memory_ran_out(kills: int | None) -> str:
+    """Say how many processes were killed beyond ``kills``: not every engine tells it of a container's children."""
+    now = attempt(oom_kills)
+    killed = now - kills if now is not None and kills is not None else 0
+    return f" as memory ran out ({killed} killed by the kernel)" if killed > 0 else ""
 
 
 def events() -> int | None:

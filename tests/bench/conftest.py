@@ -34,10 +34,11 @@ def data_dir(tmp_path_factory):
 def bench(python, data_dir, tmp_path):
     """Run ``python -m bench run`` with options in a bare environment; return (record or None, process)."""
 
-    def run(command="run", *, env=None, status=0, **options):
+    def run(command="run", *, env=None, status=0, group=None, **options):
         record = tmp_path / "record.json"
         record.unlink(missing_ok=True)
-        argv = [python, "-W", "ignore", "-m", "bench", command, "--record", str(record)]
+        enter = ["/bin/sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"', str(group)] if group else []
+        argv = [*enter, python, "-W", "ignore", "-m", "bench", command, "--record", str(record)]
         if command == "run":
             argv += ["--data-dir", str(data_dir)]
         for name, value in options.items():
