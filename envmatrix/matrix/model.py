@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -21,6 +21,7 @@ from envmatrix.matrix.types import (
     Frozen,
     Percent,
     Text,
+    about,
     no_control,
     one_word,
 )
@@ -191,11 +192,9 @@ class Level(Frozen):
         pinned = {plain_name(item.partition("==")[0]) for item in self.requirements if "==" in item}
         absent = next((name for name in self.build if plain_name(name) not in pinned), None)
         if absent is not None:
-            msg = f"build: {absent} is not among the requirements as {absent}==VERSION"
-            raise ValueError(msg)
+            raise about("build", f"{absent} is not among the requirements as {absent}==VERSION")
         if self.build and self.preload:
-            msg = "build belongs to a level that installs its requirements, not to one with preload"
-            raise ValueError(msg)
+            raise about("build", "it belongs to a level that installs its requirements, not to one with preload")
         return self
 
     @model_validator(mode="after")
@@ -206,8 +205,7 @@ class Level(Frozen):
         wrong = wrong or ("interpreter" if self.image and self.interpreter else None)
         if used and wrong:
             instead = "build an image" if self.image else "name the Python of a venv"
-            msg = f"{used}: it is used as it is, so {wrong} beside it has no effect; {instead} that has both"
-            raise ValueError(msg)
+            raise about(used, f"it is used as it is, so {wrong} beside it has no effect; {instead} that has both")
         return self
 
     @property
@@ -276,22 +274,21 @@ class Workload(Frozen):
     @model_validator(mode="after")
     def _reads_one_file(self) -> Workload:
         if self.metric and self.metrics:
-            msg = "write either `metric` or `metrics`"
-            raise ValueError(msg)
-        files = dict.fromkeys(self._json_files())
+            raise about("metrics", "write either `metric` or `metrics`")
+        files = dict.fromkeys(self._json_files((*self.sources.values(), *self.check)))
         if len(files) > 1:
-            msg = f"all numbers of a program are read from one file, not from {' and '.join(files)}"
-            raise ValueError(msg)
+            key = "check" if len(set(self._json_files(self.sources.values()))) < 2 else "metrics"
+            raise about(key, f"all numbers of a program are read from one file, not from {' and '.join(files)}")
         return self
 
-    def _json_files(self) -> list[str]:
-        reported: tuple[Reported, ...] = (*self.sources.values(), *self.check)
+    @staticmethod
+    def _json_files(reported: Iterable[Reported]) -> list[str]:
         return [one.json_file.partition(":")[0] for one in reported if one.json_file]
 
     @property
     def json_file(self) -> str:
         """The file that the program writes its numbers to, '' where there is none."""
-        return next(iter(self._json_files()), "")
+        return next(iter(self._json_files((*self.sources.values(), *self.check))), "")
 
 
 class Slurm(Frozen):

@@ -28,6 +28,7 @@ from envmatrix.matrix.model import (
 from envmatrix.matrix.names import RESERVED, check_names
 from envmatrix.matrix.reported import Check, MetricSource
 from envmatrix.matrix.source import Data, Key, mapping_of, parse_yaml, read_text
+from envmatrix.matrix.types import OF_KEY, key_of
 from envmatrix.record import claims
 from envmatrix.validation import in_words
 
@@ -149,7 +150,8 @@ class _Parser:
         except ValidationError as error:
             known = set(model.model_fields) - set(more)
             for problem in error.errors(include_url=False):
-                self.explain(problem["type"], in_words(problem), (*path, *problem["loc"]), problem["input"], known)
+                place = (*path, *problem["loc"], *key_of(problem))
+                self.explain(problem["type"], in_words(problem), place, problem["input"], known)
             return None
 
     def explain(self, kind: str, text: str, path: Key, given: object, known: set[str]) -> None:
@@ -162,10 +164,10 @@ class _Parser:
         if kind == "extra_forbidden":
             self.wrong(path, f"unknown key {path[-1]!r}", suggestion(str(path[-1]), known), key=True)
             return
-        plain = kind in ("value_error", "missing") or isinstance(given, (dict, list, tuple))
+        plain = kind in ("value_error", "missing", OF_KEY) or isinstance(given, (dict, list, tuple))
         said = text if plain else f"{text}, not {given!r}"
         named = next((part for part in reversed(path) if isinstance(part, str)), "")
-        self.wrong(path, f"{named}: {said}", key=of_key)
+        self.wrong(path, f"{named}: {said}", key=of_key or kind == OF_KEY)
 
     def _factor(self, name: str, data: dict[str, Data], path: Key) -> Factor | None:
         if name == "description":
@@ -212,6 +214,10 @@ class _Parser:
 
     def _environment(self, name: str, data: dict[str, Data], path: Key) -> EnvironmentEntry | None:
         levels = {key: value for key, value in data.items() if key != "description"}
+        for key, value in levels.items():
+            if not isinstance(value, str):
+                self.wrong((*path, key), f"{key}: must be the name of one of its levels", key=True)
+                return None
         return self.validate(
             EnvironmentEntry, {"description": data.get("description", "")}, path, name=name, levels=levels
         )

@@ -87,6 +87,7 @@ def parse_yaml(text: str, file: Path) -> Source:
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
+        source.values[()] = Where(file, 1, 1)  # of a file with nothing in it too
         source.data = _Reader(source, loader).convert(node, ()) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

@@ -6,9 +6,12 @@ import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue, WithJsonSchema
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from envmatrix.units import parse_percent, parse_tolerance
 
+#: The type of an error that ``about`` makes; its context names the key.
+OF_KEY = "of_key"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -23,6 +26,16 @@ def no_control(value: str) -> str:
         msg = "newlines and other control characters cannot be passed alike by every engine"
         raise ValueError(msg)
     return value
+
+
+def about(key: str, said: str) -> PydanticCustomError:
+    """Return the error of a whole entry that one of its keys is wrong with, so that it is told at that key."""
+    return PydanticCustomError(OF_KEY, "{said}", {"key": key, "said": said})
+
+
+def key_of(problem: ErrorDetails) -> tuple[str, ...]:
+    """Return the key that ``about`` named, as the end of a path; nothing for any other error."""
+    return (str(problem["ctx"]["key"]),) if problem["type"] == OF_KEY else ()
 
 
 #: As YAML's own rules read them: `python: 3.11` is a number to an editor.

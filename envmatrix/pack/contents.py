@@ -19,6 +19,7 @@ from envmatrix.pack.programs import FOLDER
 from envmatrix.report.catalog import report_files
 from envmatrix.say import silent
 from envmatrix.store import Run, RunFolder
+from envmatrix.store.shared import exists
 from envmatrix.trials.experiment import Experiment
 
 #: Folders of a checkout that hold definitions and bills of material, as far as they are there.
@@ -29,7 +30,7 @@ _SKIPPED = frozenset({".sif", ".img", ".sqsh", ".tar", ".pyc"})
 
 def collect(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str, Content]:
     """Return the files of a pack by name: results, matrix, locks and definitions, SBOMs, and bench/ itself."""
-    if not folder.trials_file.exists():
+    if not exists(folder.trials_file):
         raise InputError(f"run {run.name} has no trials yet", remedy=f"`envmatrix resume {run.name}`")
     if run.sides:
         raise InputError(
@@ -38,7 +39,7 @@ def collect(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str,
         )
     found: dict[str, Content] = {"matrix.yaml": folder.names.matrix(folder.matrix()).encode()}
     for name in ("run.json", "history.jsonl", "trials.jsonl", "looks.jsonl", *report_files(silent)):
-        if (folder.path / name).exists():
+        if exists(folder.path / name):
             found[f"run/{name}"] = folder.path / name
     found |= _tree(bench, "bench")
     for name in _DEFINITIONS:

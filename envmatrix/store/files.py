@@ -25,6 +25,7 @@ _REMEDIES = {
     errno.EACCES: "check who may write there",
     errno.EROFS: "its file system is read-only: make it writable, or name another folder",
     errno.ENOENT: "check the name, and that its folder is there",
+    errno.ENOLCK: "its file system has no locks: mount it with them (flock), or name another folder: --output",
     errno.ESTALE: "the file system that holds it went away: when it is back, `envmatrix resume`",
 }
 

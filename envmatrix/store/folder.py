@@ -89,17 +89,25 @@ class RunFolder:
         """Hold the folder until ``unlock`` or the end of this process; StoreError when another one holds it."""
         if self._lock is not None:
             return
-        handle = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
+            self._lock = self._locked()
+        except BlockingIOError as error:
             raise StoreError(
                 "another envmatrix is writing to this run",
                 where=Where(self.path),
                 remedy="wait until it has ended",
             ) from error
-        self._lock = handle
+        except OSError as error:
+            raise os_error(error, self.path) from error
+
+    def _locked(self) -> int:
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
 
     def is_written(self) -> bool:
         """Say whether another writer holds the folder now."""

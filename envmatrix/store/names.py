@@ -20,6 +20,7 @@ from envmatrix import project
 from envmatrix.errors import StoreError, Where
 from envmatrix.store.checked import first_mistake
 from envmatrix.store.files import read_json, write_whole
+from envmatrix.store.shared import exists
 
 HOME, CACHE, MATRIX, USER = "{home}", "{cache}", "{matrix}", "{user}"
 _BEFORE = r"(?:(?<![\w.+@%~-])|(?<=\s-[IL]))"
@@ -174,7 +175,7 @@ def names_here(matrix: Path | None = None, hosts: dict[str, str] | None = None) 
 
 def read_names(file: Path) -> Names | None:
     """Read names.json, and add what is this machine's today; None where there is no such file."""
-    if not file.exists():
+    if not exists(file):
         return None
     try:
         kept = _Document.model_validate(read_json(file))

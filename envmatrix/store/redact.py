@@ -16,6 +16,7 @@ from envmatrix.store.files import os_error, read_text, read_whole_lines, whole_f
 from envmatrix.store.folder import RunFolder
 from envmatrix.store.json_text import json_of, json_of_line
 from envmatrix.store.names import Names, is_no_hosts
+from envmatrix.store.shared import exists
 
 _RESTORE = "nothing was changed: restore the file from a copy, or `envmatrix resume` sets such lines aside"
 _Change = Callable[[Mapping[str, object]], Mapping[str, object]]
@@ -49,7 +50,7 @@ def redact(folder: RunFolder) -> tuple[str, ...]:
 
 def names_somebody(folder: RunFolder) -> bool:
     """Whether a run that was written without names.json, as older ones were, names a host or a folder of a user."""
-    if folder.names_file.exists():
+    if exists(folder.names_file):
         return False
     names = replace(folder.names, hosts=None)
     run = json_of(read_text(folder.run_file), folder.run_file)
@@ -75,7 +76,7 @@ def _shown_document(text: str, file: Path, names: Names) -> str:
 
 def _replace(file: Path, change: Callable[[str], str]) -> bool:
     """Change a text file that there may be; its time stays, as runs are found by it."""
-    if not file.exists():
+    if not exists(file):
         return False
     before, stamp = read_text(file), file.stat()
     after = change(before)
@@ -88,7 +89,7 @@ def _replace(file: Path, change: Callable[[str], str]) -> bool:
 
 def _rewrite(file: Path, change: _Change) -> bool:
     """Change a file line by line; lines that need none stay byte for byte."""
-    if not file.exists():
+    if not exists(file):
         return False
     changed = False
     try:

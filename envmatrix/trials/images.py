@@ -20,6 +20,7 @@ from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import Environment, Library, all_libraries
 from envmatrix.say import Say
 from envmatrix.store import Run, RunFolder, read_json, write_whole
+from envmatrix.store.shared import exists
 
 #: Images that a run did not build (they came with a pack), beside its run.json.
 _GIVEN = "images.json"
@@ -183,10 +184,11 @@ def keep_given(folder: RunFolder, given: Mapping[tuple[str, str], Prepared]) -> 
 def kept_given(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
     """Return the images that a run was given; an InputError names one that is gone."""
     file = folder.path / _GIVEN
-    bodies = read_json(file) if file.exists() else []
+    bodies = read_json(file) if exists(file) else []
     found = [prepared_from(body) for body in bodies] if isinstance(bodies, list) else []
     for prepared in found:
-        if prepared and not has_stamp(Path(prepared.reference), prepared.stamp):
+        file = Path(prepared.reference) if prepared else folder.path
+        if prepared and not (exists(file) and has_stamp(file, prepared.stamp)):
             raise InputError(
                 f"image {prepared.reference}, which this run was begun with, is gone, or another file lies there",
                 remedy="`envmatrix reproduce ARCHIVE --check` unpacks it again",

@@ -121,6 +121,8 @@ def test_what_is_no_duration_is_refused(text):
         ("openmp: libgomp", "threads: [1, => 2]", "m.yaml:5:33", "no operator '=>'"),
         ("openmp: libgomp", "threads: '>= {cpu_list}'", "m.yaml:5:29", "is no number"),
         ("openmp: libgomp", "openmp: []", "m.yaml:5:20", "no value is allowed"),
+        ("preload: libiomp5.so", "build: {numpy: {}}", "m.yaml:6:53", "build: numpy is not among the requirements"),
+        ("{openmp: intel,", "{openmp: [intel],", "m.yaml:12:10", "openmp: must be the name of one of its levels"),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_the_nearest_word(old, new, place, words):
@@ -285,6 +287,8 @@ def test_a_command_that_is_one_text_is_split_into_its_words():
         ("command: a, pass_env: [BENCH_PROBE]", "15:33", "BENCH_PROBE is set by envmatrix itself"),
         ("command: a, home: mine", "15:28", "home: "),
         ("command: a, mounts: [data]", "15:31", "must be an absolute path of a folder"),
+        ("command: a, metric: {wall: yes}, metrics: {s: {wall: yes}}", "15:43", "metrics: write either"),
+        ("command: a, metrics: {s: {json_file: 'a:b'}, t: {json_file: 'c:d'}}", "15:22", "from one file, not from a"),
         ("model: lenet5, pass_env: A", "15:25", "`pass_env` belongs to a workload with a `command`"),
     ],
 )

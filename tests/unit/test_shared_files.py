@@ -1,6 +1,7 @@
 """A shared file system that fails for a moment, or for good, loses no trial that has ended."""
 
 import errno
+import fcntl
 import json
 import os
 import time
@@ -16,7 +17,9 @@ from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Slot
 from envmatrix.store import RunFolder, trial_of
+from envmatrix.store.names import read_names
 from envmatrix.store.shared import PAUSES_S
+from envmatrix.trials.images import kept_given
 from envmatrix.trials.program_files import edited_files, program_files
 from envmatrix.trials.trial import load_record
 from tests.synthetic import make_design, make_plan
@@ -171,3 +174,33 @@ def test_a_program_that_cannot_be_read_was_not_edited(tmp_path, failing, number)
     failing("train.py", number, times=10**6, calls=("open",))
     with pytest.raises(StoreError, match=r"train\.py"):
         edited_files(workload, began)
+
+
+@pytest.mark.parametrize("number", PASSING)
+@pytest.mark.parametrize("name", ["names.json", "images.json"])
+def test_what_stands_beside_run_json_and_cannot_be_read_is_not_taken_for_none(tmp_path, failing, number, name):
+    read = {"names.json": lambda: read_names(tmp_path / name), "images.json": lambda: kept_given(RunFolder(tmp_path))}
+    assert not read[name]()
+    (tmp_path / name).write_text({"names.json": '{"user": "me"}', "images.json": "[]"}[name])
+    failing(name, number, times=2, calls=("stat",))
+    assert read[name]() in ({}, read_names(tmp_path / "names.json"))
+    failing(name, number, times=10**6, calls=("stat",))
+    with pytest.raises(StoreError, match=name):
+        read[name]()
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_a_folder_that_cannot_be_opened_or_has_no_locks_is_not_held_by_another_envmatrix(tmp_path, failing, number):
+    failing(tmp_path.name, number, times=10**6, calls=("open",))
+    with pytest.raises(StoreError, match=os.strerror(number)):
+        RunFolder(tmp_path).lock()
+
+
+def test_a_file_system_without_locks_is_called_that(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(StoreError, match="No locks available") as caught:
+        RunFolder(tmp_path).lock()
+    assert "has no locks" in caught.value.remedy
