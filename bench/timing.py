@@ -118,26 +118,37 @@ class Loop:
         return self.length.untimed + self.length.timed
 
     def __iter__(self) -> Iterator[Batch]:
-        for number in range(self.length.untimed):
+        if self._gate is not None:
+            yield from self._in_turns(self._gate)
+            return
+        yield from self._warm_up(self.length.untimed)
+        gc.collect()
+        look_s = self.length.look_s
+        yield from self._window(range(self.length.timed) if look_s is None else _long_enough(look_s))
+
+    def _warm_up(self, steps: int) -> Iterator[Batch]:
+        """Give the batches of the next ``steps`` untimed steps."""
+        for number in range(len(self._untimed_ns), len(self._untimed_ns) + steps):
             start = time.perf_counter_ns()
             yield next(self._source)
             self._device.wait()
             self._untimed_ns.append(time.perf_counter_ns() - start)
             if number < self.length.checked and self._loss is not None:
                 self._losses.append(self._loss)
-        gc.collect()
-        if self._gate is not None:
-            yield from self._in_turns(self._gate)
-        elif self.length.look_s is not None:
-            yield from self._window(_long_enough(self.length.look_s))
-        else:
-            yield from self._window(range(self.length.timed))
 
     def _in_turns(self, gate: Gate) -> Iterator[Batch]:
-        """Give the batches of turn after turn; the first steps of each find another process's data in the caches."""
+        """Give the batches of turn after turn; the first steps of each find another process's data in the caches.
+
+        Only the first untimed step, which sets up and compiles, is taken beside other processes: where all of them
+        warm up at once, their threads wait for one another most of the time.
+        """
+        yield from self._warm_up(min(1, self.length.untimed))
+        gc.enable()
+        gc.collect()
         left = self.length.timed
         while left:
             turn: Turn = gate.turn(left)
+            yield from self._warm_up(self.length.untimed - len(self._untimed_ns))
             apart: Sequence[int] = ()
             if turn.apart:
                 yield from self._window(range(turn.apart))

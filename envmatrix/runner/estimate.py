@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.report.own_table import unchecked
+from envmatrix.runner.outlook import outlook
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import may_lead
 from envmatrix.stats.measurements import MeasurementBuilder
@@ -55,6 +56,12 @@ class RunningEstimate:
         found = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         ordered = sorted(found, key=lambda effect: -(effect.ratio or 0.0))
         return ", ".join(f"{effect.environment} {effect.ratio:.2f}x" for effect in ordered)
+
+    def outlook(self, budget_ends: float) -> str:
+        """Say when each open question of the arms that still run will be answered; '' before any is known."""
+        active = self.race().active if self._plan.race else ()
+        effects = [one for one in self.analysis.primary_effects() if not active or one.arm in active]
+        return outlook(effects, self._plan.target, budget_ends)
 
     def headline(self) -> str:
         """Say in a few words which environment is ahead.

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 
 from envmatrix.matrix.model import Workload
+from envmatrix.plan.looks import SHARE, START_S, WHOLE_S, reserve_s
 from envmatrix.printable import clean
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
@@ -28,8 +29,8 @@ def _short(line: str) -> str:
 class FirstBlock:
     """Takes the trials of this start as they end; each sentence is said once."""
 
-    def __init__(self, experiment: Experiment, width: int) -> None:
-        self._experiment, self._width = experiment, width
+    def __init__(self, experiment: Experiment, width: int, looks: int = 0) -> None:
+        self._experiment, self._width, self._looks = experiment, width, looks
         plan = experiment.plan
         first = {arm.name for arm in plan.arms if arm.reference is None and arm.name not in experiment.run.skipped}
         #: Arm that runs a reference's environment -> that reference.
@@ -92,21 +93,38 @@ class FirstBlock:
         if plan.max_blocks < plan.min_blocks:  # a short look, which is to claim nothing
             return []
         arms = len(plan.arms) - len(self._experiment.run.skipped)
-        line = too_short(plan.budget_s, plan.min_blocks, mean(self._walls), arms, self._width)
+        line = too_short(plan.budget_s, plan.min_blocks, mean(self._walls), arms, self._width, self._looks)
         return [line] if line else []
 
 
-def too_short(budget_s: float, min_blocks: int, trial_s: float, arms: int, width: int = 1) -> str:
-    """Say that a budget ends before the first claim where a trial takes ``trial_s`` seconds; '' where it does not."""
+def too_short(
+    budget_s: float, min_blocks: int, trial_s: float, arms: int, width: int = 1, looks: int = 0
+) -> str:  # fmt: skip
+    """Say that a budget ends before the first claim where a trial takes ``trial_s`` seconds; '' where it does not.
+
+    The blocks of a claim come before the long looks, which may then have nothing left: that is said too.
+    """
     block_s = trial_s * arms / width
-    enough = as_duration(block_s * min_blocks * 1.1)
-    if block_s * (min_blocks - 0.5) <= budget_s:
+    claim_s, kept_s = block_s * (min_blocks - 0.5), reserve_s(budget_s, looks)
+    if claim_s + kept_s <= budget_s:
         return ""
+    enough = as_duration(_with_looks(block_s * min_blocks * 1.1, looks))
+    if claim_s > budget_s:
+        return (
+            f"this cannot be decided within the budget of {as_duration(budget_s)}: a trial takes about "
+            f"{as_duration(trial_s)}, a block of {arms} about {as_duration(block_s)}, and no claim is made below "
+            f"{min_blocks} blocks; give it --budget {enough}, or fewer environments"
+        )
     return (
-        f"this cannot be decided within the budget of {as_duration(budget_s)}: a trial takes about "
-        f"{as_duration(trial_s)}, a block of {arms} about {as_duration(block_s)}, and no claim is made below "
-        f"{min_blocks} blocks; give it --budget {enough}, or fewer environments"
+        f"a block of {arms} takes about {as_duration(block_s)}, and no claim is made below {min_blocks} blocks: that "
+        f"leaves {as_duration(max(0.0, budget_s - claim_s))} of the budget of {as_duration(budget_s)} for the long "
+        f"looks, which want {as_duration(kept_s)}; --budget {enough} has time for all"
     )
+
+
+def _with_looks(blocks_s: float, looks: int) -> float:
+    """Return the budget of which what is kept for long looks leaves ``blocks_s``."""
+    return min(blocks_s / (1 - SHARE), blocks_s + looks * (WHOLE_S + START_S))
 
 
 def _sources(workload: Workload, files: Mapping[str, str]) -> list[Path]:

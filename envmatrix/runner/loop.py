@@ -39,8 +39,8 @@ class Observer(Protocol):
     def trial_ended(self, trial: Trial) -> None:
         """``trial`` is on disk."""
 
-    def block_ended(self, block: int, estimate: RunningEstimate) -> None:
-        """All trials of ``block`` are on disk."""
+    def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
+        """All trials of ``block`` are on disk; there are ``left_s`` seconds left, enough for ``left`` such blocks."""
 
 
 @dataclass
@@ -144,7 +144,6 @@ class _Loop:
         self.width = width
         self.estimate = RunningEstimate(experiment.plan, experiment.run.workloads)
         self.race = Race(active=())
-        self.first = FirstBlock(experiment, width)
         self.done: set[str] = set()
         self.spent_s = 0.0
         self.finished: Counter[int] = Counter()
@@ -153,6 +152,7 @@ class _Loop:
         self.ended = Ended()
         self.groups_of = Groups(experiment, say)
         self.long = Looks(experiment, experiment.folder.looks(experiment.plan), say, here=launcher.measures_here)
+        self.first = FirstBlock(experiment, width, len(self.long.left))
 
     def count(self, trial: Trial) -> None:
         """Take a finished trial into account."""
@@ -169,7 +169,9 @@ class _Loop:
         for line in self.first.add(trial):
             self.say(line)
         if self._is_complete(trial.block):
-            self.observer.block_ended(self.complete - 1, self.estimate)
+            left_s, spent_s = self.left_s(), self.spent_s / self.width
+            left = left_s / spent_s * self.complete if spent_s else 0.0
+            self.observer.block_ended(self.complete - 1, self.estimate, left_s, left)
 
     @property
     def complete(self) -> int:

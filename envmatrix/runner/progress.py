@@ -65,7 +65,6 @@ class LineProgress:
         self.logs = experiment.folder.logs
         self.tell = tell or _to_stderr
         self.quiet = quiet
-        self.left_s = self.plan.budget_s
         self.every_s = every_s
         self.show_output = show_output
         self.ticker: Ticker | None = None
@@ -75,8 +74,7 @@ class LineProgress:
         self.tell(clean(text))
 
     def trial_begins(self, slot: Slot, left_s: float) -> None:
-        """Remember the time left for the block's line, and tell now and then that this trial runs."""
-        self.left_s = left_s
+        """Tell now and then that this trial runs."""
         self.close()
         if not self.quiet:
             self.ticker = Ticker(self.say, f"{self.where(slot)} runs", self.every_s)
@@ -102,13 +100,19 @@ class LineProgress:
             place = f" (log: {log})" if log.exists() else ""
             self.say(f"{trial.trial} {trial.arm}: {trial.outcome}: {trial.reason}{place}")
 
-    def block_ended(self, block: int, estimate: RunningEstimate) -> None:
+    def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Print where the run stands."""
         if not self.quiet:
             if block == 0 and (standing := estimate.standing()):
                 self.say(f"after the first block: {standing}")
-            left = f"at most {left_text(self.left_s)} left"
-            self.say(f"block {block + 1} of up to {self.plan.max_blocks}, {left}; {estimate.headline()}")
+            time_left = f"at most {left_text(left_s)} left"
+            best = self.best(block, estimate, left)
+            self.say(f"block {block + 1} of up to {self.plan.max_blocks}, {time_left}; {best}")
+
+    def best(self, block: int, estimate: RunningEstimate, left: float) -> str:
+        """Say what is known, and when more will be."""
+        outlook = estimate.outlook(block + 1 + left) if block + 1 >= self.plan.min_blocks else ""
+        return "; ".join(text for text in (estimate.headline(), outlook) if text)
 
 
 class BarProgress(LineProgress):
@@ -137,11 +141,11 @@ class BarProgress(LineProgress):
             completed=self.plan.budget_s - left_s,
         )  # fmt: skip
 
-    def block_ended(self, block: int, estimate: RunningEstimate) -> None:
+    def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Show the estimate so far."""
         if block == 0 and (standing := estimate.standing()):
             self.say(f"after the first block: {standing}")
-        self.progress.update(self.task, best=estimate.headline())
+        self.progress.update(self.task, best=self.best(block, estimate, left))
 
 
 @contextmanager

@@ -147,6 +147,14 @@ def test_in_turns_only_turns_are_timed_and_their_first_steps_are_set_apart(clock
     assert (found.epochs_ns, found.last_loss) == ([], 18.0)
 
 
+def test_before_its_first_turn_a_process_takes_one_step_and_the_rest_of_its_warm_up_within_it(clock):
+    at, log = Gate(clock, (1, 2)), []
+    found = taken(clock, timing.Length(checked=0, warm_up=3, timed=2, epoch=0), log=log, at=at)
+    begun = 1000 + (WAIT + FIRST) + Gate.PAUSE
+    assert log == [begun + 2 * (WAIT + STEP), begun + 3 * (WAIT + STEP)], "the steps that are set apart, then the turn"
+    assert (found.first_step_ns, found.warmup_ns) == (WAIT + FIRST, WAIT + FIRST + 2 * (WAIT + STEP))
+
+
 def test_in_one_go_there_are_no_turns(clock):
     assert taken(clock, timing.Length(checked=0, warm_up=1, timed=2, epoch=0)).turns is None
 

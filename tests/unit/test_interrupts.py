@@ -40,7 +40,7 @@ class Sender:
     def trial_ended(self, trial):
         self.timer = self.timer or signalled(self.seconds, self.number)
 
-    def block_ended(self, block, estimate):
+    def block_ended(self, block, estimate, left_s, left):
         pass
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from envmatrix.runner.outlook import blocks_until, outlook
 from envmatrix.runner.progress import BarProgress, LineProgress
 from envmatrix.store import trial_of
 from tests.synthetic import make_plan
@@ -28,8 +29,40 @@ def test_a_trials_last_words_cannot_steer_the_terminal(capsys, bar):
 
 def test_a_block_may_end_before_any_trial_of_this_start_began(capsys):
     estimate = SimpleNamespace(headline=lambda: "no estimate yet", standing=lambda: "")
-    LineProgress(EXPERIMENT, quiet=False).block_ended(0, estimate)
+    LineProgress(EXPERIMENT, quiet=False).block_ended(0, estimate, 300.0, 5.0)
     assert capsys.readouterr().err == "block 1 of up to 40, at most 5 min 00 s left; no estimate yet\n"
+
+
+def test_what_is_open_is_told_with_the_block_at_which_it_will_be_known_once_a_claim_can_be_made():
+    said = []
+    estimate = SimpleNamespace(headline=lambda: "none ahead so far", outlook=lambda ends: f"known by then ({ends:.0f})")
+    progress = LineProgress(EXPERIMENT, quiet=False, tell=said.append)
+    progress.block_ended(PLAN.min_blocks - 2, estimate, 60.0, 2.0)
+    progress.block_ended(PLAN.min_blocks - 1, estimate, 30.0, 1.0)
+    assert said == [
+        f"block {PLAN.min_blocks - 1} of up to 40, at most 1 min 00 s left; none ahead so far",
+        f"block {PLAN.min_blocks} of up to 40, at most 30 s left; none ahead so far; "
+        f"known by then ({PLAN.min_blocks + 1})",
+    ]
+
+
+def effect(name, half_width, blocks=6):
+    return SimpleNamespace(environment=name, half_width=half_width, blocks=blocks)
+
+
+def test_twice_the_width_takes_somewhat_fewer_than_four_times_the_blocks():
+    assert blocks_until(effect("a", 0.04, 20), 0.02) == 72  # t(19) is 2.093, t(71) 1.994
+    assert blocks_until(effect("a", 0.02, 20), 0.02) == 20
+    assert blocks_until(effect("a", 0.0201, 20), 0.02) == 21
+    assert blocks_until(effect("a", None), 0.02) is None
+
+
+def test_the_outlook_names_what_is_known_first_and_nothing_that_is_known_already():
+    found = [effect("wide", 0.06), effect("near", 0.03), effect("done", 0.01), effect("unknown", None)]
+    assert outlook(found, 0.02, 9.4) == "±2.0% by about block: near 11, wide 33 (the budget ends at about 9)"
+    many = [effect(f"e{number}", 0.03) for number in range(8)]
+    assert ", 2 more by 11 (" in outlook(many, 0.02, 9)
+    assert outlook(found[2:], 0.02, 9) == ""
 
 
 def test_of_a_long_trial_something_is_said_now_and_then_until_it_ends():

@@ -9,7 +9,9 @@ import pytest
 from envmatrix.errors import InputError
 from envmatrix.launchers.here import Here
 from envmatrix.runner import loop as runner
+from envmatrix.runner.first_block import too_short
 from envmatrix.store import RunFolder
+from envmatrix.units import as_duration
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 SPEED = {"fast": 1.3, "slow": 0.7, "twin": 1.0}
@@ -29,7 +31,7 @@ class Watcher:
     def trial_ended(self, trial):
         pass
 
-    def block_ended(self, block, estimate):
+    def block_ended(self, block, estimate, left_s, left):
         self.blocks.append(block)
 
 
@@ -184,3 +186,14 @@ def test_a_budget_that_ends_before_any_claim_is_told_before_it_is_spent(tmp_path
     said.clear()
     begin(tmp_path / "enough", enough, Machine(SPEED), said.append)
     assert said == []
+
+
+def test_blocks_that_leave_the_long_looks_no_time_are_told_with_the_budget_for_both():
+    assert too_short(360.0, 6, 4.0, 10, looks=9) == "", "5.5 blocks of 40 s and 90 s of looks"
+    said = too_short(360.0, 6, 5.5, 10, looks=9)
+    assert "a block of 10 takes about 55s" in said
+    assert "that leaves 58s of the budget of 6m for the long looks, which want 90s; --budget " in said
+    enough = 55.0 * 6 * 1.1
+    assert f"--budget {as_duration(min(enough / 0.75, enough + 9 * 14))} has time for all" in said
+    assert too_short(360.0, 6, 5.5, 10) == ""
+    assert "cannot be decided" in too_short(360.0, 6, 7.0, 10, looks=9)
