@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,26 @@ def make_trials(plan: Plan, machine: Machine, blocks: int, seed: int = 1) -> Ite
                 yield trial_of(slot, "ok", document=record_of(slot, machine, seconds, chance), **more)
             else:
                 yield trial_of(slot, outcome, f"made to be {outcome}", **more)
+
+
+def slowed(
+    plan: Plan,
+    machine: Machine,
+    blocks: int,
+    slow: Callable[[Trial], bool],
+    by: float = 2.0,
+    period: float | None = None,
+) -> list[Trial]:
+    """Return trials, a block each ``period`` seconds: where ``slow(trial)`` holds they took ``by`` times as long."""
+    found = []
+    for trial in make_trials(plan, machine, blocks):
+        document = trial.document
+        if slow(trial):
+            rate = document["metrics"]["samples_per_s"] / by
+            document = {**document, "metrics": {**document["metrics"], "samples_per_s": rate}}
+        started = trial.started if period is None else 1.7e9 + trial.block * period
+        found.append(replace(trial, document=document, started=started))
+    return found
 
 
 def write_run(path: Path, plan: Plan, machine: Machine, blocks: int, seed: int = 1, **more: Any) -> RunFolder:

@@ -109,7 +109,8 @@ def describe(found: Reproduction) -> str:
     lines += ["", f"{'effect':{width}}  {'packed':24}  {'here':24}  answer"]
     for item in found.effects:
         then, now = _interval(item.first), _interval(item.second)
-        lines.append(f"{item.environment:{width}}  {then:24}  {now:24}  {item.answer}")
+        answer = f"{item.answer}: {item.unsure}" if item.unsure else item.answer
+        lines.append(f"{item.environment:{width}}  {then:24}  {now:24}  {answer}")
     lines += ["", f"reproduced: the two effects surely differ by less than {found.tolerance:.0%}; "
               "not reproduced: they surely differ; undecided: neither is sure"]  # fmt: skip
     return "\n".join(map(clean, lines))  # a pack may come from anybody

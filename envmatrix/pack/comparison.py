@@ -62,6 +62,7 @@ def _effect_json(item: Replication) -> dict[str, object]:
     return {
         "arm": item.arm, "environment": item.environment, "answer": item.answer, "same_direction": item.same_direction,
         "then": part(item.first), "now": part(item.second), "difference": {"low": item.low, "high": item.high},
+        "unsure": item.unsure,
     }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -187,7 +187,7 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copie
         Flag.SLOW_TRIALS: bool(run.slow[run.measured.arms.index(arm.name)].any()),
         Flag.NO_OP: not arm.is_control and _is_no_op(arm, run),
     }
-    if waits(run.measured, run.slow, (arm.name, *copies), effect.blocks):
+    if waits(run.plan, run.slow, (arm.name, *copies), effect.blocks):
         effect = replace(effect, verdict="undecided")
     return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
 
@@ -225,6 +225,12 @@ def between(
     if known:
         return known
     return inverted(turned, old, new) if turned else _contrast(analysis, measured, old, new, environments or {})
+
+
+def waiting(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:
+    """Whether nothing is said of two arms yet, as one of them, or a control of it, has slow trials."""
+    controls = {arm.name for arm in analysis.plan.arms if arm.is_control and arm.reference in sides}
+    return waits(analysis.plan, analysis.slow, {*sides, *controls}, blocks)
 
 
 def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:

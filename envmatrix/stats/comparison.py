@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from envmatrix.errors import ExitCode, InputError, StoreError, suggestion
 from envmatrix.plan import SIDES, Arm
-from envmatrix.stats.analysis import Analysis, between, estimate
+from envmatrix.stats.analysis import Analysis, between, estimate, waiting
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
 from envmatrix.stats.failures import broken_of
 from envmatrix.stats.longrun import told_short
@@ -22,7 +22,7 @@ from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import group_of, logs_of
 from envmatrix.stats.primary import primary_metrics
 from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_thing
-from envmatrix.stats.slow_trials import LEAST_BLOCKS, waits
+from envmatrix.stats.slow_trials import LEAST_BLOCKS
 from envmatrix.stats.spending import level_at
 from envmatrix.stats.welch import Mean, mean_of, quotient
 from envmatrix.store import Run, RunFolder
@@ -179,20 +179,13 @@ def compare_environments(run: Run, measured: Measurements, old: str, new: str, a
         trials = _counts((measured, measured), (one.name, other.name), analysis.primary[one.workload])
         item = _item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed)
         item = _unless_broken(item, measured.facts[one.name], measured.facts[other.name])
-        slow = waiting(analysis, measured, (one, other), effect.blocks)
+        slow = waiting(analysis, (one.name, other.name), effect.blocks)
         items.append(_unsure(item, f"a side has slow trials, which takes {LEAST_BLOCKS} blocks" if slow else ""))
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{other.name} did not do the work of {one.name}: {'; '.join(effect.notes)}")
     compared = dict.fromkeys(arm.name for pair in pairs for arm in pair)
     short = [text for text in (told_short(measured.apart),) if text and any(item.low is not None for item in items)]
     return Comparison(tuple(items), (*cautions, *_weaker(analysis, compared), *short))
-
-
-def waiting(analysis: Analysis, measured: Measurements, sides: tuple[Arm, Arm], blocks: int) -> bool:
-    """Whether nothing is said of two arms yet, as one of them, or a control of it, has slow trials."""
-    names = {arm.name for arm in sides}
-    controls = {arm.name for arm in analysis.plan.arms if arm.is_control and arm.reference in names}
-    return waits(measured, analysis.slow, names | controls, blocks)
 
 
 def _weaker(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:

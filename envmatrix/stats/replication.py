@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.effects import LEVEL, Effect
-from envmatrix.stats.welch import mean_of_effect, quotient
+from envmatrix.stats.analysis import Analysis, waiting
+from envmatrix.stats.effects import LEVEL, Effect, Flag
+from envmatrix.stats.slow_trials import LEAST_BLOCKS
+from envmatrix.stats.welch import means_of_effect, quotient
 
 Answer = Literal["reproduced", "not reproduced", "undecided"]
 #: Two effects whose ratios surely differ by less than this count as the same.
@@ -18,7 +19,8 @@ TOLERANCE = 0.05
 class Replication:
     """One effect in both runs. ``low`` and ``high`` bound the second ratio over the first (None: too few blocks).
 
-    ``same_direction`` is None where one of the two runs shows no direction.
+    ``same_direction`` is None where one of the two runs shows no direction; ``unsure`` says why the answer is none
+    although there is an interval.
     """
 
     arm: str
@@ -29,6 +31,7 @@ class Replication:
     high: float | None
     answer: Answer
     same_direction: bool | None
+    unsure: str = ""
 
 
 def compare(first: Analysis, second: Analysis, tolerance: float = TOLERANCE) -> tuple[Replication, ...]:
@@ -38,25 +41,38 @@ def compare(first: Analysis, second: Analysis, tolerance: float = TOLERANCE) -> 
     1/(1+tolerance)..(1+tolerance). *Not reproduced*: it excludes 1 and does not lie within. Else *undecided*.
     """
     effects = [effect for effect in first.primary_effects() if not effect.is_control]
-    level = max(first.level, second.level)
-    return tuple(_compared(effect, second.find(effect.arm), len(effects), tolerance, level) for effect in effects)
+    return tuple(_compared((first, second), effect, len(effects), tolerance) for effect in effects)
 
 
-def _compared(one: Effect, other: Effect | None, family: int, tolerance: float, level: float) -> Replication:
-    bounds = difference(one, other, family, level) if other else None
+def _compared(runs: tuple[Analysis, Analysis], one: Effect, family: int, tolerance: float) -> Replication:
+    other = runs[1].find(one.arm)
+    bounds = difference(one, other, family, max(run.level for run in runs)) if other else None
     low, high = bounds or (None, None)
-    return Replication(
-        one.arm, one.environment, one, other, low, high, answer_of(low, high, tolerance), _direction(one, other)
-    )
+    reasons = [_unsure(run, effect) for run, effect in zip(runs, (one, other), strict=True)]
+    unsure = next(filter(None, reasons), "") if bounds else ""
+    answer: Answer = "undecided" if unsure else answer_of(low, high, tolerance)
+    return Replication(one.arm, one.environment, one, other, low, high, answer, _direction(one, other), unsure)
+
+
+def _unsure(run: Analysis, effect: Effect | None) -> str:
+    """Return why one run's effect cannot be held against another's, '' where it can."""
+    if effect is None:
+        return ""
+    if waiting(run, (effect.arm, effect.reference), effect.blocks):
+        return f"a side has slow trials, which takes {LEAST_BLOCKS} blocks"
+    return "more of its trials broke than of its reference" if Flag.FAILS_MORE in effect.flags else ""
 
 
 def difference(one: Effect, other: Effect, family: int = 1, level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the interval of other/one as a ratio, or None where one of the two has no interval."""
-    means = mean_of_effect(one), mean_of_effect(other)
-    if means[0] is None or means[1] is None:
+    """Return the interval of other/one as a ratio, or None where one of the two has no interval.
+
+    Where one has slow trials it holds with them and without them.
+    """
+    then, now = means_of_effect(one), means_of_effect(other)
+    if then is None or now is None:
         return None
-    found = quotient(means[0], means[1], max(1, family), level)
-    return found.low, found.high
+    views = [quotient(*pair, max(1, family), level) for pair in zip(then, now, strict=True)]
+    return min(view.low for view in views), max(view.high for view in views)
 
 
 def answer_of(low: float | None, high: float | None, tolerance: float) -> Answer:

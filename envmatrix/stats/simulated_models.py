@@ -14,6 +14,8 @@ from envmatrix.stats.simulated import SIZE, Floats
 #: One environment is truly faster than all others, by 5 %.
 GAIN = float(np.log(1.05))
 TRIAL_S, LIMIT_S = 7.6, 60.0
+#: By how much a slow phase slows the marked arm more than the others.
+_SLOWED = 0.1
 ARMS = make_arms(("a", "b", "ab"), ("w",), ("e",), "baseline")
 LEVELS = {"baseline": ("0", "0"), "a": ("1", "0"), "b": ("0", "1"), "ab": ("1", "1")}
 MARKED = next(row for row, arm in enumerate(ARMS) if arm.environment == "ab")
@@ -21,10 +23,18 @@ MARKED = next(row for row, arm in enumerate(ARMS) if arm.environment == "ab")
 
 @dataclass(frozen=True)
 class Trials:
-    """Log speeds (arms, blocks) of a run, NaN where a trial timed out, and the marked arm's true log effect."""
+    """Log speeds (arms, blocks) of a run, NaN where a trial timed out, and the marked arm's true log effect.
+
+    ``phases``: what the machine's phases did to that effect in the time of each block; their mean over all runs is 0.
+    """
 
     logs: Floats
     truth: float = GAIN
+    phases: Floats | None = None
+
+    def own(self, blocks: int) -> float:
+        """Return the true log effect over the phases that the first ``blocks`` of this very run had."""
+        return self.truth + (0.0 if self.phases is None else float(self.phases[:blocks].mean()))
 
 
 Model = Callable[[int, np.random.Generator], Trials]
@@ -56,11 +66,16 @@ def _drift(blocks: int, chance: np.random.Generator) -> Trials:
 def _phases(blocks: int, chance: np.random.Generator) -> Trials:
     """Slow and fast phases of 40 s on average; the marked arm is 10 % slower in the slow ones."""
     ends = np.cumsum(chance.exponential(40.0, int(blocks * len(ARMS) * TRIAL_S / 10) + 100))
-    begins = (np.arange(blocks) * len(ARMS) + chance.integers(0, len(ARMS), blocks)) * TRIAL_S
-    slow = (np.searchsorted(ends, begins) + chance.integers(0, 2)) % 2
+    edges = np.arange(blocks + 1) * len(ARMS) * TRIAL_S
+    begins = edges[:-1] + chance.integers(0, len(ARMS), blocks) * TRIAL_S
+    first = chance.integers(0, 2)
+    slow = (np.searchsorted(ends, begins) + first) % 2
     logs = _quiet(blocks, chance)
-    logs[MARKED] += 0.1 * (0.5 - slow)
-    return Trials(logs)
+    logs[MARKED] += _SLOWED * (0.5 - slow)
+    lasted = np.diff(ends, prepend=0.0)
+    slow_s = np.cumsum(lasted * ((np.arange(ends.size) + first) % 2))
+    share = np.diff(np.interp(edges, np.append(0.0, ends), np.append(0.0, slow_s))) / edges[1]
+    return Trials(logs, phases=_SLOWED * (0.5 - share))
 
 
 def _slow_processes(share: float, by: float, *, rare: bool) -> Model:

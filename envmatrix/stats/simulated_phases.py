@@ -19,12 +19,18 @@ _MINUTES, _BLOCK_S, _PHASES_S = (3, 6, 12, 24), (10.0, 20.0, 38.0), (20.0, 40.0,
 _SLOWED = 0.1
 
 
-def in_phases(runs: int, begins: Floats, mean_s: float, chance: np.random.Generator) -> Floats:
-    """Return (runs, blocks) log ratios: fast and slow phases of exponential length, trials somewhere in their block."""
-    at = begins + chance.random((runs, begins.size)) * float(begins[1])
-    turned = chance.random(at.shape) < 0.5 * -np.expm1(-2.0 * np.diff(at, axis=1, prepend=at[:, :1]) / mean_s)
+def in_phases(runs: int, begins: Floats, mean_s: float, chance: np.random.Generator) -> tuple[Floats, Floats]:
+    """Return (runs, blocks) log ratios of trials somewhere in their block, and each run's own mean: over all its time.
+
+    Fast and slow phases have exponential lengths; what is so every second is drawn.
+    """
+    block_s = int(begins[1])
+    seconds = block_s * begins.size
+    turned = chance.random((runs, seconds), dtype=np.float32) < 0.5 * -np.expm1(-2.0 / mean_s)
     turned[:, 0] = chance.random(runs) < 0.5
-    return np.asarray(_SLOWED * (0.5 - np.cumsum(turned, axis=1) % 2))
+    slow = np.logical_xor.accumulate(turned, axis=1)
+    at = np.arange(0, seconds, block_s) + chance.integers(0, block_s, (runs, begins.size))
+    return _SLOWED * (0.5 - np.take_along_axis(slow, at, axis=1)), _SLOWED * (0.5 - slow.mean(axis=1))
 
 
 def _reaches(logs: Floats, begins: Floats) -> dict[str, Floats]:
@@ -45,12 +51,15 @@ def _figures(minutes: int, block_s: float, runs: int, chance: np.random.Generato
     noise = chance.normal(0.0, SIZE * np.sqrt(1.5), (runs, begins.size))
     name, figures = f"{minutes} minutes, blocks of {block_s:.0f} s", []
     for mean_s in (0.0, *_PHASES_S):
-        logs = noise + in_phases(runs, begins, mean_s, chance) if mean_s else noise
+        slowed, own = in_phases(runs, begins, mean_s, chance) if mean_s else (0.0, np.zeros(runs))
+        logs = noise + slowed
         machine = f"phases of {mean_s:.0f} s" if mean_s else "no phases"
         reaches = _reaches(logs, begins)
         usual = reaches[", usual error"]
         for how, reach in reaches.items():
-            figures.append(rate("misses" + how, machine, name, np.abs(logs.mean(axis=1)) > reach))
+            mean = logs.mean(axis=1)
+            figures.append(rate("misses" + how, machine, name, np.abs(mean) > reach))
+            figures.append(rate("misses its own mean" + how, machine, name, np.abs(mean - own) > reach))
             if not mean_s and reach is not usual:
                 wider = float(reach.mean() / usual.mean())
                 figures.append(Figure("times as wide" + how, machine, name, wider, None, None, runs))
@@ -59,7 +68,7 @@ def _figures(minutes: int, block_s: float, runs: int, chance: np.random.Generato
 
 
 def phases(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Return how often the interval of an environment that phases slow misses its mean over all of them.
+    """Return how often the interval of an environment that phases slow misses its mean: of all time, and of the run's.
 
     Its machines are its own, so that it is made once, for the first one.
     """

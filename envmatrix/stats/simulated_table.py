@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from envmatrix.plan import Plan
-from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.analysis import Analysis, estimate, waiting
 from envmatrix.stats.attribution import attribute, find_cells
 from envmatrix.stats.change_points import change_points
-from envmatrix.stats.comparison import status_of, waiting
+from envmatrix.stats.comparison import status_of
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import ArmFacts, Measurements, TrialOrder, first_blocks
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
@@ -36,6 +36,8 @@ _BEST = ARMS[MARKED].name
 _DAY, _HISTORY = 0.02, 14
 _BLOCKS = (10, 20, 40)
 _COPIES = tuple(row for row, arm in enumerate(ARMS) if arm.environment in ("baseline", "control"))
+#: Of a run with slow phases: its intervals held against the mean over the time that it lasted, and no other.
+_OWN = "any misses the run's own mean"
 #: What takes several analyses of a run is asked of one run in so many.
 _DEAR = 10
 
@@ -101,38 +103,46 @@ def judged(drawn: Trials, blocks: int, *, every: bool) -> Iterator[tuple[str, bo
     """Yield, question by question, whether the analyses of one run err; ``every``: the dear ones too."""
     plan, measured = _plan(blocks), _measured(drawn.logs)
     analysis = estimate(plan, measured, metrics=())
-    missed, false = _wrong(analysis, _truth(drawn))
+    missed, false = _wrong(analysis, _truth(drawn.truth))
     yield "difference: any false verdict", false
     yield "difference: any interval misses", missed
+    if drawn.phases is not None:
+        yield f"difference: {_OWN}", _wrong(analysis, _truth(drawn.own(blocks)))[0]
     choice = choose(analysis, measured, [arm for arm in ARMS if arm.reference and not arm.is_control], {})
     yield "best set: lacks the best", choice is not None and (_BEST in choice.best_set) != (drawn.truth > 0)
     if np.isfinite(drawn.logs).all():
         yield "slow rate: interval misses", _rate_misses(analysis, 0.05)
-        yield "gate in the same blocks: exit 5", _fails(analysis, measured, drawn.truth)
+        yield "gate in the same blocks: exit 5", _fails(analysis, drawn.truth)
         if every:
             yield "attribution: any interval misses", _contrasts_wrong(measured, drawn.truth)
+            if drawn.phases is not None:
+                yield f"attribution: {_OWN}", _contrasts_wrong(measured, drawn.own(blocks))
             race = next_arms(replace(plan, race=True), measured)
             yield "race: the best is lost", _BEST in {item.arm for item in race.stopped}
     if every and blocks == max(_BLOCKS):
-        yield "looks: any interval ever misses", _ever_missed(plan, measured, _truth(drawn))
+        read = _looks(plan, measured)
+        yield "looks: any interval ever misses", any(_wrong(one, _truth(drawn.truth))[0] for one in read)
+        if drawn.phases is not None:
+            own = (_wrong(one, _truth(drawn.own(count)))[0] for one, count in zip(read, _BLOCKS, strict=True))
+            yield f"looks: {_OWN}", any(own)
 
 
-def _truth(drawn: Trials) -> Mapping[str, float]:
-    return {arm.environment: drawn.truth if arm.name == _BEST else 0.0 for arm in ARMS}
+def _truth(gain: float) -> Mapping[str, float]:
+    return {arm.environment: gain if arm.name == _BEST else 0.0 for arm in ARMS}
 
 
-def _ever_missed(plan: Plan, measured: Measurements, truth: Mapping[str, float]) -> bool:
-    """Whether any interval misses the truth in a run that is read, resumed and read again as the table's rows are."""
-    return any(
-        _wrong(estimate(replace(plan, looked=_BLOCKS[:at]), first_blocks(measured, count), metrics=()), truth)[0]
+def _looks(plan: Plan, measured: Measurements) -> list[Analysis]:
+    """Return the analyses of a run that is read, resumed and read again as the table's rows are."""
+    return [
+        estimate(replace(plan, looked=_BLOCKS[:at]), first_blocks(measured, count), metrics=())
         for at, count in enumerate(_BLOCKS)
-    )
+    ]
 
 
-def _fails(analysis: Analysis, measured: Measurements, gain: float) -> bool:
+def _fails(analysis: Analysis, gain: float) -> bool:
     """Whether ``compare --rerun`` would fail the marked arm, the new side, had it the speed of the baseline."""
     effect = analysis.find(_BEST)
-    if effect is None or effect.high is None or waiting(analysis, measured, (ARMS[0], ARMS[MARKED]), effect.blocks):
+    if effect is None or effect.high is None or waiting(analysis, (ARMS[0].name, ARMS[MARKED].name), effect.blocks):
         return False
     return status_of(None, effect.high / float(np.exp(gain)), 0.0) == "slower"
 

@@ -89,9 +89,11 @@ def slow_trials(plan: Plan, measured: Measurements, primary: Mapping[str, Metric
     return slow
 
 
-def waits(measured: Measurements, slow: Bools, arms: Collection[str], blocks: int) -> bool:
+def waits(plan: Plan, slow: Bools, arms: Collection[str], blocks: int) -> bool:
     """Whether a comparison of ``arms`` has no verdict yet: what slow trials do to it is the same on either side."""
-    return blocks < LEAST_BLOCKS and bool(slow[[name in arms for name in measured.arms]].any())
+    if blocks >= LEAST_BLOCKS or not slow.any():
+        return False
+    return bool(slow[[arm.name in arms for arm in plan.arms]].any())
 
 
 def both(logs: Floats, slow: Bools) -> tuple[Floats, ...]:

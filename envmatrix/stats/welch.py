@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +40,16 @@ def mean_of(logs: NDArray[np.float64], least: int) -> Mean | None:
     return Mean(float(there.mean()), float(there.std(ddof=1) / math.sqrt(there.size)), there.size)
 
 
-def mean_of_effect(effect: Effect) -> Mean | None:
-    """Return the mean log ratio behind an effect, None where there were too few blocks for an interval."""
+def means_of_effect(effect: Effect) -> tuple[Mean, Mean] | None:
+    """Return the mean log ratio behind an effect, with slow trials and without, None where it has no interval.
+
+    The one without has the error of both kinds together, which is larger than its own.
+    """
     if effect.low is None or not effect.ratio or effect.error is None or effect.units < 2:
         return None
-    return Mean(math.log(effect.ratio), effect.error, effect.units)
+    usual = effect.usual or effect.ratio
+    every = Mean(math.log(effect.ratio), effect.error, effect.units)
+    return every, replace(every, mean=math.log(usual))
 
 
 def quotient(old: Mean, new: Mean, comparisons: int = 1, level: float = LEVEL) -> Quotient:

@@ -13,10 +13,11 @@ from envmatrix.errors import InputError
 from envmatrix.images.cache import file_digest
 from envmatrix.pack.comparison import Difference, Reproduction, image_differences, run_differences
 from envmatrix.plan import Plan, make_arms
-from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.effects import LEVEL, Effect
+from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.effects import LEVEL, Effect, Flag
+from envmatrix.stats.measurements import fold
 from envmatrix.stats.replication import answer_of, compare, difference
-from tests.synthetic import HOST, make_environment
+from tests.synthetic import HOST, Machine, make_environment, make_plan, slowed
 
 PLAN = Plan("d", make_arms(("a", "b"), ("w",), ("local",), "base"), 1, 2, 40, 0.03, 0.03, 60)
 
@@ -49,6 +50,37 @@ def test_an_effect_is_reproduced_not_reproduced_or_undecided(one, other, answer)
     second = Analysis(PLAN, (other,) if other else ())
     found = compare(Analysis(PLAN, (one, effect(1.0, environment="control"))), second)
     assert [item.answer for item in found] == [answer]
+
+
+@pytest.mark.parametrize(("blocks", "answer"), [(12, "undecided"), (24, "not reproduced")])
+@pytest.mark.parametrize("slow", ["fast", "baseline", "control"])
+@pytest.mark.parametrize("later", [True, False])
+def test_below_20_blocks_nothing_is_reproduced_or_not_where_a_side_has_slow_trials(blocks, answer, slow, later):
+    plan = make_plan(("fast", "other"), max_blocks=60)
+
+    def analysis(speed, marked):
+        machine = Machine({"fast": speed}, noise=0.01)
+        trials = slowed(plan, machine, blocks, lambda trial: trial.environment == slow and trial.block in marked)
+        return estimate(plan, fold(plan, trials))
+
+    runs = [analysis(2.0, ()), analysis(1.1, (1, 2))]
+    fast = compare(*(runs if later else runs[::-1]))[0]
+    assert (fast.environment, fast.answer) == ("fast", answer)
+    assert not fast.low <= 1 <= fast.high
+    assert ("slow trials, which takes 20 blocks" in fast.unsure) == (answer == "undecided")
+
+
+def test_the_interval_of_two_effects_holds_with_slow_trials_and_without():
+    low, high = difference(effect(1.2, usual=1.3), effect(1.2))
+    plain = difference(effect(1.2), effect(1.2))
+    assert (low, high) == pytest.approx((difference(effect(1.3), effect(1.2))[0], plain[1]))
+
+
+def test_an_effect_of_an_environment_that_fails_more_is_not_reproduced_nor_not():
+    failing = effect(1.25, flags=(Flag.FAILS_MORE,))
+    for pair in ((failing, effect(1.25)), (effect(1.25), failing), (effect(1.1), failing)):
+        (found,) = compare(*(Analysis(PLAN, (one,)) for one in pair))
+        assert (found.answer, found.unsure) == ("undecided", "more of its trials broke than of its reference")
 
 
 def test_what_a_pack_says_cannot_steer_the_terminal():

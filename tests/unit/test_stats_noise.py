@@ -33,20 +33,7 @@ from envmatrix.stats.simulated_models import MODELS
 from envmatrix.stats.simulated_phases import in_phases
 from envmatrix.stats.simulated_table import judged, lines
 from envmatrix.stats.slow_trials import SlowTrials, find_slow
-from tests.synthetic import Machine, make_plan, make_run, make_trials
-
-
-def slowed(plan, machine, blocks, slow, by=2.0, period=None):
-    """Return trials of which those for which ``slow(trial)`` holds took ``by`` times as long."""
-    found = []
-    for trial in make_trials(plan, machine, blocks):
-        document = trial.document
-        if slow(trial):
-            rate = document["metrics"]["samples_per_s"] / by
-            document = {**document, "metrics": {**document["metrics"], "samples_per_s": rate}}
-        started = trial.started if period is None else 1.7e9 + trial.block * period
-        found.append(replace(trial, document=document, started=started))
-    return found
+from tests.synthetic import Machine, make_plan, make_run, slowed
 
 
 def fast_in(*blocks):
@@ -205,10 +192,12 @@ def test_in_a_short_run_slow_phases_that_stand_out_widen_the_interval_and_nothin
     assert quiet.error[untouched] == pytest.approx(usual[untouched])
     assert (quiet.error[~untouched] > usual[~untouched]).all()
     assert 0.75 < untouched.mean() < 0.85
-    slowed_now = noise + in_phases(4000, begins, 40.0, chance)
+    by_phases, own = in_phases(4000, begins, 40.0, chance)
+    slowed_now = noise + by_phases
     found = paired(slowed_now, apart(begins))
     reach = np.array([student_quantile(int(units), (1 + LEVEL) / 2) for units in found.units]) * found.error
     assert (np.abs(found.mean) <= reach).mean() > 0.92
+    assert (np.abs(found.mean - own) <= reach).mean() > 0.97
     plain = student_quantile(36, (1 + LEVEL) / 2) * found.spread / 6
     assert (np.abs(found.mean) <= plain).mean() < 0.82
 
