@@ -20,14 +20,15 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 #: A slow phase of a minute is nearly independent of what was so long before.
-PHASE_S = 90.0
+PHASE_S = 100.0
 #: Fewer phases than these tell too little of how they differ: then slow cosines count alone only where they stand out,
 #: and the report says so.
-LEAST_PHASES = 8
+LEAST_PHASES = 7
 #: How often slow cosines stand out where blocks are independent, each time that they are tested; and how many at least.
 STANDS_OUT = 0.1
 _FEWEST = 3
-#: Up to how many intervals phases of a minute make wrong in a run of fewer minutes than these (docs/statistics.md).
+#: Up to how many intervals phases of a minute make miss the mean over a longer time, in a run of fewer minutes than
+#: these (docs/statistics.md).
 _WRONG = ((3.0, "1 of 2"), (6.0, "1 of 4"), (float("inf"), "1 of 8"))
 
 
@@ -58,7 +59,8 @@ def told_short(far: Floats) -> str:
     wrong = next(wrong for below, wrong in _WRONG if round(_minutes(far)) < below)
     return (
         f"Short run: its blocks span {spanned(far)}, and the 95 % hold for the machine as it was then. If it has "
-        f"phases of a minute that slow one environment more than another, up to {wrong} intervals are wrong."
+        f"phases of a minute that slow one environment more than another, up to {wrong} intervals miss the mean over a "
+        "longer time."
     )
 
 
