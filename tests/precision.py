@@ -38,6 +38,7 @@ from envmatrix.trials.experiment import Experiment, begin, find_design, reopen
 from envmatrix.trials.sure import run_surely
 from envmatrix.trials.turns import run_together
 from tests import precision_figures as figures
+from tests import precision_parts
 from tests.precision_figures import Measured
 
 #: The design of two copies of the baseline, made of the first other one that is asked for, or of `default`.
@@ -227,7 +228,19 @@ def compared(folder: Path, name: str, other: str) -> dict[str, Any] | None:
         "gain": {kind: figures.as_json(figures.gain(turns.of(arms), rest.of(arms)))
                  for kind, arms in (("copies", controls), ("arms", others)) if arms},
         "arms": [_row(arm, turns, rest, other) for arm in turns.arms],
+        "lengths": lengths(RunFolder(folder / f"{name}-turns"), float(turns.seconds.mean())),
     }  # fmt: skip
+
+
+def lengths(folder: RunFolder, seconds: float) -> list[str]:
+    """Return the lines on how long a turn should be, as the turns of a run say."""
+    run = folder.load()
+    timed = [(trial, trial.record.timing) for trial in folder.trials(run.plan) if trial.record]
+    found = precision_parts.stacked([
+        (trial.block, trial.arm, [turn.steps for turn in timing.turns], timing.steps_ns or ())
+        for trial, timing in timed if timing and timing.turns
+    ])  # fmt: skip
+    return [] if found is None else list(precision_parts.lines(found, seconds))
 
 
 def _row(arm: str, turns: Measured, rest: Measured, other: str) -> dict[str, Any]:
@@ -277,6 +290,7 @@ def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
     yield f"  arms that disagree by more than 3 %: {', '.join(apart) or 'none'}"
     open_ = [row["arm"] for row in part["arms"] if row["agreement"] not in ("DISAGREE", "agree")]
     yield f"  not decided: {', '.join(open_) or 'none'}"
+    yield from part["lengths"]
 
 
 def written(chosen: argparse.Namespace) -> dict[str, Any]:

@@ -9,15 +9,19 @@ from statistics import mean
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.looks import SHARE, START_S, WHOLE_S, reserve_s
 from envmatrix.printable import clean
+from envmatrix.report.formatting import count
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.last_words import tail
 from envmatrix.trials.program_variables import dropped_variables
+from envmatrix.trials.together import has_one_process
 from envmatrix.units import as_duration
 
 _BROKEN = ("failed", "invalid", "timed_out")
 #: So many trials say how long one takes.
 _ENOUGH = 2
+#: What the start of a built-in trial takes of one CPU, at least: torch and its compiler are imported.
+_LEAST_START_S = 1.5
 #: Characters of a line of a log that are shown.
 _LONGEST_LINE = 200
 
@@ -57,6 +61,22 @@ class FirstBlock:
         new = [line for line in said if line not in self._told]
         self._told.update(new)
         return new
+
+    def announce(self, side_by_side: int) -> str:
+        """Say before anything runs that a budget is too short even if trials were nothing but their start; else ''.
+
+        ``side_by_side`` processes start at the same time.
+        """
+        plan, run = self._experiment.plan, self._experiment.run
+        known = [has_one_process(run.workloads[arm.workload]) for arm in plan.arms if arm.name not in run.skipped]
+        starts_s = _LEAST_START_S * sum(known) / side_by_side
+        if plan.max_blocks < plan.min_blocks or starts_s * plan.min_blocks <= plan.budget_s:
+            return ""
+        return (
+            f"one block takes {as_duration(starts_s)} or more of your {as_duration(plan.budget_s)} "
+            f"({count(sum(known), 'trial')} to start), and no claim is made below {plan.min_blocks} blocks: give it "
+            f"--budget {as_duration(3 * starts_s * plan.min_blocks)} or so, or fewer environments"
+        )
 
     @property
     def lost(self) -> str:

@@ -62,7 +62,7 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
         say("the last trial's line was only half written; it is set aside and that trial runs again")
     check_race(race=experiment.plan.race, width=launcher.width)
     loop = _taken_up(lambda: _Loop(experiment, observer, launcher, say), folder, say)
-    loop.long.announce()
+    loop.announce()
     try:
         with interrupts.remembered(), _alone_on_machine(say) if launcher.measures_here else contextlib.nullcontext():
             if launcher.measures_here:
@@ -153,6 +153,13 @@ class _Loop:
         self.groups_of = Groups(experiment, say)
         self.long = Looks(experiment, experiment.folder.looks(experiment.plan), say, here=launcher.measures_here)
         self.first = FirstBlock(experiment, width, len(self.long.left))
+
+    def announce(self) -> None:
+        """Say before the first block what is kept for the end, and that a block takes too long for the budget."""
+        self.long.announce()
+        together = os.cpu_count() or 1 if self.experiment.run.design.schedule == "turns" else 1
+        if not self.done and (line := self.first.announce(max(together, self.width))):
+            self.say(line)
 
     def count(self, trial: Trial) -> None:
         """Take a finished trial into account."""

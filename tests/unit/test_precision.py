@@ -9,7 +9,7 @@ from scipy import stats
 
 from envmatrix.matrix.parse import parse
 from envmatrix.store.files import append_line
-from tests import precision
+from tests import precision, precision_parts
 from tests import precision_figures as figures
 from tests.precision_figures import Estimate, Measured
 from tests.synthetic import Machine, make_plan, write_run
@@ -143,3 +143,36 @@ designs: {mine: {environments: [other], workloads: w, turn: 3}}
     copies = precision.design_of(matrix, "copies", chosen, "turns")
     assert (copies.environments, copies.workloads, copies.turn, copies.schedule) == ((), ("w",), 3, "turns")
     assert precision.with_steps(matrix, copies, 99).workloads["w"].options["steps"] == 99
+
+
+def turns_of(within, process, blocks=400, arms=5, turns=4, steps=3):
+    """Times of steps: all of a turn alike, about 20 ms; arms and moments differ, which is neither of the two parts."""
+    draw = np.random.default_rng(5)
+    of_moments = 0.3 * draw.normal(size=(blocks, 1, turns)) + np.linspace(0, 1, arms)[None, :, None]
+    of_turns = of_moments + within * draw.normal(size=(blocks, arms, turns))
+    of_turns += process * draw.normal(size=(blocks, arms, 1))
+    return np.repeat(2e7 * np.exp(of_turns)[..., None], steps, axis=-1)
+
+
+@pytest.mark.parametrize(("within", "process"), [(0.1, 0.05), (0.1, 0.0), (0.02, 0.08)])
+def test_what_varies_from_turn_to_turn_and_with_the_process_is_told_apart(within, process):
+    found = precision_parts.parts(turns_of(within, process), 2)
+    assert math.sqrt(found.within) == pytest.approx(within, rel=0.05)
+    assert math.sqrt(found.process) == pytest.approx(process, rel=0.05, abs=0.01)
+
+
+def test_shorter_turns_cost_their_steps_that_are_set_apart():
+    steps = np.full((2, 3, 4, 5), 1e9)  # 3 arms of 4 turns of 5 + 2 steps of 1 s, of which 20 count
+    assert precision_parts.block_s(steps, 5, 20, 100.0) == pytest.approx(100.0)
+    assert precision_parts.block_s(steps, 2, 20, 100.0) == pytest.approx(100.0 - 3 * 4 * 7 + 3 * (20 + 10 * 2))
+
+
+def test_of_turns_only_blocks_count_that_are_whole():
+    whole = [(block, arm, [2, 2], [1, 2, 3, 4]) for block in (0, 2) for arm in ("a", "b")]
+    found = precision_parts.stacked([*whole, (1, "a", [2, 2], [1, 2, 3, 4]), (1, "b", [2], [1, 2])])
+    assert found is not None
+    assert found.shape == (2, 2, 2, 2)
+    assert found[0, 0].tolist() == [[1, 2], [3, 4]]
+    assert precision_parts.stacked(whole[:2]) is None
+    assert precision_parts.stacked([(0, "a", [3, 1], [1, 2, 3, 4]), *whole[:1]]) is None
+    assert next(precision_parts.lines(turns_of(0.1, 0.05), 60.0)).startswith("  steps of a turn")

@@ -197,3 +197,14 @@ def test_blocks_that_leave_the_long_looks_no_time_are_told_with_the_budget_for_b
     assert f"--budget {as_duration(min(enough / 0.75, enough + 9 * 14))} has time for all" in said
     assert too_short(360.0, 6, 5.5, 10) == ""
     assert "cannot be decided" in too_short(360.0, 6, 7.0, 10, looks=9)
+
+
+def test_a_block_that_can_only_be_too_long_is_told_before_anything_runs(tmp_path, quiet):
+    """Five processes take 7.5 s of a CPU to start: six blocks 45 s."""
+    said = []
+    for budget_s in (40.0, 50.0):
+        (tmp_path / str(budget_s)).mkdir()
+        plan = make_plan(NAMES, max_blocks=6, budget_s=budget_s)
+        begin(tmp_path / str(budget_s), plan, Machine(SPEED), said.append)
+    assert said[0].startswith("one block takes 8s or more of your 40s (5 trials to start), and no claim is made below")
+    assert sum("to start" in line for line in said) == 1
