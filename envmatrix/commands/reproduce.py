@@ -112,7 +112,7 @@ def describe(found: Reproduction) -> str:
         answer = f"{item.answer}: {item.unsure}" if item.unsure else item.answer
         lines.append(f"{item.environment:{width}}  {then:24}  {now:24}  {answer}")
     lines += ["", f"reproduced: the two effects surely differ by less than {found.tolerance:.0%}; "
-              "not reproduced: they surely differ; undecided: neither is sure"]  # fmt: skip
+              "not reproduced: they surely differ; undecided: neither is sure", *found.cautions]  # fmt: skip
     return "\n".join(map(clean, lines))  # a pack may come from anybody
 
 

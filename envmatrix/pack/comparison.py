@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import Effect
+from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.replication import Replication, compare
 from envmatrix.store import Run, RunFolder
@@ -39,13 +40,14 @@ class Reproduction:
     differences: tuple[Difference, ...]
     effects: tuple[Replication, ...]
     tolerance: float
+    cautions: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return the document for programs."""
         return {
             "schema": 1, "packed_run": self.first.name, "run": self.second.name, "tolerance": self.tolerance,
             "differences": [asdict(item) for item in self.differences],
-            "effects": [_effect_json(item) for item in self.effects],
+            "effects": [_effect_json(item) for item in self.effects], "cautions": list(self.cautions),
         }  # fmt: skip
 
 
@@ -146,4 +148,7 @@ def reproduction(
         *run_differences(first, second),
         *evidence_differences(then, now),
     ]
-    return Reproduction(first, second, tuple(differences), compare(analyses[0], analyses[1], tolerance), tolerance)
+    effects = compare(analyses[0], analyses[1], tolerance)
+    short = [(run.name, told_short(one.apart)) for run, one in ((first, then), (second, now))]
+    cautions = tuple(f"{name}: {text}" for name, text in short if text and any(item.low for item in effects))
+    return Reproduction(first, second, tuple(differences), effects, tolerance, cautions)

@@ -11,13 +11,13 @@ from envmatrix.__main__ import main
 from envmatrix.commands.reproduce import describe
 from envmatrix.errors import InputError
 from envmatrix.images.cache import file_digest
-from envmatrix.pack.comparison import Difference, Reproduction, image_differences, run_differences
+from envmatrix.pack.comparison import Difference, Reproduction, image_differences, reproduction, run_differences
 from envmatrix.plan import Plan, make_arms
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import LEVEL, Effect, Flag
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.replication import answer_of, compare, difference
-from tests.synthetic import HOST, Machine, make_environment, make_plan, slowed
+from tests.synthetic import HOST, Machine, make_environment, make_plan, slowed, write_run
 
 PLAN = Plan("d", make_arms(("a", "b"), ("w",), ("local",), "base"), 1, 2, 40, 0.03, 0.03, 60)
 
@@ -68,6 +68,17 @@ def test_below_20_blocks_nothing_is_reproduced_or_not_where_a_side_has_slow_tria
     assert (fast.environment, fast.answer) == ("fast", answer)
     assert not fast.low <= 1 <= fast.high
     assert ("slow trials, which takes 20 blocks" in fast.unsure) == (answer == "undecided")
+
+
+def test_what_short_runs_cannot_know_stands_below_the_answer(tmp_path):
+    plan = make_plan(("fast",))
+    folders = [write_run(tmp_path / name, plan, Machine({"fast": 1.2}), 8) for name in ("then", "now")]
+    found = reproduction(tuple(folders), {}, {}, 0.05)
+    assert [text.partition(", and")[0] for text in found.cautions] == [
+        f"{folder.load().name}: Short run: its blocks span 2 minutes" for folder in folders
+    ]
+    assert describe(found).endswith("\n".join(found.cautions))
+    assert found.to_json()["cautions"] == list(found.cautions)
 
 
 def test_the_interval_of_two_effects_holds_with_slow_trials_and_without():
