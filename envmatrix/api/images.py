@@ -145,7 +145,7 @@ def lock(
         written = locks.make(images, all_libraries(whole), say)
     else:
         builder = _image_engine(engine, place)
-        written = [_pin_system(builder, image, place, locks, say) for image in images if not image.interpreter]
+        written = [_pin_system(builder, image, place, locks, say) for image in images if not image.on_host]
     return list(dict.fromkeys(written))
 
 

@@ -18,6 +18,7 @@ from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.memory import Confinement, confined, leftover_groups, remove_group
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.host import format_cpus, has_gpu
+from envmatrix.images import modules
 from envmatrix.images.cache import digest_of
 from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
 from envmatrix.images.listing import keep_listing, listing_argv
@@ -32,6 +33,7 @@ from envmatrix.plan.export import quoted
 from envmatrix.process import Exit, Guarded, Order, run, started
 from envmatrix.say import Say
 
+_PATH = "/usr/bin:/bin"
 _TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
 _GROUP = "envmatrix-"
 _LISTING_S = 600.0
@@ -62,11 +64,13 @@ class LocalEngine(Engine):
                 f"image {image.name} is {image.ready}, which only a container can be",
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
-        if image.suite and not image.requirements and not image.interpreter:
+        if image.suite and not image.requirements and not image.on_host:
             raise SkipEnvironmentError(
                 f"image {image.name} is made of Debian {image.suite}'s own packages, which only a container can hold",
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
+        if image.modules:  # what they bring may be another tomorrow: nothing is remembered of it
+            return replace(self._loaded(image, libraries, say), loader=frozenset(known_to_loader()))
         python = _given(image.interpreter) if image.interpreter else remembered_python(self.places.cache, image.python)
         build_record = (
             self.places.cache.root
@@ -83,16 +87,31 @@ class LocalEngine(Engine):
                 self.places.cache.write(build_record, json.dumps({**asdict(prepared), "loader": None}))
         return replace(prepared, loader=frozenset(known_to_loader()))
 
-    def _build(self, image: Image, libraries: tuple[Library, ...], python: Python, say: Say) -> Prepared:
+    def _loaded(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+        loaded = modules.load(image.modules)
+        variables = modules.with_modules(loaded.variables, {"PATH": _PATH, "LC_ALL": "C.UTF-8"})
+        python = _given(image.interpreter or "python3", variables)
+        prepared = self._build(image, libraries, python, say, variables)
+        facts = {**prepared.facts, "modules": " ".join(loaded.names), "modules_digest": loaded.digest}
+        return replace(prepared, facts=facts, variables=loaded.variables)
+
+    def _build(
+        self,
+        image: Image,
+        libraries: tuple[Library, ...],
+        python: Python,
+        say: Say,
+        variables: Mapping[str, str] | None = None,
+    ) -> Prepared:
         cache = self.places.cache
         locks = Locks(self.places.locks, cache)
         without = ""
-        if image.interpreter:
+        if image.on_host:
             reference, program = python.path, python.path
-            facts, without = _look_for_torch(python, image)
+            facts, without = _look_for_torch(python, image, variables or {"PATH": _PATH, "LC_ALL": "C.UTF-8"})
         else:
             reference, program, facts = self._venv(image, python, locks, say)
-        host = python if not image.interpreter else remembered_python(cache, None)
+        host = python if not image.on_host else remembered_python(cache, None)
         folders: Folders = LibraryBuilder(cache, locks, host, say).build(libraries)
         facts = {**facts, "python": python.version, **folders.facts}
         return Prepared(
@@ -125,7 +144,7 @@ class LocalEngine(Engine):
 
     def started(self, job: Job) -> AbstractContextManager[GuardedJob]:
         """Start ``job``."""
-        return guarded_job(job, job.argv, {**job.env, **preload_variable(job.preload)})
+        return guarded_job(job, job.argv, _variables(job))
 
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; its memory limit is RLIMIT_DATA, as here where no cgroup may be made."""
@@ -134,15 +153,17 @@ class LocalEngine(Engine):
         prefix += [] if not limits.memory_nodes else ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"]
         prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]
         needs = (Path(job.prepared.python), *(Path(path) for path in job.preload if "/" in path))
-        env = {**job.env, **preload_variable(job.preload)}
-        return CommandLine(job.argv, env, job.mounts.work, prefix=tuple(prefix), needs=needs)
+        return CommandLine(job.argv, _variables(job), job.mounts.work, prefix=tuple(prefix), needs=needs)
 
     def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
         """Return shell lines that start a program with the venv's Python; LD_PRELOAD is set for it alone."""
         loaded = variables.get("LD_PRELOAD")
         start = f"env LD_PRELOAD={quoted(loaded)} " if loaded else ""
+        brought = prepared.facts.get("modules", "").split()
+        what = "comes with modules, which" if brought else "is a venv; it"
         return [
-            "# The environment is a venv; it must lie on a file system that the node sees.",
+            f"# The environment {what} must lie on a file system that the node sees.",
+            *(f"module load {quoted(name)}" for name in brought),
             *(f"unset {name}" for name, value in variables.items() if value is None),
             *(f"export {n}={quoted(v)}" for n, v in variables.items() if v is not None and n != "LD_PRELOAD"),
             f"exec {placement}{start}{quoted(prepared.python)} train.py  # <your program>",
@@ -192,6 +213,10 @@ def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterat
             yield GuardedJob(program, confinement)
 
 
+def _variables(job: Job) -> dict[str, str]:
+    return {**modules.with_modules(job.prepared.variables, job.env), **preload_variable(job.preload)}
+
+
 def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:
     """Return LD_PRELOAD for these libraries, in this order; the loader splits at blanks and colons."""
     bad = next((path for path in preload if re.search(r"[\s:]", path)), None)
@@ -227,30 +252,29 @@ def _still_there(prepared: Prepared | None) -> Prepared | None:
     return prepared if all(Path(path).exists() for path in paths) else None
 
 
-def _given(interpreter: str) -> Python:
-    path = shutil.which(Path(interpreter).expanduser())
-    python = ask(path) if path else None
+def _given(interpreter: str, variables: Mapping[str, str] | None = None) -> Python:
+    path = shutil.which(Path(interpreter).expanduser(), path=variables["PATH"] if variables else None)
+    python = ask(path, variables) if path else None
     if python is None:
         raise SkipEnvironmentError(
             f"interpreter: {interpreter} is no Python that starts on this machine",
-            remedy="load the module that has it (`module load ...`), or write its full path in matrix.yaml",
+            remedy="name the module that has it (`modules:`), or write its full path in matrix.yaml",
         )
     return python
 
 
-def _look_for_torch(python: Python, image: Image) -> tuple[dict[str, str], str]:
+def _look_for_torch(python: Python, image: Image, variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """Return which torch the given Python has in the empty environment of a trial, or why it has none."""
-    done = run([python.path, "-c", _TORCH], limit_s=300.0, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})
+    done = run([python.path, "-c", _TORCH], limit_s=300.0, env=variables)
+    what = f"modules: {' '.join(image.modules)}" if image.modules else f"interpreter: {image.interpreter}"
     try:
         version, file = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         if "libcuda" in done.stderr and not has_gpu():
-            reason = (
-                f"interpreter: {image.interpreter} ({python.path}) has a PyTorch for CUDA, and there is no GPU here"
-            )
+            reason = f"{what} ({python.path}) has a PyTorch for CUDA, and there is no GPU here"
             remedy = "run it where there is a GPU (/dev/nvidia0), or name an interpreter with a PyTorch for the CPU"
             return {}, f"{reason}\n  -> {remedy}"
-        reason = f"interpreter: {image.interpreter} ({python.path}) cannot import torch: {done.last_words(1)}"
+        reason = f"{what} ({python.path}) cannot import torch: {done.last_words(1)}"
         remedy = f"install PyTorch for it (`{python.path} -m pip install torch`), or name another interpreter"
         return {}, f"{reason}\n  -> {remedy}"
     return {"torch": version, "torch_file": file}, ""

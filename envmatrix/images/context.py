@@ -85,7 +85,7 @@ def container_suite(image: Image) -> str:
         raise SkipEnvironmentError(
             f"image {image.name} is {image.ready} as it is, so there is nothing to build", remedy="run it as it is"
         )
-    if image.interpreter:
+    if image.on_host:
         raise SkipEnvironmentError(
             f"image {image.name} is a Python of this machine, which a container does not have",
             remedy="use `--engine local` for it",

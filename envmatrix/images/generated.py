@@ -18,7 +18,7 @@ def base_reference(image: Image) -> str:
 
 def containable(environment: Environment) -> bool:
     """Say whether an environment can be an image: a Python of the host cannot."""
-    return environment.image.interpreter is None and environment.image.ready is None
+    return not environment.image.on_host and environment.image.ready is None
 
 
 def definition_files(matrix: Matrix, names: Iterable[str]) -> dict[str, str]:

@@ -171,7 +171,7 @@ class Locks:
         return sections
 
     def _make_image(self, image: Image, say: Say) -> Path | None:
-        if not image.requirements or image.interpreter:
+        if not image.requirements or image.on_host:
             return None
         try:
             python = remembered_python(self.cache, image.python)

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +37,10 @@ class Python:
     target: str = ""
 
 
-def ask(path: str) -> Python | None:
-    """Ask an interpreter who it is; None when it does not start."""
+def ask(path: str, env: Mapping[str, str] | None = None) -> Python | None:
+    """Ask an interpreter who it is; None when it does not start. ``env``: its variables, else those of this process."""
     try:
-        said = run([path, "-I", "-c", _FACTS], limit_s=30.0)
+        said = run([path, "-I", "-c", _FACTS], limit_s=30.0, env=env)
         # A sitecustomize of its own may have printed something before.
         executable, version, abi, platform = json.loads(said.stdout.strip().splitlines()[-1])
     except (EnvmatrixError, ValueError, IndexError):

@@ -134,6 +134,8 @@ Requirements = Annotated[tuple[Requirement, ...], BeforeValidator(one_word), AS_
 Package = Annotated[Text, AfterValidator(values.packages), AS_SCALAR]
 Packages = Annotated[tuple[Package, ...], BeforeValidator(one_word), AS_WORDS]
 Names = Annotated[Words, AfterValidator(_once), AS_WORDS]
+Module = Annotated[Text, AfterValidator(values.module), AS_SCALAR]
+Modules = Annotated[tuple[Module, ...], BeforeValidator(one_word), AS_WORDS]
 Seconds = Annotated[float, BeforeValidator(parse_duration), AS_QUANTITY]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), AS_QUANTITY]
 VariableName = Annotated[str, AfterValidator(_variable)]
@@ -172,6 +174,7 @@ class Level(Frozen):
         None, description="an image that is already made: a reference, a local tag, a Docker archive or a SIF file"
     )
     interpreter: Argument | None = Field(None, description="a Python with torch that is already on the machine")
+    modules: Modules = Field((), description="environment modules that bring a Python with torch, such as PyTorch/2.9")
     env: Mapping[VariableName, Text | None] = Field(
         default_factory=dict, description="variables; null: explicitly absent"
     )
@@ -201,8 +204,8 @@ class Level(Frozen):
     def _adds_nothing_to_what_is_there(self) -> Level:
         added = ("python", "requirements", "apt", "suite", "base", "index")
         wrong = next((name for name in added if getattr(self, name)), None)
-        used = "image" if self.image else "interpreter" if self.interpreter else None
-        wrong = wrong or ("interpreter" if self.image and self.interpreter else None)
+        used = next((name for name in ("image", "interpreter", "modules") if getattr(self, name)), None)
+        wrong = wrong or next((name for name in ("interpreter", "modules") if self.image and getattr(self, name)), None)
         if used and wrong:
             instead = "build an image" if self.image else "name the Python of a venv"
             raise about(used, f"it is used as it is, so {wrong} beside it has no effect; {instead} that has both")
@@ -212,7 +215,9 @@ class Level(Frozen):
     def is_image(self) -> bool:
         """Whether this level changes what is installed (an image factor's level), not only what is preloaded."""
         installed = bool(self.requirements) and not self.preload
-        return installed or any((self.python, self.suite, self.base, self.image, self.interpreter, self.index))
+        return installed or any(
+            (self.python, self.suite, self.base, self.image, self.interpreter, self.modules, self.index)
+        )
 
 
 class Factor(Frozen):

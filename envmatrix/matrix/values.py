@@ -12,6 +12,7 @@ from envmatrix.matrix import templates
 _SUITE = re.compile(r"[a-z][a-z0-9-]*\Z")
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*\Z")
 _PYTHON = re.compile(r"\d+(\.\d+){0,2}\Z")
+_MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*\Z")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 
 
@@ -75,6 +76,11 @@ def packages(value: str) -> str:
     for name in value.split("|"):
         _like(_PACKAGE, name.strip(), "a Debian package, such as libjemalloc2")
     return value
+
+
+def module(value: str) -> str:
+    """Check the name of an environment module."""
+    return _like(_MODULE, value, "the name of a module, such as PyTorch/2.9.1")
 
 
 def argument(value: str) -> str:

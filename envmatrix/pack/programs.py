@@ -10,6 +10,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError, StoreError, Where
 from envmatrix.images.cache import file_digest
+from envmatrix.images.modules import load
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.pack.archive import Content
@@ -66,9 +67,13 @@ def _interpreters(run: Run) -> Iterator[str]:
     for python in sorted(_wanted_interpreters(run)):
         yield f"interpreter {python} is not packed: it must be there where the run is reproduced, with what it imports"
 
+    for name in sorted({name for entry in run.environments.values() for name in entry.image.modules}):
+        yield f"module {name} is not packed: it must be there where the run is reproduced"
+
 
 def _wanted_interpreters(run: Run) -> set[str]:
-    return {one for entry in run.environments.values() if (one := entry.image.interpreter)}
+    found = (entry.image for entry in run.environments.values())
+    return {image.interpreter for image in found if image.interpreter and not image.modules}
 
 
 def _not_packed(run: Run, name: str, packed: Mapping[str, Content]) -> Iterator[str]:
@@ -136,6 +141,8 @@ def check_there(matrix: Matrix, run: Run, home: Path) -> None:
                 f"the packed run uses the interpreter {python}, which was not packed and is not here",
                 remedy="install it there, with what it imports",
             )
+    for names in {entry.image.modules for entry in run.environments.values()} - {()}:
+        load(names)
     for name in _programs(run) if run.workloads else ():
         if name in matrix.workloads and matrix.workloads[name].command:
             _check_program(matrix.workloads[name], run, home)

@@ -51,7 +51,7 @@ class SourceBuild:
 class Image:
     """One combination of image factors. ``name`` is a stable identifier used in file names and tags.
 
-    ``ready`` is an image that somebody else made: its reference, or its file.
+    ``ready`` is an image that somebody else made: its reference, or its file. ``modules`` are loaded on the machine.
     """
 
     name: str
@@ -64,6 +64,12 @@ class Image:
     interpreter: str | None = None
     builds: tuple[SourceBuild, ...] = ()
     ready: str | None = None
+    modules: tuple[str, ...] = ()
+
+    @property
+    def on_host(self) -> bool:
+        """Whether its Python is one that the machine has."""
+        return bool(self.interpreter or self.modules)
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,7 @@ def image_of(matrix: Matrix, levels: Mapping[str, str]) -> Image:
         base=one("base"),
         interpreter=one("interpreter"),
         ready=one("image"),
+        modules=tuple(item for level in bits for item in level.modules),
         builds=tuple(_source_build(name, body) for level in bits for name, body in level.build.items()),
     )
 

@@ -116,7 +116,7 @@ def xla(root: Path) -> Iterator[Finding]:
 
 
 def modules(root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Look for Lmod or environment modules, which ``--modules`` of the Slurm launcher loads."""
+    """Look for Lmod or environment modules, which ``modules:`` and ``--modules`` of the Slurm launcher load."""
     del root
     for name, command in (("Lmod", "LMOD_CMD"), ("environment modules", "MODULES_CMD")):
         if command in variables:

@@ -254,7 +254,7 @@ def test_the_schema_refuses_what_the_types_refuse(wrong):
 MINE = "mine: {command: [python, train.py, --lr, 0.1], metric: {regex: 'x ([0-9.]+)', better: lower}}"
 
 
-@pytest.mark.parametrize("used", ["interpreter: /opt/venv/bin/python", "image: name/of:one"])
+@pytest.mark.parametrize("used", ["interpreter: /opt/venv/bin/python", "image: name/of:one", "modules: PyTorch/2.9.1"])
 @pytest.mark.parametrize("added", ["requirements: numpy==2.0.0", "suite: bookworm", "index: https://index.example"])
 def test_what_is_used_as_it_is_gets_nothing_added_without_a_word(used, added):
     (mistake,) = mistakes(GOOD.replace("default: {}", "default: {" + used + ", " + added + "}"))

@@ -32,9 +32,9 @@ def program(tmp_path):
     return folder
 
 
-def made(folder, command=("./train.sh", "train.py"), engine="local", interpreter=None):
+def made(folder, command=("./train.sh", "train.py"), engine="local", interpreter=None, modules=()):
     workload = Workload(name="w", command=command, files=str(folder), metric={"wall": True})
-    image = SimpleNamespace(interpreter=interpreter)
+    image = SimpleNamespace(interpreter=interpreter, modules=modules)
     return SimpleNamespace(
         name="r", created="2026", workloads={"w": workload}, programs={"w": program_files(workload)},
         environments={"a": SimpleNamespace(image=image)}, arms=[SimpleNamespace(engine=engine, workload="w")],
@@ -123,6 +123,13 @@ def test_an_interpreter_is_said_and_missed(tmp_path, program):
     run = made(program, interpreter="/no/such/python")
     assert next(iter(left_out(run, packed_programs(run)))).startswith("interpreter /no/such/python is not packed")
     with pytest.raises(InputError, match="/no/such/python, which was not packed and is not here"):
+        check_there(Matrix(workloads={}), run, tmp_path)
+
+
+def test_a_module_is_said_and_missed(tmp_path, program):
+    run = made(program, modules=("Absent/9",))
+    assert next(iter(left_out(run, packed_programs(run)))).startswith("module Absent/9 is not packed")
+    with pytest.raises(EnvmatrixError, match="modules: Absent/9"):
         check_there(Matrix(workloads={}), run, tmp_path)
 
 

@@ -40,6 +40,7 @@ def check(tmp_path, monkeypatch, capsys, text):
         ("base: 'not an image'", "base: 'not an image' is not an image"),
         ("python: new", "python: 'new' is not a version of Python, such as 3.11"),
         ("interpreter: ''", "interpreter: '' is none"),
+        ("modules: [ok/1, '-v; rm']", "'-v; rm' is not the name of a module"),
         ("index: --trusted-host=x", "index: '--trusted-host=x' is none"),
         ("requirements: [--pre]", "'--pre' is no requirement, such as numpy==2.3.5"),
         ("requirements: [numpy, 'tor ch==1']", "'tor ch==1' is no requirement"),
