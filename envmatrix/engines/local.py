@@ -89,7 +89,8 @@ class LocalEngine(Engine):
 
     def _loaded(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         loaded = modules.load(image.modules)
-        variables = modules.with_modules(loaded.variables, {"PATH": _PATH, "LC_ALL": "C.UTF-8"})
+        path = [*filter(None, [loaded.variables.get("PATH")]), _PATH]
+        variables = {**loaded.variables, "PATH": ":".join(path), "LC_ALL": "C.UTF-8"}
         python = _given(image.interpreter or "python3", variables)
         prepared = self._build(image, libraries, python, say, variables)
         facts = {**prepared.facts, "modules": " ".join(loaded.names), "modules_digest": loaded.digest}

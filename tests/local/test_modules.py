@@ -30,10 +30,9 @@ designs:
   one: {environments: [site, set, absent], workloads: mine, max_blocks: 1}
 """
 PROGRAM = """
-import json, os
-import beside
+import json, os, sys
 print("speed", os.environ.get("STACK_SPEED", "10"))
-print("said", json.dumps({"beside": beside.__file__, "loaded": os.environ.get("LOADEDMODULES")}))
+print("said", json.dumps({"python": sys.executable, "loaded": os.environ.get("LOADEDMODULES")}))
 """
 
 
@@ -91,7 +90,6 @@ def test_paths_are_joined_and_what_an_environment_sets_counts_more():
 def test_programs_run_with_what_a_module_brings(project, tree):
     (project.folder / "mine").mkdir()
     (project.folder / "mine" / "train.py").write_text(PROGRAM)
-    (project.folder / "mine" / "beside.py").write_text("")
     (project.folder / "matrix.yaml").write_text(MATRIX.replace("PYTHON", sys.executable))
     done = project.run("bench", "one")
     assert done.returncode == 0, done.stderr
@@ -101,6 +99,7 @@ def test_programs_run_with_what_a_module_brings(project, tree):
     assert values == {"baseline": 10.0, "control": 10.0, "site": 20.0, "set": 30.0}
     log = (project.newest() / "logs" / f"{trials['site']['trial']}.log").read_text()
     said = json.loads(log.partition("said ")[2].splitlines()[0])
+    assert said["python"] == str(tree["bin"] / "python3")
     assert said["loaded"] is None, "what modules keep for themselves does not get in"
     run = json.loads((project.newest() / "run.json").read_text())
     facts = next(facts for image, facts in run["images"].items() if "site" in image)
