@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import Any, Optional
 
+from bench import variables
 from bench.evidence import outside
 from bench.evidence.tree import Program, Watch
 
@@ -13,7 +14,10 @@ from bench.evidence.tree import Program, Watch
 WORKS = 0.1
 #: The kernel counts in ticks, and a process may lose one of each kind.
 _LOST_S = 0.02
+#: So many programs of one command are told of.
+_MOST = 20
 Probe = dict[str, Any]
+_Asked = tuple[Program, Optional[Probe]]
 
 
 def evidence(folder: str, watched: Watch, cpu_s: float) -> tuple[dict[str, Any], int]:
@@ -25,15 +29,47 @@ def evidence(folder: str, watched: Watch, cpu_s: float) -> tuple[dict[str, Any],
     found = _asked([program for program in watched.programs() if not _is_ours(program)], probes)
     own_s = sum(sum(probe["probe_cpu_s"]) for probe in probes.values())
     whole = max(cpu_s - own_s, sum(program.cpu_s for program, _ in found), 1e-9)
-    found.sort(key=lambda pair: -pair[0].cpu_s)
-    at_work = [pair for number, pair in enumerate(found) if not number or pair[0].cpu_s / whole >= WORKS]
     unseen_s = whole - sum(program.cpu_s for program, _ in found) - _LOST_S * (1 + watched.processes)
+    at_work, left_s = _at_work(_merged(found, WORKS * whole), WORKS * whole)
+    unseen_s = max(0.0, unseen_s) + left_s
     first = _of(*at_work[0]) if at_work else _of(Program(watched.pid, ""), None)
     shares = [_share(program, probe, whole, first=not number) for number, (program, probe) in enumerate(at_work)]
     # The first process's own probe ran inside its wall time; behind a shell it is the one of whoever worked most.
     main = probes.get(watched.pid) or next((probe for _, probe in found if probe), None)
-    described = dict(first, programs=shares, unseen_share=max(0.0, unseen_s / whole))
+    described = dict(first, programs=shares, unseen_share=unseen_s / whole)
     return described, main["probe_ns"] if main else 0
+
+
+def _merged(found: list[_Asked], works_s: float) -> list[_Asked]:
+    """Return the programs, small ones that are alike as one: many of them may do together what none does alone."""
+    merged: dict[object, _Asked] = {}
+    for program, probe in found:
+        alike = _kind(program, probe) if program.cpu_s < works_s else id(program)
+        into, _ = merged.setdefault(alike, (program, probe))
+        if into is not program:
+            into.cpu_s += program.cpu_s
+            into.threads = max(into.threads, program.threads)
+            into.affinities.update(program.affinities)
+    return sorted(merged.values(), key=lambda pair: -pair[0].cpu_s)
+
+
+def _kind(program: Program, probe: Probe | None) -> str:
+    """Return one text for all that claims may be held against, the same in programs that are alike."""
+    if probe is None:
+        given = None if program.variables is None else sorted(variables.all_shown(program.variables).items())
+        return repr((program.name, program.path, sorted(program.libraries or ()), given))
+    told = _of(program, probe)
+    return repr([told.get(part) for part in ("malloc", "openmp", "torch", "onednn", "preloaded", "variables")])
+
+
+def _at_work(found: list[_Asked], works_s: float) -> tuple[list[_Asked], float]:
+    """Return those that work, the largest of the rest until less than ``works_s`` is left, and what was too much."""
+    left_s, taken = sum(program.cpu_s for program, _ in found), 0
+    for program, _ in found:
+        if (taken and left_s < works_s) or taken == _MOST:
+            break
+        left_s, taken = left_s - program.cpu_s, taken + 1
+    return found[:taken], left_s if left_s >= works_s else 0.0
 
 
 def _is_ours(program: Program) -> bool:
@@ -49,10 +85,10 @@ def _probes(folder: str) -> dict[int, Probe]:
     return found
 
 
-def _asked(seen: list[Program], probes: dict[int, Probe]) -> list[tuple[Program, Probe | None]]:
+def _asked(seen: list[Program], probes: dict[int, Probe]) -> list[_Asked]:
     """Return every program with what it said of itself: the last one that its process became, nobody else."""
     last = {program.pid: program for program in sorted(seen, key=lambda program: program.number)}
-    found: list[tuple[Program, Probe | None]] = []
+    found: list[_Asked] = []
     for program in seen:
         probe = probes.get(program.pid) if last[program.pid] is program else None
         if probe:

@@ -63,12 +63,25 @@ class Program:
             self.affinities[affinity] = None
         raw = text(f"/proc/{pid}/environ") if not self.variables else None
         if raw is not None:
-            self.variables = dict(item.split("=", 1) for item in raw.split("\0") if "=" in item)
+            self.variables = _variables(raw)
 
     def _read_maps(self, pid: int) -> None:
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
             mapped = {line[line.find("/") : -1] for line in file if ".so" in line}
         self.libraries = (self.libraries or set()) | {path for path in mapped if _LIBRARY.search(path)}
+
+
+def _variables(raw: str) -> dict[str, str]:
+    """Return what a program was given. glibc's loader ends each tunable that it reads with a NUL, in place."""
+    found: dict[str, str] = {}
+    last = ""
+    for item in raw.split("\0"):
+        name, given, value = item.partition("=")
+        if last == "GLIBC_TUNABLES" and name.startswith("glibc."):
+            found[last] += f":{item}"
+        elif given:
+            found[name], last = value, name
+    return found
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,10 @@ class _TorchNotes:
 
             def exec_module(module: Any) -> None:
                 run(module)
-                module.set_num_threads = self._noting(module.set_num_threads)
+                noting = self._noting(module.set_num_threads)
+                for place in (module, getattr(module, "_C", None)):
+                    if hasattr(place, "set_num_threads"):
+                        place.set_num_threads = noting  # type: ignore[union-attr]
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -18,6 +18,7 @@ from envmatrix.trials.proof import prove
 ROOT = Path(__file__).parents[2]
 PYTHON = os.path.realpath(sys.executable)
 WORK = "sum(range(12_000_000))"
+SMALL = "sum(range(1_500_000))"
 TORCH = """
 from types import SimpleNamespace
 __version__ = "0"
@@ -80,6 +81,10 @@ PROGRAMS = {
     "not Python": (["sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"], True),
     "without variables": (["env", "-i", PYTHON, "-c", WORK], False),
     "behind a wrapper that has it": (["sh", "-c", f"{PYTHON} -c 'import json'; env -i {PYTHON} -c '{WORK}'"], False),
+    "many small ones": (
+        ["sh", "-c", f"{PYTHON} -c '{WORK}'; for n in $(seq 15); do env -i {PYTHON} -c '{SMALL}'; done"],
+        False,
+    ),
     "one of two that work": (["sh", "-c", f"{PYTHON} -c '{WORK}'; env -i {PYTHON} -c '{WORK}'"], False),
 }
 
@@ -125,6 +130,22 @@ def test_threads_that_were_others_for_a_while_are_a_contradiction(tmp_path, betw
     assert found.torch.threads == 2
     wrong = prove(environment(promised={"threads": "2"}), found).wrong
     assert wrong == (() if holds else ("claims threads is 2, but it was set to 1 while it ran",))
+
+
+def test_threads_that_torchs_core_was_asked_for_are_noted_too(tmp_path):
+    core = "set_num_threads = set_num_threads"
+    (tmp_path / "torch.py").write_text(f"{TORCH}\n_C = SimpleNamespace({core})")
+    program = f"import torch; torch._C.set_num_threads(1); {WORK}; torch._C.set_num_threads(2)"
+    found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
+    assert found.torch.threads_set == [1, 2]
+
+
+def test_tunables_are_seen_whole_from_outside(tmp_path):
+    # glibc's loader ends each one that it reads with a NUL, where everybody who looks from outside sees it
+    tunables = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=536870912"
+    found = evidence_of(tmp_path, [PYTHON, "-I", "-c", WORK], {"GLIBC_TUNABLES": tunables})
+    assert prove(environment(variables={"GLIBC_TUNABLES": tunables}), found).wrong == ()
+    assert found.variables["GLIBC_TUNABLES"] == tunables
 
 
 def test_programs_that_ended_before_anybody_looked_prove_nothing(tmp_path):
