@@ -1,5 +1,6 @@
 """The timed loop under a clock that only the test moves: every nanosecond is where it belongs."""
 
+import gc
 import itertools
 from types import SimpleNamespace
 
@@ -148,11 +149,25 @@ def test_in_turns_only_turns_are_timed_and_their_first_steps_are_set_apart(clock
 
 
 def test_before_its_first_turn_a_process_takes_one_step_and_the_rest_of_its_warm_up_within_it(clock):
-    at, log = Gate(clock, (1, 2)), []
-    found = taken(clock, timing.Length(checked=0, warm_up=3, timed=2, epoch=0), log=log, at=at)
-    begun = 1000 + (WAIT + FIRST) + Gate.PAUSE
-    assert log == [begun + 2 * (WAIT + STEP), begun + 3 * (WAIT + STEP)], "the steps that are set apart, then the turn"
+    at, asked = Gate(clock, (1, 2)), []
+    turn = at.turn
+    at.turn = lambda left: asked.append(clock.now) or turn(left)
+    found = taken(clock, timing.Length(checked=0, warm_up=3, timed=2, epoch=0), at=at)
+    assert asked == [1000 + WAIT + FIRST]
     assert (found.first_step_ns, found.warmup_ns) == (WAIT + FIRST, WAIT + FIRST + 2 * (WAIT + STEP))
+    assert found.turns == [timing.Taken([WAIT + STEP], 2)]
+
+
+def test_garbage_is_collected_again_before_the_first_turn(clock):
+    at, on = Gate(clock, (0, 1)), []
+    turn = at.turn
+    at.turn = lambda left: on.append(gc.isenabled()) or turn(left)
+    gc.disable()
+    try:
+        taken(clock, timing.Length(checked=0, warm_up=1, timed=1, epoch=0), at=at)
+    finally:
+        gc.enable()
+    assert on == [True]
 
 
 def test_in_one_go_there_are_no_turns(clock):
