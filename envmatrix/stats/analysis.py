@@ -14,6 +14,7 @@ from envmatrix.plan.environment import Environment
 from envmatrix.stats.effects import LEVEL, Effect, Flag, Verdict, claim, verdict_of
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.failures import fails_more, slowest_filled
+from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.pairing import Bools, Family, Paired, Views, families, logs_of, over_copies, ratio_of
@@ -231,6 +232,16 @@ def waiting(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:
     """Whether nothing is said of two arms yet, as one of them, or a control of it, has slow trials."""
     controls = {arm.name for arm in analysis.plan.arms if arm.is_control and arm.reference in sides}
     return waits(analysis.plan, analysis.slow, {*sides, *controls}, blocks)
+
+
+def held_with(effect: Effect, several: int, level: float, margin: float) -> Effect:
+    """Return the effect of a family of one with the interval that holds together with ``several`` such (Bonferroni)."""
+    if several < 2 or effect.ratio is None or effect.low is None or effect.high is None or effect.p is None:
+        return effect
+    each, alone = (student_quantile(effect.units, 1.0 - (1.0 - level) / 2 / count) for count in (several, 1))
+    low, high = (effect.ratio * (bound / effect.ratio) ** (each / alone) for bound in (effect.low, effect.high))
+    verdict = effect.verdict if effect.verdict == "undecided" else verdict_of(low, high, margin)
+    return replace(effect, low=low, high=high, p=min(1.0, several * effect.p), verdict=verdict)
 
 
 def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:

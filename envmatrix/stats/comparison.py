@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from envmatrix.errors import ExitCode, InputError, StoreError, suggestion
 from envmatrix.plan import SIDES, Arm
-from envmatrix.stats.analysis import Analysis, between, estimate, waiting
+from envmatrix.stats.analysis import Analysis, between, estimate, held_with, waiting
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
 from envmatrix.stats.failures import broken_of
 from envmatrix.stats.longrun import told_short
@@ -164,18 +164,22 @@ def _pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
     return shared
 
 
-def compare_environments(run: Run, measured: Measurements, old: str, new: str, allowed: float = 0.0) -> Comparison:
+def compare_environments(
+    run: Run, measured: Measurements, old: str, new: str, allowed: float = 0.0, several: int = 1
+) -> Comparison:
     """Compare two environments of one run for every workload and engine they share.
 
     The answer is the effect of the report's table, or, where neither is the other's reference, what the table would
     say were ``old`` the reference (``analysis.between``). ``old`` and ``new`` may be whole names of arms too.
-    ``allowed`` is the slow-down that is accepted (0.03: 3 %). Raises InputError for an unknown environment.
+    ``allowed`` is the slow-down that is accepted (0.03: 3 %); ``several`` such comparisons hold together. Raises
+    InputError for an unknown environment.
     """
     pairs = _pairs(run, old, new)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
     items, cautions = [], []
     for one, other in pairs:
         effect = between(analysis, measured, one, other, run.environments)
+        effect = held_with(effect, several, analysis.level, run.plan.margin)
         trials = _counts((measured, measured), (one.name, other.name), analysis.primary[one.workload])
         item = _item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed)
         item = _unless_broken(item, measured.facts[one.name], measured.facts[other.name])
@@ -196,15 +200,12 @@ def _weaker(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
 
 def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Comparison:
     """Compare the two sides of a run that was begun with two matrices, environment by environment."""
-    old, new = SIDES
-    found = [
-        compare_environments(run, measured, f"{old}.{name}", f"{new}.{name}", allowed)
-        for name in run.design.environments
-    ]
+    names = [(f"{SIDES[0]}.{name}", f"{SIDES[1]}.{name}") for name in run.design.environments]
+    several = sum(len(_pairs(run, *pair)) for pair in names)
+    found = [compare_environments(run, measured, *pair, allowed, several) for pair in names]
     items = tuple(item for one in found for item in one.items)
     cautions = tuple(dict.fromkeys(text for one in found for text in one.cautions))
-    each = f"each of the {len(items)} intervals holds with 95 % by itself, not all of them together"
-    return Comparison(items, (*cautions, each) if len(items) > 1 else cautions)
+    return Comparison(items, cautions)
 
 
 def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float) -> Compared:

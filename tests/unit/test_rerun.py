@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from envmatrix.engines.base import Prepared
 from envmatrix.errors import ExitCode, InputError, NoTrialError, SkipEnvironmentError
 from envmatrix.images.places import Places
 from envmatrix.runner import loop
+from envmatrix.stats.effects import LEVEL
+from envmatrix.stats.maxt import student_quantile
 from envmatrix.store import RunFolder
 from envmatrix.trials import experiment, images
 from envmatrix.trials.requested import Overrides
@@ -172,13 +175,20 @@ def test_from_python_it_gives_what_the_command_line_shows(two, monkeypatch, caps
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.to_json()))
 
 
-def test_several_environments_say_that_each_interval_holds_by_itself(two, monkeypatch, capsys):
+def test_the_intervals_of_several_environments_hold_together(two, monkeypatch, capsys):
     made_up(monkeypatch, {})
     words = ["compare", "--rerun", "before", "after", "--environments", "baseline,jemalloc", "--json", "--quiet"]
     assert main(words) == ExitCode.FINE
     found = json.loads(capsys.readouterr().out)
     assert [item["new"] for item in found["comparisons"]] == ["new.baseline", "new.jemalloc"]
-    assert found["cautions"][-1] == "each of the 2 intervals holds with 95 % by itself, not all of them together"
+    assert not found["cautions"] or "Short run" in found["cautions"][-1]
+    (folder,) = (path for path in (two / "results").iterdir() if path.is_dir())
+    alone = {effect.environment: effect for effect in envmatrix.load(folder.name).effects}
+    for item in found["comparisons"]:
+        effect = alone[item["new"]]
+        reach = math.log(item["high"] / item["ratio"]) / math.log(effect.high / effect.ratio)
+        quantile = [student_quantile(effect.units, 1 - (1 - LEVEL) / tails) for tails in (4, 2)]
+        assert reach == pytest.approx(quantile[0] / quantile[1])
 
 
 def test_a_side_that_cannot_be_had_is_nothing_to_compare(two, capsys):
