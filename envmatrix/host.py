@@ -31,6 +31,12 @@ class Host:
     memory_bytes: int
     hypervisor: bool | None
 
+    @property
+    def memory_nodes(self) -> tuple[int, ...]:
+        """Return the memory nodes that this process may use; empty where nobody says, as of a node of a cluster."""
+        listed = _field(_read(Path("/proc/self/status")), "Mems_allowed_list") if self.kernel is not None else ""
+        return parse_cpus(listed) if listed else ()
+
     def facts(self, cpus: Iterable[int] = ()) -> dict[str, str]:
         """Return the values of the templates of matrix.yaml, for the CPUs a trial is confined to."""
         mine = tuple(cpus) or self.cpus

@@ -17,7 +17,7 @@ from envmatrix.matrix.source import Key
 from envmatrix.plan import Plan, plan_of
 from envmatrix.plan.environment import resolve
 from envmatrix.say import Say, silent
-from envmatrix.trials.experiment import arms_of, check_placement, confined, design_environments
+from envmatrix.trials.experiment import PLACEMENTS, arms_of, check_placement, confined, design_environments
 from envmatrix.trials.possible import placed_workload
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
 
@@ -39,8 +39,9 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
     for name in matrix.environments:
         with _placed(matrix, ("environments", name)):
             environment = resolve(matrix, name, host.facts())
-        with _placed(matrix, _of_cpus(matrix, environment.levels)):
-            check_placement([environment], host)
+        for kind in PLACEMENTS:
+            with _placed(matrix, _of_placement(matrix, environment.levels, kind)):
+                check_placement([environment], host, [kind])
     for workload in matrix.workloads.values() if Path(matrix.path).is_file() else ():  # beside a pipe lies nothing
         with _placed(matrix, ("workloads", workload.name, "command")):
             placed_workload(workload, Path(matrix.path).resolve().parent)
@@ -55,10 +56,10 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
     return matrix
 
 
-def _of_cpus(matrix: Matrix, levels: Mapping[str, str]) -> Key:
-    """Return where the CPUs of an environment stand: in the last of its levels that has any."""
-    having = [pair for pair in levels.items() if matrix.factors[pair[0]].levels[pair[1]].cpus is not None]
-    return ("factors", *having[-1], "cpus") if having else ()
+def _of_placement(matrix: Matrix, levels: Mapping[str, str], kind: str) -> Key:
+    """Return where the CPUs or memory nodes of an environment stand: in the last of its levels that has any."""
+    having = [pair for pair in levels.items() if getattr(matrix.factors[pair[0]].levels[pair[1]], kind) is not None]
+    return ("factors", *having[-1], kind) if having else ()
 
 
 @contextmanager

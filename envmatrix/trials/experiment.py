@@ -39,6 +39,9 @@ from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import check_passing, settled_passing
 from envmatrix.trials.sides import Side, arms_of_sides, check_sides, keep_sides
 
+#: What places an environment's processes on a machine, and what one of it is called.
+PLACEMENTS = {"cpus": "CPU", "memory_nodes": "memory node"}
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -241,7 +244,7 @@ def confined(design: Design, host: Host) -> tuple[int, ...]:
         cpus = parse_cpus(design.cpus)
     except ValueError as error:
         raise InputError(f"design {design.name!r}: cpus: {error}") from error
-    _check_cpus(f"design {design.name!r}", cpus, host)
+    _check_there(f"design {design.name!r}", "CPU", cpus, host.cpus)
     return cpus
 
 
@@ -252,19 +255,21 @@ def environments_on(host: Host, matrix: Matrix, design: Design) -> dict[str, Env
     return chosen
 
 
-def check_placement(chosen: Iterable[Environment], host: Host) -> None:
-    """Raise InputError for an environment that starts on CPUs that the machine does not have."""
-    for environment in chosen:
-        if environment.cpus is not None and "{" not in environment.cpus:
-            _check_cpus(f"environment {environment.name!r}", parse_cpus(environment.cpus), host)
+def check_placement(chosen: Iterable[Environment], host: Host, kinds: Iterable[str] = PLACEMENTS) -> None:
+    """Raise InputError for an environment whose CPUs or memory nodes the machine does not have."""
+    for environment, kind in itertools.product(chosen, kinds):
+        written: str | None = getattr(environment, kind)
+        there: tuple[int, ...] = getattr(host, kind)
+        if written is not None and "{" not in written and there:
+            _check_there(f"environment {environment.name!r}", PLACEMENTS[kind], parse_cpus(written), there)
 
 
-def _check_cpus(what: str, cpus: Iterable[int], host: Host) -> None:
-    foreign = set(cpus) - set(host.cpus)
+def _check_there(what: str, kind: str, wanted: Iterable[int], there: tuple[int, ...]) -> None:
+    foreign = set(wanted) - set(there)
     if foreign:
         raise InputError(
-            f"{what}: this machine has no CPU {min(foreign)} for this process",
-            remedy=f"choose among {format_cpus(host.cpus)}",
+            f"{what}: this machine has no {kind} {min(foreign)} for this process",
+            remedy=f"choose among {format_cpus(there)}",
         )
 
 

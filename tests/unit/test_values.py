@@ -33,6 +33,7 @@ def check(tmp_path, monkeypatch, capsys, text):
         ('cpus: "{{x}}"', "cpus: there is no template {x}; known: logical_cpus"),
         ("cpus: a-b", "cpus: 'a-b' is no CPU list, such as 0-3,8"),
         ('cpus: "99998"', "environment 'other': this machine has no CPU 99998"),
+        ("memory_nodes: '99998'", "environment 'other': this machine has no memory node 99998"),
         ("memory_nodes: x", "memory_nodes: 'x' is no CPU list"),
         ("suite: --help", "suite: '--help' is not a Debian suite"),
         ("suite: 'Bookworm '", "suite: 'Bookworm ' is not a Debian suite"),
