@@ -260,7 +260,12 @@ def carry_out(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, i
                 raise _stopped(error, experiment, launcher) from error
     finally:
         folder.unlock()  # whoever runs it goes on living, and may resume it
-    write_reports(folder, say=observer.say)
+    try:
+        write_reports(folder, say=observer.say)
+    except StoreError as error:
+        said = f"{error.message}; the run has ended, and its reports were not written"
+        remedy = f"free space or make it writable, then `envmatrix report {experiment.run.name}`"
+        raise StoppedRunError(said, where=error.where, remedy=remedy) from error
     return Result.of(folder, ended)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,6 +102,17 @@ def append_line(path: Path, line: str) -> None:
         insisting(append, path)
     except OSError as error:
         raise os_error(error, path) from error
+
+
+def check_room(folder: Path) -> None:
+    """Raise a StoreError where a disk is full: what was written there meanwhile may be cut short, or have failed."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_PIECE))
+            file.flush()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise os_error(error, folder) from error
 
 
 def mend_lines(path: Path, aside: Path) -> bool:

@@ -22,6 +22,7 @@ from envmatrix.record.evidence import Evidence
 from envmatrix.record.model import Record, read_record
 from envmatrix.regular import RefusedFileError, read_bytes
 from envmatrix.store import Outcome, Trial, trial_of
+from envmatrix.store.files import check_room
 from envmatrix.store.shared import settled
 from envmatrix.trials import external, leftovers
 from envmatrix.trials.experiment import Experiment
@@ -211,8 +212,13 @@ def refused(slot: Slot, error: EnvmatrixError, *, started: float | None = None, 
 
 
 def judged(experiment: Experiment, slot: Slot, ended: Exit, job: Job, *, started: float, node: str = "") -> Trial:
-    """Make the trial of a process that has ended, here or on ``node``, from what it left in its work folder."""
+    """Make the trial of a process that has ended, here or on ``node``, from what it left in its work folder.
+
+    A StoreError where it failed and its log's disk is full: that may be why, and nothing of it could be recorded.
+    """
     outcome, reason, document, unproven = judge(experiment, slot, ended, job)
+    if outcome == "failed" and job.log:
+        check_room(job.log.parent)
     trial = trial_of(slot, outcome, reason, wall_s=ended.wall_s, started=started, node=node, document=document)
     return replace(trial, unproven=unproven)
 

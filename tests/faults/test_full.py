@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.conftest import demand
+from tests.faults.conftest import Toy, until
 
 ROOT = Path(__file__).parents[2]
 FILLS = """
@@ -62,3 +65,32 @@ def test_a_record_that_finds_no_space_fails_in_words_that_say_where(tmp_path: Pa
         f"bench: error: no space is left on the disk of {small}: free some, or give it more"
     )
     assert [path.name for path in small.iterdir()] == ["filler"]
+
+
+@pytest.mark.local
+@pytest.mark.timeout(600)
+def test_results_on_a_disk_that_is_full_stop_the_run_and_resume_loses_and_doubles_nothing(toy: Toy) -> None:
+    results = toy.folder / "results"
+    results.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(results)]
+    demand("no tmpfs can be mounted here" if subprocess.run(mount, check=False).returncode else None)
+    try:
+        process = toy.start("bench", "held", "--engine", "local", "--max-blocks", "1")
+        toy.let_end()
+        held = until(toy.programs, 400)
+        with (results / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        os.kill(held[0], signal.SIGUSR1)
+        _, err = process.communicate(timeout=200)
+        assert (process.returncode, toy.left()) == (4, []), err
+        assert "No space left on device" in err
+        assert "envmatrix resume" in err
+        assert len(toy.trials()) == 1
+        (results / "filler").unlink()
+        again = toy.start("resume")
+        err = toy.let_all_end(again)
+        assert again.returncode == 0, err
+        assert [(one["trial"], one["outcome"]) for one in toy.trials()] == [(name, "ok") for name in toy.planned()]
+    finally:
+        subprocess.run(["umount", "-l", str(results)], check=True)

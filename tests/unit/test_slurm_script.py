@@ -136,6 +136,7 @@ def test_arguments_variables_and_folders_with_hostile_names_arrive_exactly(shell
     assert end.exit.ok
     argv, variables, cwd = json.loads((end.folder / "log").read_text())
     assert argv == [HOSTILE, ""]
+    assert variables.pop("ENVMATRIX_TRIAL").startswith("slurm/7/")
     assert {k: v for k, v in variables.items() if k != "LC_CTYPE"} == {"A": HOSTILE}
     assert cwd == str(shell.folder / "t1.try1" / "work")
     assert (end.node, end.job) == ("n1", "7")
@@ -191,6 +192,26 @@ def test_every_way_to_end_is_told_apart(shell):
     assert ends["endless"].timed_out
     assert not ends["killed"].timed_out
     assert 0.9 < ends["endless"].wall_s < 100
+
+
+LEAVES = """
+import os, subprocess, sys
+file = sys.argv[1] + "/left"
+if os.path.exists(file):
+    print("still runs", os.path.exists(f"/proc/{open(file).read()}/exe"))
+daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+open(file, "w").write(str(daemon.pid))
+"""
+
+
+def test_what_a_trial_leaves_running_is_ended_before_the_next_and_at_the_end(shell, tmp_path):
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    argv = [sys.executable, str(tmp_path / "leaves.py"), str(tmp_path)]
+    steps = [step(name, argv, shell.folder) for name in ("t1", "t2")]
+    assert shell.run(shell.write(steps)) == 0
+    assert [shell.files.end(name).before for name in ("t1", "t2")] == [0, 1]
+    assert (shell.files.end("t2").folder / "log").read_text() == "still runs False\n"
+    assert not Path("/proc", (tmp_path / "left").read_text(), "exe").exists()
 
 
 def test_a_script_started_again_repeats_no_finished_trial(shell):

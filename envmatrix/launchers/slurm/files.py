@@ -30,6 +30,7 @@ class TrialEnd:
     """How a trial ended on its node. ``folder`` holds its work folder and its log.
 
     ``stops``: how often its job was suspended meanwhile; ``repeated``: how often it ran before and was thrown away;
+    ``before``: how many processes of the job's earlier trials still ran, and were ended;
     ``checks``: what was seen of each of its nodes before the block.
     """
 
@@ -40,6 +41,7 @@ class TrialEnd:
     started: float
     stops: int = 0
     repeated: int = 0
+    before: int | None = None
     checks: tuple[NodeCheck, ...] = ()
 
 
@@ -214,6 +216,7 @@ class _End:
     limit: float
     stops: int = 0
     repeated: int = 0
+    before: int | None = None
     checks: tuple[NodeCheck, ...] = ()
 
 
@@ -231,7 +234,8 @@ def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
     timed_out = status in (124, 137) and wall >= found.limit
     code = -(status - 128) if status > 128 else status
     ended = Exit(code, wall, timed_out, out_of_memory=found.ooms > 0 and status != 0 and not timed_out)
-    return TrialEnd(folder, ended, found.node, found.job, found.epoch, found.stops, found.repeated, found.checks)
+    seen = (found.stops, found.repeated, found.before, found.checks)
+    return TrialEnd(folder, ended, found.node, found.job, found.epoch, *seen)
 
 
 def block_folders(root: Path) -> list[BlockFolder]:

@@ -124,7 +124,7 @@ def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial
     if job.log:
         _copy(log, job.log)
     trial = judged(experiment, slot, end.exit, job, started=end.started, node=end.node)
-    trial = replace(trial, repeated=end.repeated, node_checks=end.checks)
+    trial = replace(trial, repeated=end.repeated, ended_before=end.before, node_checks=end.checks)
     return replace(trial, outcome="invalid", reason=STOPPED) if end.stops else trial
 
 

@@ -95,7 +95,7 @@ def block_script(job: BlockJob) -> str:
     ]
     for step in job.steps:
         lines += ["", f"# {_plain(step.title)}", _trial(step)]
-    return "\n".join([*lines, "", 'say "all trials of this job are done"', ""])
+    return "\n".join([*lines, "", "tidy", 'say "all trials of this job are done"', ""])
 
 
 def time_limit_s(job: BlockJob) -> float:
@@ -146,7 +146,7 @@ def _trial(step: Step) -> str:
     words = [
         f"{start} {quoted(step.trial)} {max(1, round(step.limit_s))} {quoted(str(command.cwd))}",
         *([shlex.join(command.prefix)] if command.prefix else []),
-        " ".join(["env -i", *(f'${{{name}+"{name}=${name}"}}' for name in command.keep)]),
+        " ".join(["env -i", '"ENVMATRIX_TRIAL=$mark"', *(f'${{{name}+"{name}=${name}"}}' for name in command.keep)]),
         *(_word(f"{name}={value}") for name, value in command.env.items()),
         " ".join(_word(word) for word in command.argv),
     ]
@@ -186,12 +186,27 @@ insist() {  # COMMAND...: a folder that cannot be written for a moment (it is re
     sleep 1
   done
 }
+carriers() { grep -lszF "ENVMATRIX_TRIAL=$mark" /proc/[0-9]*/environ; }
+tidy() {  # what an earlier trial of this job left running is ended; $left: how many processes
+  left=0 tries=0
+  while found=$(carriers); [ -n "$found" ] && [ "$tries" -lt 50 ]; do
+    for file in $found; do
+      [ "$tries" != 0 ] || left=$((left + 1))
+      file=${file%/environ}
+      kill -s KILL "${file#/proc/}" 2>/dev/null
+    done
+    tries=$((tries + 1))
+    sleep 0.1
+  done
+  [ "$left" = 0 ] || say "$left processes of an earlier trial still ran and were ended"
+}
 put() {  # FILE TEXT: the file is whole or absent
   insist overwrite ".$1.$attempt" "$2"
   insist mv -f ".$1.$attempt" "$1"
 }
 begin() {
   node=${nodes:-${SLURMD_NODENAME:-$(uname -n)}} job=${SLURM_JOB_ID:-none} restarts=${SLURM_RESTART_COUNT:-0}
+  mark=slurm/$job/$$
   cd "$folder" 2>/dev/null || exit 66
   insist touch "job-$attempt.log"
   exec </dev/null >>"job-$attempt.log" 2>&1
@@ -249,6 +264,8 @@ launch() {  # COMMAND...: in its work folder, on this node or on the first $over
 }
 fresh() { rm -rf "$try" && mkdir -p "$work"; }
 once() {  # COMMAND...: the trial, in a new folder
+  tidy
+  before=$((before + left))
   insist fresh
   [ -z "${program:-}" ] || link_program
   insist append starts "$name $attempt $restarts $job $node"
@@ -273,8 +290,8 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
   fi
   read -r wanted <attempt
   [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
+  before=0 repeated=0
   once "$@"
-  repeated=0
   while spoilt && [ "$repeated" -lt 3 ]; do
     repeated=$((repeated + 1))
     say "$name ended with status $status, but $why: it runs again"
@@ -282,7 +299,7 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
   done
   program=
   ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
-  ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated"
+  ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated,\"before\":$before"
   ended="$ended,\"checks\":[$checks]"
   insist overwrite "$try/end" "{$ended}"
   [ -e node ] || put node "$node"

@@ -51,12 +51,27 @@ insist() {  # COMMAND...: a folder that cannot be written for a moment (it is re
     sleep 1
   done
 }
+carriers() { grep -lszF "ENVMATRIX_TRIAL=$mark" /proc/[0-9]*/environ; }
+tidy() {  # what an earlier trial of this job left running is ended; $left: how many processes
+  left=0 tries=0
+  while found=$(carriers); [ -n "$found" ] && [ "$tries" -lt 50 ]; do
+    for file in $found; do
+      [ "$tries" != 0 ] || left=$((left + 1))
+      file=${file%/environ}
+      kill -s KILL "${file#/proc/}" 2>/dev/null
+    done
+    tries=$((tries + 1))
+    sleep 0.1
+  done
+  [ "$left" = 0 ] || say "$left processes of an earlier trial still ran and were ended"
+}
 put() {  # FILE TEXT: the file is whole or absent
   insist overwrite ".$1.$attempt" "$2"
   insist mv -f ".$1.$attempt" "$1"
 }
 begin() {
   node=${nodes:-${SLURMD_NODENAME:-$(uname -n)}} job=${SLURM_JOB_ID:-none} restarts=${SLURM_RESTART_COUNT:-0}
+  mark=slurm/$job/$$
   cd "$folder" 2>/dev/null || exit 66
   insist touch "job-$attempt.log"
   exec </dev/null >>"job-$attempt.log" 2>&1
@@ -114,6 +129,8 @@ launch() {  # COMMAND...: in its work folder, on this node or on the first $over
 }
 fresh() { rm -rf "$try" && mkdir -p "$work"; }
 once() {  # COMMAND...: the trial, in a new folder
+  tidy
+  before=$((before + left))
   insist fresh
   [ -z "${program:-}" ] || link_program
   insist append starts "$name $attempt $restarts $job $node"
@@ -138,8 +155,8 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
   fi
   read -r wanted <attempt
   [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
+  before=0 repeated=0
   once "$@"
-  repeated=0
   while spoilt && [ "$repeated" -lt 3 ]; do
     repeated=$((repeated + 1))
     say "$name ended with status $status, but $why: it runs again"
@@ -147,7 +164,7 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
   done
   program=
   ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
-  ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated"
+  ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated,\"before\":$before"
   ended="$ended,\"checks\":[$checks]"
   insist overwrite "$try/end" "{$ended}"
   [ -e node ] || put node "$node"
@@ -256,9 +273,10 @@ look_around 100 everywhere 2 sh -c "$glance
 # base:cnn@local
 trial_over 2 b0003-p000 300 '/shared/it'"'"'s $here/b0003/w' \
   taskset --cpu-list 0-1 \
-  env -i ${HOME+"HOME=$HOME"} \
+  env -i "ENVMATRIX_TRIAL=$mark" ${HOME+"HOME=$HOME"} \
   LD_PRELOAD=/l/x.so \
   PAD="$(padding 40)" \
   /venv/bin/python -m bench '--x=a b'
 
+tidy
 say "all trials of this job are done"
