@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from envmatrix import __version__
+from envmatrix.api import runs
 from envmatrix.engines.base import Prepared
-from envmatrix.errors import InputError, StoreError
+from envmatrix.errors import InputError, StoppedRunError, StoreError, Where
 from envmatrix.report.terminal import present
 from envmatrix.report.write import write_reports
 from envmatrix.store import RunFolder
@@ -107,3 +110,17 @@ def test_every_report_says_what_was_changed_and_when(begun):
         assert "target 0.03 to 0.01" in text
     first, second = json.loads((folder.path / "summary.json").read_text())["changes"]
     assert (first["budget"], second["target"], first["was"]) == (600.0, 0.01, {"budget": "300"})
+
+
+def test_reports_that_cannot_be_written_are_no_bad_input_and_can_be_made_later(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise StoreError("No space left on device", where=Where(tmp_path / "summary.json"))
+
+    run = SimpleNamespace(name="r", workloads={}, skipped={}, launcher="here")
+    monkeypatch.setattr(runs, "run_experiment", lambda *_: None)
+    monkeypatch.setattr(runs, "write_reports", full)
+    watched = SimpleNamespace(say=print)
+    with pytest.raises(StoppedRunError, match="its reports were not written") as caught:
+        runs.carry_out(SimpleNamespace(folder=RunFolder(tmp_path), run=run), lambda _: nullcontext(watched))
+    assert caught.value.exit_code == 4
+    assert caught.value.remedy.endswith("then `envmatrix report r`")
