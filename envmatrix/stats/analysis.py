@@ -196,8 +196,11 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copie
 def _is_no_op(arm: Arm, run: _Run) -> bool:
     """Whether all that an arm claims beyond its reference was so in the reference as well: its levels do nothing here.
 
-    What a level sets and does not claim may act where nobody looks, so that nothing is said of it.
+    What a level sets and does not claim may act where nobody looks, so that nothing is said of it, and neither is it
+    of what nobody could see in a program.
     """
+    if run.measured.facts[arm.name].unproven:
+        return False
     reference = next((other for other in run.plan.arms if other.name == arm.reference), None)
     own, other = (run.environments.get(one.runs) if one else None for one in (arm, reference))
     if reference is None or own is None or other is None or arm.workload != reference.workload:

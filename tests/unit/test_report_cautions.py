@@ -96,12 +96,15 @@ def test_blocks_on_different_machines_are_no_reason_to_warn():
     assert kinds_after(lambda trial: replace(trial, node=f"n{trial.block}")) == set()
 
 
-@pytest.mark.parametrize(("library", "is_no_op"), [("libc", True), ("libtcmalloc", False)])
-def test_a_level_that_shows_what_the_reference_shows_is_told_as_no_op(library, is_no_op):
+@pytest.mark.parametrize(
+    ("library", "unproven", "is_no_op"),
+    [("libc", (), True), ("libtcmalloc", (), False), ("libc", ("its threads could not be seen",), False)],
+)
+def test_a_level_that_shows_what_the_reference_shows_is_told_as_no_op(library, unproven, is_no_op):
     def show(trial):
         seen = library if trial.environment == "fast" else "libc"
         trial.document["evidence"] = {"malloc": {"library": seen, "path": f"/{trial.trial}"}}
-        return trial
+        return replace(trial, unproven=unproven)
 
     environments = {name: make_environment(name, {"malloc": name}, variables={}) for name in ("baseline", "fast")}
     environments["fast"] = replace(environments["fast"], claims=claims.read({"malloc": ("*",)}))
