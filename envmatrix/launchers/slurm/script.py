@@ -186,7 +186,7 @@ insist() {  # COMMAND...: a folder that cannot be written for a moment (it is re
     sleep 1
   done
 }
-carriers() { grep -lszF "ENVMATRIX_TRIAL=$mark" /proc/[0-9]*/environ; }
+carriers() { grep -lszxF "ENVMATRIX_TRIAL=$mark" /proc/[0-9]*/environ; }
 tidy() {  # what an earlier trial of this job left running is ended; $left: how many processes
   left=0 tries=0
   while found=$(carriers); [ -n "$found" ] && [ "$tries" -lt 50 ]; do

@@ -1,0 +1,33 @@
+"""Which programs of a trial are held against its environment: those that did the work, alone or together."""
+
+import pytest
+
+from bench.evidence.programs import _at_work, _merged
+from bench.evidence.tree import Program
+
+BIG = 0.55
+
+
+def program(pid, cpu_s, **facts):
+    return Program(pid, "python3", number=pid, path="/python3", cpu_s=cpu_s, threads=1, variables={}, **facts), None
+
+
+def test_many_small_programs_that_are_alike_are_one_that_works():
+    many = [program(pid, 0.03, libraries={"/libm.so.6"}) for pid in range(2, 17)]
+    found, left_s = _at_work(_merged([program(1, BIG, libraries={"/libtcmalloc.so.4"}), *many], 0.1), 0.1)
+    assert [(one.libraries, one.cpu_s) for one, _ in found] == [
+        ({"/libtcmalloc.so.4"}, BIG), ({"/libm.so.6"}, pytest.approx(0.45)),
+    ]  # fmt: skip
+    assert left_s == 0.0
+
+
+def test_small_programs_that_differ_are_taken_until_less_than_a_tenth_is_left():
+    many = [program(pid, 0.045, libraries={f"/{pid}.so"}) for pid in range(2, 12)]
+    found, left_s = _at_work(_merged([program(1, BIG), *many], 0.1), 0.1)
+    assert (len(found), left_s) == (9, 0.0)
+
+
+def test_what_is_left_of_too_many_is_unseen():
+    many = [program(pid, 0.009, libraries={f"/{pid}.so"}) for pid in range(2, 52)]
+    found, left_s = _at_work(_merged([program(1, BIG), *many], 0.1), 0.1)
+    assert (len(found), left_s) == (20, pytest.approx(0.45 - 19 * 0.009))
