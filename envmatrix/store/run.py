@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from envmatrix.host import Host
+from envmatrix.host import Host, parse_cpus
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan, arm_name, plan_of
@@ -120,9 +120,38 @@ class Run(BaseModel):
     command: tuple[str, ...] = ()
     history: SkipJsonSchema[tuple[Change, ...]] = Field(default=(), exclude=True)
 
+    @field_validator("name")
+    @classmethod
+    def _one_folder(cls, name: str) -> str:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:  # trials work in a folder of that name
+            msg = f"{name!r} is no name of a folder"
+            raise ValueError(msg)
+        return name
+
+    @field_validator("environments")
+    @classmethod
+    def _can_be_placed(cls, there: Mapping[str, Environment]) -> Mapping[str, Environment]:
+        for environment in there.values():
+            for listed in (environment.cpus, environment.memory_nodes):
+                if listed is not None and "{" not in listed:
+                    parse_cpus(listed)
+        return there
+
+    @field_validator("workloads")
+    @classmethod
+    def _of_all_arms(cls, there: Mapping[str, Workload], info: ValidationInfo) -> Mapping[str, Workload]:
+        missing = sorted({arm.workload for arm in info.data.get("arms", ())} - set(there))
+        if missing:
+            msg = f"{', '.join(missing)} is missing, which an arm names"
+            raise ValueError(msg)
+        return there
+
     @field_validator("arms")
     @classmethod
     def _once(cls, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+        if not arms:
+            msg = "there are none"
+            raise ValueError(msg)
         names = Counter(arm_name(arm.environment, arm.workload, arm.engine) for arm in arms)  # as trials name them
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envmatrix import __version__, benchmark, project
 from envmatrix.engines.base import Engine, Prepared
-from envmatrix.errors import InputError, NothingRanError, suggestion
+from envmatrix.errors import InputError, NothingRanError, Where, suggestion
 from envmatrix.host import Host, format_cpus, has_gpu, parse_cpus, this_host
 from envmatrix.images.cache import Cache
 from envmatrix.matrix import Design, Matrix
@@ -280,13 +280,27 @@ def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:
     """
     run = folder.load_here()
     check_passing(run.workloads.values())
+    lacking = sorted({arm.runs for arm in run.arms} - set(run.environments))
+    if lacking:
+        said = f"environment {', '.join(lacking)} is missing, which an arm names"
+        raise InputError(said, where=Where(folder.run_file), remedy="restore it from a copy")
     bench = kept_bench(run.bench_digest)
     makers = makers_of(folder, run, matrix_path, bench)
     engines = next(reversed(makers.values())).engines
-    ready, _ = prepare_sides(run.environments, makers, say, kept_given(folder))
+    ready, missing = prepare_sides(run.environments, makers, say, kept_given(folder))
+    _check_still_there(run, missing)
     check_same_bits(run, ready)
     prepare_data(bench, _data_folder(), _data_of(run.workloads.values()), say)
     return Experiment(run, folder, engines, ready, bench, _data_folder())
+
+
+def _check_still_there(run: Run, missing: Mapping[tuple[str, str], str]) -> None:
+    """Raise NothingRanError for an image that the run began with and that cannot be had any more."""
+    for arm in run.arms:
+        reason = missing.get((arm.runs, arm.engine))
+        if reason and arm.name not in run.skipped:
+            said = f"{arm.runs} cannot be had on {arm.engine} any more: {reason}"
+            raise NothingRanError(said, remedy=f"when that is mended, `envmatrix resume {run.name}` goes on")
 
 
 def kept_bench(digest: str) -> Path:

@@ -156,6 +156,15 @@ def change(file, old, new):
             "run.json:4:17: not readable as JSON",
         ),
         ("run.json", '"image": {', '"other": {', "is missing"),
+        (
+            "run.json",
+            '"name": "one"',
+            '"name": "../one"',
+            "run.json:3:10: this is no run.json",
+        ),
+        ("run.json", '"arms": [', '"arms": [], "x": [', "(arms: there are none)"),
+        ("run.json", '"workloads": {', '"workloads": {}, "x": {', "is missing, which an arm names)"),
+        ("run.json", '"memory_nodes": null', '"memory_nodes": "9-1"', "'9-1' is no CPU list"),
         ("run.json", '"name": "control:', '"name": "other:', "run.json:"),
         ("run.json", '"created": ', '"created" ', "run.json:4:12: not readable as JSON: Expecting ':' delimiter"),
     ],
@@ -167,6 +176,15 @@ def test_what_no_envmatrix_wrote_is_named_with_its_line(project, capsys, name, o
     for arguments in READERS:
         assert words in said_by(capsys, arguments), arguments
     assert file.read_bytes() == before
+
+
+def test_an_environment_that_is_missing_is_named_by_what_goes_on_with_it(project, capsys):
+    file = project / "results" / "one" / "run.json"
+    document = json.loads(file.read_text())
+    del document["environments"]["fast"]
+    file.write_text(json.dumps(document))
+    said = said_by(capsys, ["resume", "one", "--quiet"])
+    assert "results/one/run.json: environment fast is missing, which an arm names" in said
 
 
 def test_numbers_written_as_texts_are_understood(project, capsys):

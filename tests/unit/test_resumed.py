@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from envmatrix import __version__
+from envmatrix.__main__ import main
 from envmatrix.api import runs
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError, StoppedRunError, StoreError, Where
@@ -124,3 +127,26 @@ def test_reports_that_cannot_be_written_are_no_bad_input_and_can_be_made_later(t
         runs.carry_out(SimpleNamespace(folder=RunFolder(tmp_path), run=run), lambda _: nullcontext(watched))
     assert caught.value.exit_code == 4
     assert caught.value.remedy.endswith("then `envmatrix report r`")
+
+
+PLAIN = """version: 2
+factors: {python: {own: {interpreter: PYTHON}}, colour: {none: {}, red: {env: {COLOUR: red}}}}
+environments: {baseline: {}, red: {colour: red}}
+workloads: {say: {command: [python, -c, "print('speed 2')"], metric: {regex: "speed (.*)"}}}
+designs: {default: {environments: [red], workloads: say, min_blocks: 2, max_blocks: 2, budget: 1m}}
+"""
+
+
+def test_an_interpreter_that_is_gone_stops_a_resume_which_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "matrix.yaml").write_text(PLAIN.replace("PYTHON", sys.executable))
+    assert main(["bench", "--engine", "local", "--name", "one", "--quiet"]) == 0, capsys.readouterr()
+    lines = tmp_path / "results" / "one" / "trials.jsonl"
+    kept = lines.read_text().split("\n", 1)[0] + "\n"
+    lines.write_text(kept)
+    run = tmp_path / "results" / "one" / "run.json"
+    run.write_text(re.sub(r'"interpreter": "[^"]*"', '"interpreter": "/nowhere/python"', run.read_text()))
+    assert main(["resume", "one", "--quiet"]) == 4
+    assert "cannot be had on local any more: interpreter: " in capsys.readouterr().err
+    assert lines.read_text() == kept
