@@ -54,7 +54,7 @@ def test_a_build_arrives_at_its_image_and_survives_run_json() -> None:
 @pytest.mark.parametrize(
     ("build", "place", "words"),
     [
-        ("build: {other: {}}", "7:", "other is not among the requirements as other==VERSION"),
+        ("build: {other: {}}", "8:7", "other is not among the requirements as other==VERSION"),
         ("build: {my-ext: {evn: {}}}", "8:24", "did you mean 'env'?"),
         ("build: {my-ext: {env: {PATH: /x}}}", "8:", "PATH is set by envmatrix itself"),
         ('build: {my-ext: {env: {A: "x\\ny"}}}', "8:", "control characters"),
@@ -63,7 +63,7 @@ def test_a_build_arrives_at_its_image_and_survives_run_json() -> None:
         ("build: {my-ext: {edit: {b: c}}}", "8:34", "b: must hold `name: ...` entries"),
         ("build: {my-ext: {programs: [a/b]}}", "8:", "must be a program's name"),
         ("build: {my-ext: {programs: [--version]}}", "8:", "must be a program's name"),
-        ("build: {my-ext: {}}\n      preload: libx.so", "7:", "not to one with preload"),
+        ("build: {my-ext: {}}\n      preload: libx.so", "8:7", "not to one with preload"),
     ],
 )
 def test_mistakes_in_a_build_are_named_with_their_place(build: str, place: str, words: str) -> None:

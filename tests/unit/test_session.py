@@ -21,7 +21,7 @@ from envmatrix.trials.session import Session
 
 MATRIX = """
 version: 1
-factors: {place: {here: {}, second: {cpus: 0-1, memory_nodes: 1}}}
+factors: {place: {here: {}, second: {cpus: 0-1, memory_nodes: 0}}}
 environments: {baseline: {}, second: {place: second}}
 workloads: {cnn: {model: fashion-cnn}}
 designs: {default: {environments: [second], workloads: cnn}}
@@ -37,7 +37,7 @@ def test_a_process_is_placed_where_a_trial_would_be():
     session = Session(environment, engine, Prepared("i", "local", "/venv", "/venv/bin/python", {}), Path("/bench"))
     assert session.execute(("python", "train.py"), 9.0).code == 7
     assert jobs[0].argv == ("/venv/bin/python", "train.py")
-    assert (jobs[0].limits.cpus, jobs[0].limits.memory_nodes, jobs[0].limits.seconds) == ((0, 1), (1,), 9.0)
+    assert (jobs[0].limits.cpus, jobs[0].limits.memory_nodes, jobs[0].limits.seconds) == ((0, 1), (0,), 9.0)
 
 
 PROGRAM = """
