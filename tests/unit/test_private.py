@@ -216,9 +216,9 @@ def test_a_word_of_the_command_line_that_is_no_utf_8_loses_no_run(tmp_path):
 @pytest.mark.parametrize("kept", [True, False])
 def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_path, monkeypatch, kept):
     arms = make_plan(("tuned",)).arms
-    environments = make_run(make_plan(("tuned",))).environments
-    monkeypatch.setattr("envmatrix.trials.experiment._prepared", lambda *_: ({}, {}, environments, arms, {}))
-    monkeypatch.setattr("envmatrix.trials.experiment._pinned", lambda *_: {})
+    run = make_run(make_plan(("tuned",)))
+    monkeypatch.setattr("envmatrix.trials.experiment._prepared", lambda *_: ({}, {}, run.environments, arms, {}))
+    monkeypatch.setattr("envmatrix.trials.experiment._pinned", lambda *_: run.workloads)
     (tmp_path / "m.yaml").write_text(MATRIX)
     matrix = load(tmp_path / "m.yaml")
     host = replace(make_run(make_plan(())).host, name="vm9")
