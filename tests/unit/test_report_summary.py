@@ -204,8 +204,8 @@ def test_a_cumulative_design_shows_what_each_step_adds(tmp_path):
 def hostile_run(path):
     name = HOSTILE.replace("\ud800", "")
     plan = make_plan((name, "b\\|*_`<b>"), workloads=(name,), design=name)
-    run = make_run(plan, name.replace("/", "|"), host=replace(HOST, name=HOSTILE, cpu_model=HOSTILE), versions={HOSTILE: HOSTILE},
-                   command=(HOSTILE,), skipped={plan.arms[3].name: HOSTILE})  # fmt: skip
+    run = make_run(plan, name.replace("/", "|"), host=replace(HOST, name=HOSTILE, cpu_model=HOSTILE),
+                   versions={HOSTILE: HOSTILE}, command=(HOSTILE,), skipped={plan.arms[3].name: HOSTILE})  # fmt: skip
     folder = RunFolder(path)
     folder.create(run, name)
     for trial in make_trials(plan, Machine({}), 7):
