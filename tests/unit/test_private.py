@@ -45,7 +45,10 @@ def test_values_of_others_variables_are_never_written():
 
 
 def test_a_program_watched_from_outside_tells_no_more(tmp_path):
-    held = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={**CALLERS, "PATH": os.environ["PATH"]})
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    held = subprocess.Popen(["/bin/cat"], env={**CALLERS, "PATH": os.environ["PATH"]}, **pipes)
+    held.stdin.write(b"x")
+    assert held.stdout.read(1) == b"x", "it runs: before that its variables may not be there yet"
     program = Program(held.pid, "cat")
     program.look(held.pid, 0.0)
     held.communicate()
