@@ -77,7 +77,8 @@ def stacked(trials: Sequence[tuple[int, str, Sequence[int], Sequence[int]]]) -> 
     whole = max(shapes, key=lambda shape: sum(tuple(turns) == shape for _, _, turns, _ in trials), default=())
     if len(set(whole)) != 1 or len(whole) < 2 or len(arms) < 2:
         return None
-    times = {(block, arm): steps for block, arm, turns, steps in trials if tuple(turns) == whole}
+    timed = [one for one in trials if tuple(one[2]) == whole and len(one[3]) == sum(whole)]
+    times = {(block, arm): steps for block, arm, _, steps in timed}
     blocks = [block for block in sorted({block for block, _ in times}) if all((block, arm) in times for arm in arms)]
     if len(blocks) < 2:
         return None
