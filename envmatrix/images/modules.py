@@ -58,8 +58,9 @@ def load(names: Sequence[str]) -> Loaded:
     old, new = _variables(before), _variables(after)
     loaded = tuple(name for name in new.get("LOADEDMODULES", "").split(":") if name)
     if not done.exit.ok or not loaded:
+        told = [line.strip() for line in done.stderr.splitlines() if line.strip()][:2]  # what follows is advice
         raise SkipEnvironmentError(
-            f"{shown} cannot be loaded: {done.last_words(3) or done.exit}",
+            f"{shown} cannot be loaded: {' '.join(told) or done.exit}",
             remedy="`module avail` lists what there is; MODULEPATH names the folders that are searched",
         )
     return Loaded(_set_by(old, new), loaded, _digest(new))

@@ -61,7 +61,7 @@ def test_a_module_says_what_it_sets_and_nothing_else_gets_in(tree, monkeypatch):
 
 
 def test_a_module_that_is_not_there_says_so_and_where_to_look(tree):
-    with pytest.raises(SkipEnvironmentError, match="Absent/9 cannot be loaded: ") as told:
+    with pytest.raises(SkipEnvironmentError, match=r"Absent/9 cannot be loaded: .*Absent/9") as told:
         modules.load(["Stack/2.0", "Absent/9"])
     assert "module avail" in told.value.remedy
 
