@@ -6,6 +6,7 @@ does inside the program is not seen, and those items stay None.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Collection
 from functools import partial
@@ -15,6 +16,10 @@ from bench import variables
 from bench.evidence import dynamic, elf, machine, memory, sandbox
 from bench.evidence.reading import attempt
 from bench.evidence.tree import Program
+
+#: What compiled code calls to set the number of threads: OpenMP's function, and at::set_num_threads(int).
+_SETTERS = (b"omp_set_num_threads", b"_ZN2at15set_num_threadsEi")
+_OF_TORCH = ("libgomp", "libiomp5", "libomp", "libtorch", "libc10")
 
 
 def evidence(program: Program) -> dict[str, Any]:
@@ -31,7 +36,6 @@ def evidence(program: Program) -> dict[str, Any]:
         "sandbox": attempt(sandbox.collect),
         "system": machine.system(),
         "libraries": None if program.libraries is None else sorted(program.libraries),
-        "preloaded": preloaded(wanted(), program.libraries),
         "variables": None if program.variables is None else variables.all_shown(program.variables),
     }  # fmt: skip
 
@@ -51,6 +55,17 @@ def _mapped(name: str, mapped: Collection[str]) -> str | None:
         path = os.path.realpath(name)
         return path if path in mapped else None
     return next((path for path in sorted(mapped) if os.path.basename(path).startswith(name)), None)
+
+
+def setters(mapped: Collection[str], torch: str | None) -> list[str]:
+    """Return the libraries, but the runtimes and PyTorch's own, that can set numbers of threads without a word."""
+    others = [path for path in sorted(mapped) if not os.path.basename(path).startswith(_OF_TORCH)]
+    return [path for path in others if not path.startswith(f"{torch}/") and attempt(partial(_names_a_setter, path))]
+
+
+def _names_a_setter(path: str) -> bool:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(b"\0" + name + b"\0") >= 0 for name in _SETTERS)
 
 
 def _malloc(program: Program) -> dict[str, Any] | None:

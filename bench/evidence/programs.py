@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any, Optional
 
 from bench import variables
 from bench.evidence import outside
+from bench.evidence.reading import text
 from bench.evidence.tree import Program, Watch
 
 #: A program works when it takes this share of the CPU time of all; below it, it is a wrapper or a helper.
@@ -27,6 +29,7 @@ def evidence(folder: str, watched: Watch, cpu_s: float) -> tuple[dict[str, Any],
     """
     probes = _probes(folder)
     found = _asked([program for program in watched.programs() if not _is_ours(program)], probes)
+    _read_notes(folder, found)
     own_s = sum(sum(probe["probe_cpu_s"]) for probe in probes.values())
     whole = max(cpu_s - own_s, sum(program.cpu_s for program, _ in found), 1e-9)
     unseen_s = whole - sum(program.cpu_s for program, _ in found) - _LOST_S * (1 + watched.processes)
@@ -57,7 +60,7 @@ def _kind(program: Program, probe: Probe | None) -> str:
     """Return one text for all that claims may be held against, the same in programs that are alike."""
     if probe is None:
         given = None if program.variables is None else sorted(variables.all_shown(program.variables).items())
-        return repr((program.name, program.path, sorted(program.libraries or ()), given))
+        return repr((program.name, program.path, sorted(program.libraries or ()), given, program.threads_set))
     told = _of(program, probe)
     return repr([told.get(part) for part in ("malloc", "openmp", "torch", "onednn", "preloaded", "variables")])
 
@@ -85,6 +88,26 @@ def _probes(folder: str) -> dict[int, Probe]:
     return found
 
 
+def _read_notes(folder: str, found: list[_Asked]) -> None:
+    """Give each program the numbers of threads that it asked for, and those of its forks that did a share of its work.
+
+    What a process became by ``exec`` answers for what it was before.
+    """
+    programs = sorted((program for program, _ in found), key=lambda program: program.number)
+    owners = {pid: program for program in programs for pid in program.of_process}
+    owners.update((program.pid, program) for program in programs)
+    taken: dict[tuple[int, int], float] = {}
+    for words in re.findall(r"^(\d+) (\d+)$", text(os.path.join(folder, "threads")) or "", re.MULTILINE):
+        pid, number = map(int, words)
+        if pid in owners:
+            program = owners[pid]
+            cpu_s = program.cpu_s if pid == program.pid else program.of_process[pid]
+            taken[program.pid, number] = taken.get((program.pid, number), 0.0) + cpu_s
+    for (pid, number), cpu_s in taken.items():
+        if cpu_s >= WORKS * owners[pid].cpu_s:
+            owners[pid].threads_set.append(number)
+
+
 def _asked(seen: list[Program], probes: dict[int, Probe]) -> list[_Asked]:
     """Return every program with what it said of itself: the last one that its process became, nobody else."""
     last = {program.pid: program for program in sorted(seen, key=lambda program: program.number)}
@@ -100,11 +123,14 @@ def _asked(seen: list[Program], probes: dict[int, Probe]) -> list[_Asked]:
 
 
 def _of(program: Program, probe: Probe | None) -> dict[str, Any]:
-    if probe is None:
-        return dict(outside.evidence(program), source="outside")
-    # Its own list of what it should have preloaded may be another than the one that it was given.
-    mapped = probe["evidence"]["libraries"]
-    return dict(probe["evidence"], preloaded=outside.preloaded(outside.wanted(), mapped), source="probe")
+    seen = outside.evidence(program) if probe is None else probe["evidence"]
+    torch = seen["torch"] or ({} if program.threads_set else None)
+    if torch is not None:
+        torch["threads_set"] = program.threads_set
+        torch["setters"] = outside.setters(seen["libraries"] or (), torch.get("path"))
+    # A program's own list of what it should have preloaded may be another than the one that it was given.
+    mapped = outside.preloaded(outside.wanted(), seen["libraries"])
+    return dict(seen, torch=torch, preloaded=mapped, source="outside" if probe is None else "probe")
 
 
 def _share(program: Program, probe: Probe | None, whole_s: float, first: bool) -> dict[str, Any]:

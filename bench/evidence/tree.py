@@ -37,7 +37,8 @@ def children(pid: int) -> list[int]:
 class Program:
     """What one ``exec`` started; ``threads`` is the most that one of its processes had at a time.
 
-    ``number`` counts programs in the order in which they were first seen.
+    ``number`` counts programs in the order in which they were first seen; ``of_process`` is the CPU time of each
+    process, ``threads_set`` what those that worked asked of the OpenMP runtime.
     """
 
     pid: int
@@ -49,7 +50,14 @@ class Program:
     libraries: set[str] | None = None
     variables: dict[str, str] | None = None
     affinities: dict[str, None] = field(default_factory=dict)
+    of_process: dict[int, float] = field(default_factory=dict)
+    threads_set: list[int] = field(default_factory=list)
     _next_look: float = 0.0
+
+    def took(self, pid: int, cpu_s: float) -> None:
+        """Count CPU time of one of its processes."""
+        self.cpu_s += cpu_s
+        self.of_process[pid] = self.of_process.get(pid, 0.0) + cpu_s
 
     def look(self, pid: int, since_s: float) -> None:
         """Read what is mapped, at ages that treble: the lists are long, their lines hardly change."""
@@ -139,7 +147,10 @@ def _stat(pid: int) -> _Stat:
 
 
 class Watch:
-    """Looks at a process and all its descendants while they run, for a five-hundredth of the time."""
+    """Looks at a process and all its descendants while they run, for a five-hundredth of the time.
+
+    It is the only child of this process, which is the subreaper of all that it leaves behind.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -154,10 +165,13 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more, but once at what the first process cost in the end, which is there until it is waited for."""
+        """Look no more, but once at what the first process and its orphans cost in the end.
+
+        They are there until they are waited for.
+        """
         self._over.set()
         self._thread.join()
-        self._look([self.pid], last=True)
+        self._look(self._family(), last=True)
 
     def programs(self) -> list[Program]:
         """Return all programs that were seen, the one that took most CPU time first."""
@@ -184,7 +198,8 @@ class Watch:
             pause = max(owed, min(_LONGEST_S, 1.3 * pause))
 
     def _family(self) -> list[int]:
-        pids = [self.pid]
+        """Return the process, its orphans (whose parent is this process, as their subreaper), and all below them."""
+        pids = [self.pid, *(pid for pid in children(os.getpid()) if pid != self.pid)]
         for pid in pids:
             pids += children(pid)
         return pids
@@ -212,7 +227,7 @@ class Watch:
             program = before.program
         else:
             program = self._programs.setdefault(stat.image, Program(pid, stat.name, len(self._programs)))
-        program.cpu_s += (stat.ticks - (before.stat.ticks if before else 0)) / _TICKS_PER_S
+        program.took(pid, (stat.ticks - (before.stat.ticks if before else 0)) / _TICKS_PER_S)
         program.threads = max(program.threads, stat.threads)
         since_s = time.monotonic() - self._began
         if not last:
@@ -230,13 +245,13 @@ class Watch:
         for key, parent in living.items():
             before = self._living.get(key)
             ended = [
-                process
+                (other[0], process)
                 for other, process in self._living.items()
                 if other not in living and process.stat.parent == key[0]
             ]
             if before and ended:
-                seen = sum(process.stat.ticks + process.stat.of_children for process in ended)
+                seen = sum(process.stat.ticks + process.stat.of_children for _, process in ended)
                 rest = parent.stat.of_children - before.stat.of_children - seen
-                longest = max(ended, key=lambda process: process.stat.ticks)
+                pid, longest = max(ended, key=lambda one: one[1].stat.ticks)
                 if 0 < rest <= seen:
-                    longest.program.cpu_s += rest / _TICKS_PER_S
+                    longest.program.took(pid, rest / _TICKS_PER_S)

@@ -1,9 +1,9 @@
 """Evidence from inside a program that knows nothing of it: Python imports this file at its start.
 
-``bench command`` puts its folder on PYTHONPATH. At the start it only reads the CPU set. When torch is imported it
-notes from then on which numbers of threads the program asks for. At the exit it writes ``$BENCH_PROBE/<pid>.json`` with
-the evidence and the time that collecting took, so that the wrapper can subtract it. A program ended by a signal or
-``os._exit`` leaves none.
+``bench command`` puts its folder on PYTHONPATH. At the start it only reads the CPU set. Which numbers of threads the
+program and its forks ask for is noted in ``$BENCH_PROBE/threads`` when they do. At the exit it writes
+``$BENCH_PROBE/<pid>.json`` with the evidence and the time that collecting took, so that the wrapper can subtract it. A
+program ended by a signal or ``os._exit`` leaves none.
 """
 
 from __future__ import annotations
@@ -32,16 +32,24 @@ def _finders() -> list[Any]:
     return sys.meta_path
 
 
-class _TorchNotes:
-    """Finds torch for the import system once, and has ``torch.set_num_threads`` note what it is called with."""
+class _Notes:
+    """Has torch, and what is called of OpenMP through ctypes, note at once which numbers of threads are asked for.
 
-    def __init__(self) -> None:
-        self.threads: list[int] = []
+    Every process does, forks too: it may end without a last word.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._file = os.path.join(folder, "threads")
+        self._noted: set[tuple[int, int]] = set()
+        self._awaited: dict[str, Callable[[Any], None]] = {"torch": self._of_torch, "ctypes": self._of_ctypes}
+        if "ctypes" in sys.modules:  # some file of site-packages was quicker
+            self._of_ctypes(sys.modules["ctypes"])
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch":
+        """Find what is awaited once, so that it can be changed as soon as it is there."""
+        change = self._awaited.pop(name, None)
+        if change is None:
             return None
-        _finders().remove(self)
         import importlib.util
 
         spec = importlib.util.find_spec(name)
@@ -50,24 +58,53 @@ class _TorchNotes:
 
             def exec_module(module: Any) -> None:
                 run(module)
-                noting = self._noting(module.set_num_threads)
-                for place in (module, getattr(module, "_C", None)):
-                    if hasattr(place, "set_num_threads"):
-                        place.set_num_threads = noting  # type: ignore[union-attr]
+                change(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
-    def _noting(self, function: Callable[[int], None]) -> Callable[[int], None]:
+    def _of_torch(self, torch: Any) -> None:
         import functools
+
+        function = torch.set_num_threads
 
         @functools.wraps(function)
         def set_num_threads(number: int) -> None:
             function(number)
-            if number not in self.threads:
-                self.threads.append(number)
+            # A worker that loads data has one thread by PyTorch's own design, whatever the environment.
+            if sys._getframe(1).f_globals.get("__name__") != "torch.utils.data._utils.worker":
+                self._note(number)
 
-        return set_num_threads
+        for place in (torch, getattr(torch, "_C", None)):
+            if hasattr(place, "set_num_threads"):
+                place.set_num_threads = set_num_threads  # type: ignore[union-attr]
+
+    def _of_ctypes(self, ctypes: Any) -> None:
+        find = ctypes.CDLL.__getitem__
+
+        def noted(number: Any, _function: Any, arguments: tuple[Any, ...]) -> Any:
+            for asked in arguments[:1]:
+                self._note(getattr(asked, "value", asked))
+            return number
+
+        def finding(library: Any, name: Any) -> Any:
+            function = find(library, name)
+            if name == "omp_set_num_threads":
+                function.errcheck = noted
+            return function
+
+        ctypes.CDLL.__getitem__ = finding
+
+    def _note(self, number: Any) -> None:
+        try:
+            note = os.getpid(), int(number)
+            if note in self._noted:
+                return
+            self._noted.add(note)
+            with open(self._file, "a", encoding="ascii") as file:
+                file.write(f"{note[0]} {note[1]}\n")
+        except (OSError, TypeError, ValueError) as error:  # the program's own work must not change
+            print(f"bench probe: a number of threads was not noted: {error}", file=sys.stderr)
 
 
 def _chain() -> None:
@@ -82,7 +119,7 @@ def _chain() -> None:
         found.loader.exec_module(importlib.util.module_from_spec(found))
 
 
-def _write(folder: str, allowed: list[int] | None, pid: int, notes: _TorchNotes) -> None:
+def _write(folder: str, allowed: list[int] | None, pid: int) -> None:
     if os.getpid() != pid:
         return
     start, cpu_s, children_s = time.perf_counter_ns(), time.process_time(), _children_s()
@@ -97,8 +134,6 @@ def _write(folder: str, allowed: list[int] | None, pid: int, notes: _TorchNotes)
     first = dict(evidence.before_torch(), affinity_before=allowed)
     os.environ["BENCH_PROBE"] = ""  # what evidence starts is no part of the program
     collected = evidence.collect(first, None)
-    if collected["torch"] is not None:
-        collected["torch"]["threads_set"] = notes.threads
     document = {
         "evidence": collected,
         "cpu_s": cpu_s,
@@ -118,16 +153,15 @@ def _children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _at_exit(folder: str, allowed: list[int] | None, pid: int, notes: _TorchNotes) -> None:
+def _at_exit(folder: str, allowed: list[int] | None, pid: int) -> None:
     try:
-        _write(folder, allowed, pid, notes)
+        _write(folder, allowed, pid)
     except Exception as error:  # the program's own exit must not change
         print(f"bench probe: no evidence: {error}", file=sys.stderr)
 
 
 if os.environ.get("BENCH_PROBE"):
-    _notes = _TorchNotes()
-    _finders().insert(0, _notes)
+    _finders().insert(0, _Notes(os.environ["BENCH_PROBE"]))
     # Registered first, so it runs last: the program's own exit handlers are part of the program.
-    atexit.register(_at_exit, os.environ["BENCH_PROBE"], _allowed(), os.getpid(), _notes)
+    atexit.register(_at_exit, os.environ["BENCH_PROBE"], _allowed(), os.getpid())
 _chain()

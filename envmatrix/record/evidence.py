@@ -63,7 +63,8 @@ class Blas(Part):
 class Torch(Part):
     """What torch says of itself; ``cpu_capability`` is the instruction set of its own kernels.
 
-    ``threads_set`` are the numbers of threads that an own program asked for while it ran.
+    ``threads_set`` are the numbers of threads that an own program asked for while it ran, ``setters`` the libraries of
+    others in it that can do so without its being noted.
     """
 
     version: Text = None
@@ -73,6 +74,7 @@ class Torch(Part):
     debug: Flag = None
     threads: Whole = None
     threads_set: list[StrictInt] | None = None
+    setters: Texts = None
     interop_threads: Whole = None
     cpu_capability: Text = None
     mkl: Flag = None

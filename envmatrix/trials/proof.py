@@ -89,9 +89,8 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
         if setting.partition(":")[0] in environment.variables:
             yield False, f"{setting} is not taken by {seen.malloc.library if seen.malloc else None}"
     for claim in environment.claims:
-        text = claim.contradiction(seen) or _changed(claim, seen) if program.is_concerned(claim) else ""
-        if text:
-            yield _could_not_be_seen(claim, seen), text
+        if program.is_concerned(claim):
+            yield from _held(claim, seen)
     if seen.source and seen.variables is None and environment.variables:
         yield True, "its environment variables could not be read"
     else:
@@ -110,12 +109,17 @@ def _unused(seen: Evidence) -> Iterator[tuple[bool, str]]:
         yield not workers, f"no thread of {found.library} was there{others}: nothing shows that its team did the work"
 
 
-def _changed(claim: Claim, seen: Evidence) -> str:
-    """Say which number of threads a program asked for on the way that its environment does not promise."""
-    if SHORT.get(claim.path, claim.path) != SHORT["threads"] or not seen.torch:
-        return ""
-    others = [number for number in seen.torch.threads_set or () if not claim.fits(number)]
-    return f"claims {claim}, but it was set to {others[0]} while it ran" if others else ""
+def _held(claim: Claim, seen: Evidence) -> Iterator[tuple[bool, str]]:
+    """Hold a claim against what a program was in the end, and a number of threads against what it was on the way."""
+    torch = seen.torch if SHORT.get(claim.path, claim.path) == SHORT["threads"] else None
+    others = [number for number in (torch and torch.threads_set) or () if not claim.fits(number)]
+    text = claim.contradiction(seen)
+    if others and (not text or lookup(seen, claim.path) is None):
+        yield False, f"claims {claim}, but it was set to {others[0]} while it ran"
+    elif text:
+        yield _could_not_be_seen(claim, seen), text
+    elif torch and torch.setters:
+        yield True, f"{torch.setters[0]} can change {claim.path} without its being noted"
 
 
 def _is_mapped(file: str, preloaded: Mapping[str, str | None] | None) -> bool | None:

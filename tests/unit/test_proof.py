@@ -60,16 +60,20 @@ def evidence_of(tmp_path, argv, env=None):
     return read_evidence(json.loads(record.read_text())["evidence"])
 
 
-def static_program(folder):
+def compiled(folder, name, code, *options):
     compiler = shutil.which("cc")
     if not compiler or not ctypes.util.find_library("c"):
         pytest.skip("no C compiler")
-    source, program = folder / "work.c", folder / "work"
-    source.write_text("int main(void) { for (volatile long i = 0; i < 400000000; i++); return 0; }")
-    made = subprocess.run([compiler, "-static", "-o", program, source], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("this compiler cannot link a static program")
-    return str(program)
+    source, made = folder / f"{name}.c", folder / name
+    source.write_text(code)
+    if subprocess.run([compiler, *options, "-o", made, source], capture_output=True, check=False).returncode:
+        pytest.skip(f"this compiler cannot do {' '.join(options)}")
+    return str(made)
+
+
+def static_program(folder):
+    code = "int main(void) { for (volatile long i = 0; i < 400000000; i++); return 0; }"
+    return compiled(folder, "work", code, "-static")
 
 
 PROGRAMS = {
@@ -133,6 +137,101 @@ def test_threads_that_torchs_core_was_asked_for_are_noted_too(tmp_path):
     program = f"import torch; torch._C.set_num_threads(1); {WORK}; torch._C.set_num_threads(2)"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
     assert found.torch.threads_set == [1, 2]
+
+
+BUSY = "while time.process_time() < 1: pass"  # long enough to be looked at on any machine
+FORKED = {
+    "works with one": ("torch.set_num_threads(1); work()", "", False),
+    "works with two": ("torch.set_num_threads(2); work()", "", True),
+    "does nothing": ("torch.set_num_threads(1)", "work()", True),
+}
+
+
+@pytest.mark.parametrize("name", FORKED)
+def test_what_a_forked_child_that_works_asks_for_counts_too(tmp_path, name):
+    (tmp_path / "torch.py").write_text(TORCH)
+    child, parent, holds = FORKED[name]
+    program = f"""
+import os, time, torch
+def work():
+    {BUSY}
+torch.set_num_threads(2)
+if os.fork():
+    {parent or "pass"}
+    os.wait()
+else:
+    {child}
+    os._exit(0)
+"""
+    found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
+    wrong = prove(environment(promised={"threads": "2"}), found).wrong
+    assert wrong == (() if holds else ("claims threads is 2, but it was set to 1 while it ran",))
+
+
+def test_what_a_program_asked_for_is_known_though_it_ended_without_a_word(tmp_path):
+    (tmp_path / "torch.py").write_text(TORCH)
+    program = f"import os, torch; torch.set_num_threads(1); {WORK}; os._exit(0)"
+    found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
+    assert found.source == "outside"
+    assert prove(environment(promised={"threads": "2"}), found).wrong
+
+
+def test_a_loading_worker_that_pytorch_gives_one_thread_is_no_contradiction(tmp_path):
+    (tmp_path / "torch.py").write_text(TORCH)
+    worker = "import torch; torch.set_num_threads(2)\nexec('torch.set_num_threads(1); torch.now = 2', dict(torch=torch,"
+    program = f"{worker} __name__='torch.utils.data._utils.worker'))\n{WORK}"
+    found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
+    assert found.torch.threads_set == [2]
+
+
+@pytest.mark.parametrize("asked", ["lib.omp_set_num_threads(1)", "lib['omp_set_num_threads'](ctypes.c_int(1))"])
+@pytest.mark.parametrize("first", ["", "import ctypes; "])
+def test_a_runtime_that_is_asked_through_ctypes_is_noted(tmp_path, asked, first):
+    (tmp_path / "torch.py").write_text(TORCH)
+    library = compiled(tmp_path, "libother.so", "void omp_set_num_threads(int n) {}", "-shared", "-fPIC")
+    program = (
+        f"{first}import torch, ctypes; lib = ctypes.CDLL({library!r}); {asked}; {WORK}; lib.omp_set_num_threads(2)"
+    )
+    found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
+    assert found.torch.threads_set == [1, 2]
+    wrong = prove(environment(promised={"threads": "2"}), found).wrong
+    assert wrong == ("claims threads is 2, but it was set to 1 while it ran",)
+
+
+SETTERS = {"OpenMP's": "omp_set_num_threads", "PyTorch's": "_ZN2at15set_num_threadsEi", "none": "omp_get_num_threads"}
+
+
+@pytest.mark.parametrize("calls", SETTERS)
+def test_compiled_code_that_can_set_threads_leaves_their_number_unproven(tmp_path, calls):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "torch.py").write_text(TORCH)
+    code = f"void {SETTERS[calls]}(int) __attribute__((weak)); void f(void) {{ {SETTERS[calls]}(1); }}"
+    library = compiled(tmp_path, "libmine.so", code, "-shared", "-fPIC")
+    program = f"import torch, ctypes; lib = ctypes.CDLL({library!r}); {WORK}"
+    found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(site)})
+    said = prove(environment(promised={"threads": "2"}), found)
+    told = (f"{library} can change threads without its being noted",)
+    assert (said.wrong, said.unproven) == ((), () if calls == "none" else told)
+
+
+def test_an_orphan_that_works_is_held_against_the_environment(tmp_path):
+    library = other_malloc()
+    # the first process waits for its end of the pipe, which closes when the orphan has ended
+    program = f"""
+import os, subprocess, sys
+mine, its = os.pipe()
+if os.fork():
+    os.close(its)
+    os.wait()
+    os.read(mine, 1)
+elif not os.fork():
+    os.set_inheritable(its, True)
+    os.execvp("env", ["env", "-i", sys.executable, "-c", "import time\\n{BUSY}"])
+"""
+    found = evidence_of(tmp_path, [PYTHON, "-c", program], {"LD_PRELOAD": library})
+    assert found.unseen_share < 0.1
+    assert "not mapped in it" in " ".join(prove(environment([library]), found).wrong)
 
 
 def test_tunables_are_seen_whole_from_outside(tmp_path):
