@@ -17,7 +17,9 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.stats.measurements import fold
 from tests.synthetic import Machine, make_plan, make_run, make_trials
+from tests.watched import work
 
+ROOT = Path(__file__).parents[2]
 BUSY = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
 
 
@@ -41,15 +43,17 @@ def test_waiting_for_a_cpu_that_another_program_has_is_counted(neighbour):
     assert grown["involuntary_switches"] > 0
 
 
-WORK = "sum(range(40_000_000))"
+WORK = "{work}"
 IN_A_THREAD = f"import threading; t = threading.Thread(target=lambda: {WORK}); t.start(); t.join()"
 IN_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{WORK}'], check=True)"
 
 
 def record_of(program, tmp_path):
-    command = [sys.executable, "-m", "bench", "command", "--record", str(tmp_path / "record.json"), "--metric-wall"]
-    subprocess.run([*command, "--", sys.executable, "-c", program], check=True, cwd=Path(counters.__file__).parents[1])
-    return json.loads((tmp_path / "record.json").read_text())
+    looks, record = tmp_path / "looks", tmp_path / "record.json"
+    watched = [sys.executable, ROOT / "tests/watched.py", looks, "command", "--record", record, "--metric-wall"]
+    program = program.format(work=work(looks, cpu_s=1.0))
+    subprocess.run([*watched, "--", sys.executable, "-c", program], check=True, cwd=ROOT)
+    return json.loads(record.read_text())
 
 
 @pytest.mark.parametrize("program", [WORK, IN_A_THREAD, IN_A_CHILD], ids=["itself", "thread", "child"])

@@ -14,10 +14,24 @@ from envmatrix.plan.environment import Environment, Image
 from envmatrix.record import claims
 from envmatrix.record.model import read_evidence
 from envmatrix.trials.proof import prove
+from tests.watched import work
 
 ROOT = Path(__file__).parents[2]
 PYTHON = os.path.realpath(sys.executable)
-WORK = "sum(range(12_000_000))"
+STATIC = """
+#include <stdio.h>
+static long looks(void) {
+    long number = 0;
+    FILE *file = fopen("FILE_OF_LOOKS", "r");
+    if (file) { if (fscanf(file, "%ld", &number) != 1) number = 0; fclose(file); }
+    return number;
+}
+int main(void) {
+    long before = looks();
+    do for (volatile long i = 0; i < 100000000; i++); while (looks() < before + 2);
+    return 0;
+}
+"""
 TORCH = """
 from types import SimpleNamespace
 __version__ = "0"
@@ -52,7 +66,7 @@ def evidence_of(tmp_path, argv, env=None):
     record = tmp_path / "record.json"
     base = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "command", "--record", str(record), "--", *argv],
+        [sys.executable, ROOT / "tests/watched.py", tmp_path / "looks", "command", "--record", record, "--", *argv],
         cwd=ROOT, env={**base, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
@@ -72,25 +86,26 @@ def compiled(folder, name, code, *options):
 
 
 def static_program(folder):
-    code = "int main(void) { for (volatile long i = 0; i < 400000000; i++); return 0; }"
-    return compiled(folder, "work", code, "-static")
+    return compiled(folder, "work", STATIC.replace("FILE_OF_LOOKS", str(folder / "looks")), "-static")
 
 
+LOOKED_AT = "until read n < {file} && [ $n -ge 4 ]; do i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; done"
 PROGRAMS = {
-    "as it is": ([PYTHON, "-c", WORK], True),
-    "isolated from its variables": ([PYTHON, "-I", "-c", WORK], True),
-    "gone by os._exit": ([PYTHON, "-c", f"{WORK}; import os; os._exit(0)"], True),
-    "forked": ([PYTHON, "-c", f"import os; os.fork(); {WORK}"], True),
-    "not Python": (["sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"], True),
-    "without variables": (["env", "-i", PYTHON, "-c", WORK], False),
-    "behind a wrapper that has it": (["sh", "-c", f"{PYTHON} -c 'import json'; env -i {PYTHON} -c '{WORK}'"], False),
-    "one of two that work": (["sh", "-c", f"{PYTHON} -c '{WORK}'; env -i {PYTHON} -c '{WORK}'"], False),
+    "as it is": ([PYTHON, "-c", "{work}"], True),
+    "isolated from its variables": ([PYTHON, "-I", "-c", "{work}"], True),
+    "gone by os._exit": ([PYTHON, "-c", "{work}; import os; os._exit(0)"], True),
+    "forked": ([PYTHON, "-c", "import os; os.fork(); {work}"], True),
+    "not Python": (["sh", "-c", LOOKED_AT], True),
+    "without variables": (["env", "-i", PYTHON, "-c", "{work}"], False),
+    "behind a wrapper that has it": (["sh", "-c", f"{PYTHON} -c 'import json'; env -i {PYTHON} -c '{{work}}'"], False),
+    "one of two that work": (["sh", "-c", f"{PYTHON} -c '{{work}}'; env -i {PYTHON} -c '{{work}}'"], False),
 }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_preload_that_is_not_mapped_in_what_did_the_work_is_no_proof(tmp_path, name):
     argv, holds = PROGRAMS[name]
+    argv = [part.format(work=work(tmp_path / "looks"), file=tmp_path / "looks") for part in argv]
     library = other_malloc()
     found = evidence_of(tmp_path, argv, {"LD_PRELOAD": library})
     said = prove(environment([library], {"malloc": Path(library).name.split(".so")[0]}), found)
@@ -109,22 +124,22 @@ def test_a_static_program_has_no_preload(tmp_path):
 
 
 def test_what_cannot_be_seen_of_a_program_is_unproven_and_no_contradiction(tmp_path):
-    found = evidence_of(tmp_path, [PYTHON, "-I", "-c", WORK], {"OMP_NUM_THREADS": "2"})
+    found = evidence_of(tmp_path, [PYTHON, "-I", "-c", work(tmp_path / "looks")], {"OMP_NUM_THREADS": "2"})
     said = prove(environment(promised={"threads": "2"}, variables={"OMP_NUM_THREADS": "2"}), found)
     assert said.wrong == ()
     assert said.unproven == ("claims threads is 2, but it could not be read back",)
 
 
 def test_a_variable_that_one_working_program_did_not_get_is_a_contradiction(tmp_path):
-    found = evidence_of(tmp_path, ["sh", "-c", f"{PYTHON} -c '{WORK}'; A=2 {PYTHON} -c '{WORK}'"],
-                        {"A": "1", "BENCH_VARIABLES": "A"})  # fmt: skip
+    program = f"{PYTHON} -c '{work(tmp_path / 'looks')}'"
+    found = evidence_of(tmp_path, ["sh", "-c", f"{program}; A=2 {program}"], {"A": "1", "BENCH_VARIABLES": "A"})
     assert "A should be '1', but the process saw '2'" in " ".join(prove(environment(variables={"A": "1"}), found).wrong)
 
 
 @pytest.mark.parametrize(("between", "holds"), [("2", True), ("1", False)])
 def test_threads_that_were_others_for_a_while_are_a_contradiction(tmp_path, between, holds):
     (tmp_path / "torch.py").write_text(TORCH)
-    program = f"import torch; torch.set_num_threads({between}); {WORK}; torch.set_num_threads(2)"
+    program = f"import torch; torch.set_num_threads({between}); {work(tmp_path / 'looks')}; torch.set_num_threads(2)"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
     assert found.torch.threads == 2
     wrong = prove(environment(promised={"threads": "2"}), found).wrong
@@ -134,12 +149,11 @@ def test_threads_that_were_others_for_a_while_are_a_contradiction(tmp_path, betw
 def test_threads_that_torchs_core_was_asked_for_are_noted_too(tmp_path):
     core = "set_num_threads = set_num_threads"
     (tmp_path / "torch.py").write_text(f"{TORCH}\n_C = SimpleNamespace({core})")
-    program = f"import torch; torch._C.set_num_threads(1); {WORK}; torch._C.set_num_threads(2)"
+    program = f"import torch; torch._C.set_num_threads(1); {work(tmp_path / 'looks')}; torch._C.set_num_threads(2)"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
     assert found.torch.threads_set == [1, 2]
 
 
-BUSY = "while time.process_time() < 1: pass"  # long enough to be looked at on any machine
 FORKED = {
     "works with one": ("torch.set_num_threads(1); work()", "", False),
     "works with two": ("torch.set_num_threads(2); work()", "", True),
@@ -152,9 +166,9 @@ def test_what_a_forked_child_that_works_asks_for_counts_too(tmp_path, name):
     (tmp_path / "torch.py").write_text(TORCH)
     child, parent, holds = FORKED[name]
     program = f"""
-import os, time, torch
+import os, torch
 def work():
-    {BUSY}
+    {work(tmp_path / "looks")}
 torch.set_num_threads(2)
 if os.fork():
     {parent or "pass"}
@@ -170,7 +184,7 @@ else:
 
 def test_what_a_program_asked_for_is_known_though_it_ended_without_a_word(tmp_path):
     (tmp_path / "torch.py").write_text(TORCH)
-    program = f"import os, torch; torch.set_num_threads(1); {WORK}; os._exit(0)"
+    program = f"import os, torch; torch.set_num_threads(1); {work(tmp_path / 'looks')}; os._exit(0)"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
     assert found.source == "outside"
     assert prove(environment(promised={"threads": "2"}), found).wrong
@@ -179,7 +193,7 @@ def test_what_a_program_asked_for_is_known_though_it_ended_without_a_word(tmp_pa
 def test_a_loading_worker_that_pytorch_gives_one_thread_is_no_contradiction(tmp_path):
     (tmp_path / "torch.py").write_text(TORCH)
     worker = "import torch; torch.set_num_threads(2)\nexec('torch.set_num_threads(1); torch.now = 2', dict(torch=torch,"
-    program = f"{worker} __name__='torch.utils.data._utils.worker'))\n{WORK}"
+    program = f"{worker} __name__='torch.utils.data._utils.worker'))\n{work(tmp_path / 'looks')}"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
     assert found.torch.threads_set == [2]
 
@@ -189,8 +203,9 @@ def test_a_loading_worker_that_pytorch_gives_one_thread_is_no_contradiction(tmp_
 def test_a_runtime_that_is_asked_through_ctypes_is_noted(tmp_path, asked, first):
     (tmp_path / "torch.py").write_text(TORCH)
     library = compiled(tmp_path, "libother.so", "void omp_set_num_threads(int n) {}", "-shared", "-fPIC")
+    works = work(tmp_path / "looks")
     program = (
-        f"{first}import torch, ctypes; lib = ctypes.CDLL({library!r}); {asked}; {WORK}; lib.omp_set_num_threads(2)"
+        f"{first}import torch, ctypes; lib = ctypes.CDLL({library!r}); {asked}; {works}; lib.omp_set_num_threads(2)"
     )
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
     assert found.torch.threads_set == [1, 2]
@@ -208,7 +223,7 @@ def test_compiled_code_that_can_set_threads_leaves_their_number_unproven(tmp_pat
     (site / "torch.py").write_text(TORCH)
     code = f"void {SETTERS[calls]}(int) __attribute__((weak)); void f(void) {{ {SETTERS[calls]}(1); }}"
     library = compiled(tmp_path, "libmine.so", code, "-shared", "-fPIC")
-    program = f"import torch, ctypes; lib = ctypes.CDLL({library!r}); {WORK}"
+    program = f"import torch, ctypes; lib = ctypes.CDLL({library!r}); {work(tmp_path / 'looks')}"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(site)})
     said = prove(environment(promised={"threads": "2"}), found)
     told = (f"{library} can change threads without its being noted",)
@@ -227,7 +242,7 @@ if os.fork():
     os.read(mine, 1)
 elif not os.fork():
     os.set_inheritable(its, True)
-    os.execvp("env", ["env", "-i", sys.executable, "-c", "import time\\n{BUSY}"])
+    os.execvp("env", ["env", "-i", sys.executable, "-c", '{work(tmp_path / "looks")}'])
 """
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"LD_PRELOAD": library})
     assert found.unseen_share < 0.1
@@ -237,7 +252,7 @@ elif not os.fork():
 def test_tunables_are_seen_whole_from_outside(tmp_path):
     # glibc's loader ends each one that it reads with a NUL, where everybody who looks from outside sees it
     tunables = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=536870912"
-    found = evidence_of(tmp_path, [PYTHON, "-I", "-c", WORK], {"GLIBC_TUNABLES": tunables})
+    found = evidence_of(tmp_path, [PYTHON, "-I", "-c", work(tmp_path / "looks")], {"GLIBC_TUNABLES": tunables})
     assert prove(environment(variables={"GLIBC_TUNABLES": tunables}), found).wrong == ()
     assert found.variables["GLIBC_TUNABLES"] == tunables
 

@@ -1,0 +1,47 @@
+"""``bench command`` that counts its looks in a file, for programs that work until they were looked at.
+
+python tests/watched.py COUNT_FILE command ...
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.__main__ import main
+from bench.evidence import tree
+
+_WORK = """import os, time
+def looks(): return int(open({file!r}).read())
+before, most = looks(), {file!r} + ".most"
+cpu_s = max({cpu_s}, os.path.exists(most) and float(open(most).read()))  # none works much less than one before it
+while time.process_time() < cpu_s or looks() < before + 2: sum(range(10_000))
+with open(most, "w") as written: written.write(str(time.process_time()))
+"""
+
+
+def work(file: Path, cpu_s: float = 0.2) -> str:
+    """Return Python, fit for quotes of a shell, that works so long, and until a whole look was taken at it."""
+    source = file.with_suffix(".py")
+    source.write_text(_WORK.format(file=str(file), cpu_s=cpu_s))
+    return f'exec(open("{source}").read())'
+
+
+def counted(file: str) -> None:
+    looked, looks = tree.Watch._look, 0
+
+    def look(watch: tree.Watch, pids: list[int], last: bool = False) -> None:
+        nonlocal looks
+        looked(watch, pids, last)
+        looks += 1
+        Path(f"{file}.new").write_text(f"{looks}\n")
+        Path(f"{file}.new").replace(file)
+
+    Path(file).write_text("0\n")
+    tree.Watch._look = look
+    tree._SHARE = 1  # it looks as often as it ever does
+
+
+if __name__ == "__main__":
+    counted(sys.argv.pop(1))
+    sys.exit(main(sys.argv[1:]))
