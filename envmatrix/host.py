@@ -85,6 +85,11 @@ def has_gpu(root: Path = Path("/")) -> bool:
     return any((root / "dev").glob("nvidia[0-9]*")) or (root / "dev/dxg").exists()
 
 
+def has_any_gpu(root: Path = Path("/")) -> bool:
+    """Say whether this machine shows a GPU that PyTorch can use, of whatever maker (AMD: kfd; Jetson: nvgpu)."""
+    return has_gpu(root) or any((root / "dev" / name).exists() for name in ("kfd", "nvgpu", "nvhost-gpu"))
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()

@@ -32,7 +32,7 @@ from envmatrix.engines.docker import DockerEngine, let_write
 from envmatrix.engines.docker_client import why_not
 from envmatrix.engines.local import GuardedJob, guarded_job, plain_name, sweep_groups
 from envmatrix.engines.ready import prepared_ready
-from envmatrix.engines.ready_sif import ready_sif
+from envmatrix.engines.ready_sif import ARCHIVE, ready_sif
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.host import format_cpus
 from envmatrix.images.archive import docker_archive, rooted
@@ -54,6 +54,8 @@ _BUILD_S = 3600.0
 #: handed out zstd at level 1; both are packed several times faster than with the default, gzip. All files have one
 #: owner, so that a user namespace (which knows one user) can unpack them again for a named SIF.
 _SQUASH = "-comp lz4 -all-root"
+#: SIFs that are made in another way are others: how files are packed, and the name of their archive.
+_MADE = (_SQUASH, ARCHIVE)
 _SQUASH_NAMED = "-comp zstd -Xcompression-level 1 -all-root"
 #: What building takes at most beside its result. From a Docker image: its archive, Apptainer's copy of that, its files.
 #: From a SIF: its files (three to four times a SIF of this compression), and the new SIF.
@@ -112,7 +114,7 @@ class ApptainerEngine(Engine):
         """Build the image's SIF, or find it built."""
         if image.ready:
             return self._ready(image, libraries, say)
-        key = inputs_digest(self.places, image, libraries, "apptainer", _SQUASH)
+        key = inputs_digest(self.places, image, libraries, "apptainer", *_MADE)
         build_record = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
         known = prepared_from(self.places.cache.read_json(build_record))
         if known and self.holds(known) and self.bill_file(known).exists():
@@ -142,8 +144,8 @@ class ApptainerEngine(Engine):
             say(f"making a SIF of {prepared.reference}")
             room = _COPIES_OF_IMAGE * docker.image_bytes(prepared)
             with self.places.cache.quick_scratch("sif", room) as scratch:
-                docker.save(prepared, scratch / "image.tar")
-                self._build(place / "image.sif", f"docker-archive:{scratch / 'image.tar'}", scratch, ())
+                docker.save(prepared, scratch / ARCHIVE)
+                self._build(place / "image.sif", f"docker-archive:{ARCHIVE}", scratch)
 
         digest, stamp = self._made(sif, prepared.python, build)
         facts = {**prepared.facts, "files_digest": digest, "sif_from": "docker archive"}
@@ -162,7 +164,7 @@ class ApptainerEngine(Engine):
         return digest, stamp
 
     def _sif(self, digest: str) -> Path:
-        return self.places.cache.root / "sif" / digest_of(digest, _SQUASH, _LISTED)[:24] / "image.sif"
+        return self.places.cache.root / "sif" / digest_of(digest, *_MADE, _LISTED)[:24] / "image.sif"
 
     def _alone(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Build from a definition, on a base made by mmdebstrap: no Docker is needed."""
@@ -202,22 +204,19 @@ class ApptainerEngine(Engine):
         return bootstrapped_base(image, self.places, say)[0]
 
     def _build_definition(self, sif: Path, text: str, scratch: Path, said: Mapping[str, str]) -> None:
-        file = scratch / "image.def"
-        file.write_text(text, encoding="utf-8")
-        arguments = (
-            "--build-arg", "BOOTSTRAP=docker-archive", "--build-arg", f"FROM={scratch / 'base.tar'}",
-            "--build-arg", f"CONTEXT={scratch / 'context'}",
-            *(word for name, value in said.items() for word in ("--build-arg", f"{name}={value}")),
-        )  # fmt: skip
-        self._build(sif, str(file), scratch, arguments)
+        (scratch / "image.def").write_text(text, encoding="utf-8")
+        given = {"BOOTSTRAP": "docker-archive", "FROM": "base.tar", "CONTEXT": "context", **said}
+        arguments = [word for name, value in given.items() for word in ("--build-arg", f"{name}={value}")]
+        self._build(sif, "image.def", scratch, arguments)
 
     def _build(self, sif: Path, source: str, scratch: Path, more: Sequence[str] = (), squash: str = _SQUASH) -> None:
+        """Build a SIF of what lies in ``scratch``: a SIF names what it was built from, so folders go unsaid."""
         program = find_program() or "apptainer"
         steps = not source.startswith("docker-archive:")
         prefix = ["unshare", "--user", "--map-root-user"] if steps and lacks_privilege() else []
         argv = [*prefix, program, "build", "--force", f"--mksquashfs-args={squash}", *more, str(sif), source]
         folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache")}
-        done = run(argv, limit_s=_BUILD_S, env={**os.environ, **folders})
+        done = run(argv, limit_s=_BUILD_S, env={**os.environ, **folders}, cwd=scratch)
         if not done.exit.ok:
             raise _build_error(done, sif)
 
@@ -242,11 +241,11 @@ class ApptainerEngine(Engine):
         say(f"building {target} on the SIF of {prepared.image}")
         room = _COPIES_OF_SIF * Path(prepared.reference).stat().st_size
         with self.places.cache.quick_scratch("named", room) as scratch:
-            file = scratch / "named.def"
-            text = named_definition(environment, prepared.reference, publisher_labels(folder))
-            file.write_text(text, encoding="utf-8")
+            (scratch / "image.sif").symlink_to(prepared.reference)
+            text = named_definition(environment, "image.sif", publisher_labels(folder))
+            (scratch / "named.def").write_text(text, encoding="utf-8")
             built = scratch / "named.sif"
-            self._build(built, str(file), scratch, (), _SQUASH_NAMED)
+            self._build(built, "named.def", scratch, (), _SQUASH_NAMED)
             with disk_errors(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 beside = target.with_name(f".{target.name}.{os.getpid()}")

@@ -13,7 +13,9 @@ from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image
 from envmatrix.say import Say
 
-#: Makes a SIF (first) of a source as Apptainer names it, with a scratch folder.
+#: What an archive is called in a scratch folder; the SIF that is made of it names it so.
+ARCHIVE = "image.tar"
+#: Makes a SIF (first) of a source as Apptainer names it, in a scratch folder.
 Build = Callable[[Path, str, Path], None]
 
 
@@ -25,17 +27,21 @@ def ready_sif(cache: Cache, image: Image, place: Callable[[str], Path], build: B
         digest = f"sha256:{file_digest(file)}"
         if file.suffix == ".sif":
             return str(file), digest
-        return _made(cache, place(digest), f"docker-archive:{file}", build, say), digest
+        return _made(cache, place(digest), file, build, say), digest
     if why_not() is None:
         return _of_docker(cache, image, place, build, say)
     return (made := _made(cache, place(name), f"docker://{name}", build, say)), f"sha256:{file_digest(Path(made))}"
 
 
-def _made(cache: Cache, sif: Path, source: str, build: Build, say: Say) -> str:
+def _made(cache: Cache, sif: Path, source: str | Path, build: Build, say: Say) -> str:
+    """Make a SIF of an archive, or of a source as Apptainer names it."""
+
     def fill(folder: Path) -> None:
         say(f"making a SIF of {source}")
         with cache.scratch("sif") as scratch:
-            build(folder / sif.name, source, scratch)
+            if isinstance(source, Path):
+                (scratch / ARCHIVE).symlink_to(source)
+            build(folder / sif.name, source if isinstance(source, str) else f"docker-archive:{ARCHIVE}", scratch)
 
     cache.folder(sif.parent, fill)
     return str(sif)
@@ -48,11 +54,11 @@ def _of_docker(cache: Cache, image: Image, place: Callable[[str], Path], build: 
         sif = place(digest)
         if not sif.exists():
             with cache.scratch("archive") as scratch:
-                archive = scratch / "image.tar"
+                archive = scratch / ARCHIVE
                 with docker_errors(f"saving {image.ready}"), disk_errors(archive), archive.open("wb") as file:
                     for piece in client.images.get(digest).save(chunk_size=2**20):
                         file.write(piece)
-                _made(cache, sif, f"docker-archive:{archive}", build, say)
+                _made(cache, sif, archive, build, say)
         return str(sif), digest
     finally:
         client.close()

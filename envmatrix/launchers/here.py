@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from envmatrix.errors import NothingRanError
+from envmatrix.host import has_any_gpu
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Work
 
 if TYPE_CHECKING:
+    from envmatrix.engines.base import Engine
+    from envmatrix.matrix import Design
     from envmatrix.plan import Slot
     from envmatrix.say import Say
     from envmatrix.store import Trial
+    from envmatrix.store.run import Asked
     from envmatrix.trials.experiment import Experiment
 
 
@@ -20,9 +25,23 @@ class HereKind(LauncherKind):
     name = "here"
     takes_turns = True
 
+    def look(self, design: Design, asked: Asked, engines: Sequence[Engine], span: int, say: Say) -> None:
+        """Refuse a design for GPUs where there is none: engines that give none away would run it on the CPU."""
+        _check_gpus(design)
+
     def open(self, experiment: Experiment, say: Say, ask: Ask | None) -> Launcher:
-        """Return the launcher, which keeps nothing of a run."""
+        """Return the launcher, which keeps nothing of a run; a run may be resumed on another machine."""
+        _check_gpus(experiment.run.design)
         return Here()
+
+
+def _check_gpus(design: Design) -> None:
+    if design.gpus and not has_any_gpu():
+        raise NothingRanError(
+            f"design {design.name!r} asks for GPUs, and this machine has none that it shows (no /dev/nvidia0)",
+            remedy="run it where there is one (in a container: start it with its GPUs), "
+            "or take `gpus` out of the design: its trials then run on the CPU",
+        )
 
 
 class Here:

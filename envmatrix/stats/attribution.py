@@ -119,6 +119,8 @@ def find_cells(
     full = math.prod(len(names) for names in options)
     if not varied or len(varied) > _MOST_FACTORS or len(set(cells)) != len(cells) or full != len(cells):
         return None
+    if set(cells) != set(itertools.product(*options)):  # as many, but one has no level of a factor: of two matrices
+        return None
     logs, copies, far = signed_logs([arm.name for arm in arms], controls, measured, metric)
     names = tuple(arm.environment for arm in arms)
     return Cells(tuple(varied), tuple(options), tuple(cells), names, logs, copies, far)

@@ -12,7 +12,7 @@ from pathlib import Path
 from envmatrix import __version__, benchmark, project
 from envmatrix.engines.base import Engine, Prepared
 from envmatrix.errors import InputError, NothingRanError, Where, suggestion
-from envmatrix.host import Host, format_cpus, has_gpu, parse_cpus, this_host
+from envmatrix.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.images.cache import Cache
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import Workload, cells
@@ -193,11 +193,6 @@ def _skipped(
     skipped = {name: reason for name, reason in found.items() if reason}
     if len(skipped) == len(arms):
         first = next(iter(skipped.values()))
-        if design.gpus and not has_gpu():
-            raise NothingRanError(
-                f"design {design.name!r} asks for GPUs, and this machine has none that it shows (no /dev/nvidia*)",
-                remedy=f"run it where there is one; there, this would be next: {first}",
-            )
         raise NothingRanError(f"no environment of design {design.name!r} can be had here: {first}")
     return skipped
 

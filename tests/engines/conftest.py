@@ -137,6 +137,15 @@ def labels_of(reference: str) -> dict[str, str]:
     return {name: value for name, value in labels.items() if name.startswith(("org.opencontainers.", "org.envmatrix."))}
 
 
+def builders_folders(sif: str) -> list[str]:
+    """Return the lines of what a SIF says of itself that name a folder of the machine it was built on."""
+    argv = ["apptainer", "inspect", "--all", "--json", sif]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert "deffile.from" in said
+    folders = (str(project.cache_folder()), "/dev/shm/")
+    return [line for line in said.splitlines() if any(folder in line for folder in folders)]
+
+
 def valid_bill(file: Path) -> Any:
     """Return a bill of materials that the official schema holds for."""
     text = file.read_text()

@@ -23,7 +23,7 @@ from envmatrix.images.cache import file_digest
 from envmatrix.images.listing import differences
 from envmatrix.images.places import Places
 from envmatrix.plan.environment import Environment, Image, Library
-from tests.engines.conftest import Said, demand, labels_of, seconds_of, untagged, valid_bill
+from tests.engines.conftest import Said, builders_folders, demand, labels_of, seconds_of, untagged, valid_bill
 
 IMAGE = Image("tiny", requirements=("tinypkg==1.0",))
 LIBRARIES = (Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)),)
@@ -342,6 +342,7 @@ def stand_alone(engine: Engine, tmp_path: Path) -> list[str]:
         "org.envmatrix.bench": folder_digest(engine.places.bench),
     }
     if isinstance(engine, ApptainerEngine):
+        assert builders_folders(image.reference) == []
         userns = ["--userns"] if os.geteuid() == 0 else []
         return ["apptainer", "--silent", "run", *userns, "--cleanenv", "--no-home", image.reference]
     program = ["podman"] if "podman" in os.environ.get("DOCKER_HOST", "") else ["docker"]
@@ -386,6 +387,7 @@ def test_apptainer_alone_builds_the_same_image_from_its_definition(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/absent.sock")
     prepared = engine.prepare(Image("alone", requirements=("tinypkg==1.0",)), LIBRARIES, said)
     assert prepared.facts["sif_from"] == "definition"
+    assert builders_folders(prepared.reference) == []
     argv = ["apptainer", "exec", *(["--userns"] if os.geteuid() == 0 else []), prepared.reference, prepared.python]
     done = subprocess.run([*argv, "-c", "import tinypkg; print(tinypkg.VERSION)"], capture_output=True, text=True)
     assert done.stdout == "1.0\n", done.stderr

@@ -19,7 +19,7 @@ from envmatrix.errors import SkipEnvironmentError
 from envmatrix.images.cache import file_digest
 from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image, Library
-from tests.engines.conftest import Said, demand, write_wheel
+from tests.engines.conftest import Said, builders_folders, demand, write_wheel
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 TAG = "envmatrix-test/ready:1"
@@ -94,6 +94,7 @@ def test_a_local_tag_and_a_sif_run_in_apptainer(ground: Places, mine: Path, tmp_
     demand(engine.unavailable())
     digest, sif = check(engine, TAG, tmp_path / "tag").split()
     assert digest == check(DockerEngine(ground), TAG, tmp_path / "docker").split()[0]
+    assert builders_folders(sif) == []
     real = Path(sif).resolve()
     assert check(engine, sif, tmp_path / "sif") == f"sha256:{file_digest(real)} {real}"
     with pytest.raises(SkipEnvironmentError, match="is a SIF file"):

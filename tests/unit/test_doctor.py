@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from envmatrix.engines import apptainer_command
-from envmatrix.preflight import installed
+from envmatrix.launchers.slurm import client
+from envmatrix.preflight import checks, installed
 
 #: As `cat /proc/driver/nvidia/version` prints it, with NVIDIA's own and with the open kernel module.
 OWN = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version:\n"
@@ -95,9 +96,13 @@ def test_a_controller_that_does_not_answer_is_told_with_what_to_ask(tmp_path, mo
     (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\n")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setattr(installed, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(client, "_PROBE_S", 1.0)
     found = list(installed.slurm(tmp_path))
     assert [(finding.subject, finding.state) for finding in found] == [("Slurm controller", "bad")]
     assert "scontrol ping" in found[0].remedy
+    launcher = next(finding for finding in checks.launchers(tmp_path) if finding.subject == "launcher slurm")
+    assert launcher.state == "note"
+    assert launcher.found.startswith("its controller does not answer: ")
 
 
 def test_what_apptainer_may_do_here_is_told(tmp_path, monkeypatch):

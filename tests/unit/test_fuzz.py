@@ -1,10 +1,12 @@
 """Whatever a matrix or a run's folder holds, a command ends with an answer or one message, never with a bug.
 
-ENVMATRIX_FUZZ=N tries N examples of each kind, other ones each time; without it 2,000, always the same.
+ENVMATRIX_FUZZ=N tries N examples of each kind, other ones each time; without it 2,000, always the same. Of those that
+run trials it is an eightieth.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -16,11 +18,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envmatrix.__main__ import main
+from envmatrix.api import runs
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.parse import MatrixError, parse
+from envmatrix.runner.progress import LineProgress
+from envmatrix.say import silent
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.store import RunFolder
 from tests.synthetic import Machine, make_plan, write_run
+from tests.unit.test_extensions import MATRIX, PLUGINS
 
 EXAMPLES = int(os.environ.get("ENVMATRIX_FUZZ", "2000"))
 ROOT = Path(__file__).parents[2]
@@ -137,3 +144,47 @@ def refusal(folder):
     except EnvmatrixError as error:
         return error
     return None
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """Give a project with a run of a program that does nothing, one block short of its end."""
+    place = tmp_path_factory.mktemp("resumed")
+    (place / "program").mkdir()
+    (place / "program" / "work.py").touch()
+    text = MATRIX.replace("PROGRAM", "program").replace("{regex: 'speed: ([0-9.]+)', better: higher}", "{wall: true}")
+    (place / "matrix.yaml").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("ENVMATRIX_CACHE", str(place / "cache"))
+        patch.syspath_prepend(str(PLUGINS))
+        assert main(["bench", "--name", "one", "--quiet"]) == 0
+        one = place / "results" / "one"
+        lines = (one / "trials.jsonl").read_text().splitlines(keepends=True)
+        (one / "trials.jsonl").write_text("".join(lines[: len(lines) // 2]))
+        yield place
+
+
+class Once(LineProgress):
+    """Somebody who ends a run with Ctrl-C when one trial is on disk, however long the run is."""
+
+    def trial_ended(self, trial):
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def once(experiment):
+    yield Once(experiment, quiet=True, tell=silent)
+
+
+@settings(unhurried, max_examples=max(1, EXAMPLES // 80))
+@given(st.data())
+def test_a_damaged_run_is_resumed_or_refused_with_a_message(project, data):
+    whole, copy = project / "results" / "one", project / "results" / "two"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(whole, copy)
+    name = data.draw(st.sampled_from(["run.json", "trials.jsonl"]))
+    changed = data.draw(mutated((copy / name).read_text(), RUN_ODD, most=3))
+    (copy / name).write_bytes(changed.encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(EnvmatrixError):  # a message; whatever else is raised would be called a bug
+        runs.carry_out(runs.reopen_run("two", say=silent), once)

@@ -261,6 +261,22 @@ def test_a_block_that_comes_up_on_another_node_stops_and_says_so(shell):
     assert shell.files.starts() == []
 
 
+def test_a_trial_that_fails_when_its_image_is_gone_is_none_and_runs_again_where_it_is_there(shell, tmp_path):
+    image = tmp_path / "an image"
+    image.touch()
+    body = ["sh", "-c", f"rm '{image}' && exit $0"]
+
+    def steps(status, attempt):
+        return [step(name, [*body, status], shell.folder, attempt, needs=(image,)) for name in ("t1", "t2")]
+
+    assert shell.run(shell.write(steps("127", 1))) == 69
+    assert shell.files.stopped(1) == (69, "n1", str(image))
+    assert ([start.trial for start in shell.files.starts()], shell.files.end("t1")) == (["t1"], None)
+    image.touch()
+    assert shell.run(shell.write(steps("0", 2))) == 69, "the first ended well, and without its image the second cannot"
+    assert (shell.files.end("t1").exit.ok, shell.files.end("t2")) == (True, None)
+
+
 def test_a_file_the_node_does_not_see_stops_the_job_before_any_trial(shell):
     needs = (Path("/nonexistent/a b/python"),)
     script = shell.write([step("t1", ["true"], shell.folder, needs=needs)])

@@ -193,6 +193,9 @@ def test_only_a_full_factorial_is_one():
     assert attribute(cells, "cnn", "local").best == "both"
     assert find_cells(plan.arms[:-1], levels, measured, THROUGHPUT) is None
     assert find_cells(plan.arms, {}, measured, THROUGHPUT) is None
+    other = {**levels, "baseline": {"allocator": "glibc", "openmp": "gnu", "torch": "2.13"}}
+    two = [arm for arm in plan.arms if arm.environment in ("baseline", "both")]
+    assert find_cells(two, other, measured, THROUGHPUT) is None, "two matrices may call their factors differently"
 
 
 def test_the_steps_of_a_cumulative_design_multiply_up_to_the_whole():

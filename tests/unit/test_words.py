@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -14,7 +15,7 @@ from envmatrix.__main__ import main
 from envmatrix.engines import apptainer
 from envmatrix.engines.docker_client import APIError, docker_errors
 from envmatrix.errors import EngineError
-from envmatrix.host import has_gpu
+from envmatrix.host import has_any_gpu, has_gpu
 from envmatrix.images import suites
 from envmatrix.process import Exit, Finished
 from tests.unit.test_values import HEAD, REST
@@ -66,19 +67,36 @@ def test_a_mistake_in_a_matrix_has_its_place_and_what_to_do(tmp_path, monkeypatc
     assert "\n  -> " in said
 
 
-def test_without_a_gpu_that_is_what_is_said(tmp_path, monkeypatch, capsys):
+def test_a_design_for_gpus_is_refused_where_there_is_none(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("envmatrix.trials.experiment.has_gpu", lambda: False)
-    (tmp_path / "matrix.yaml").write_text("""version: 2
-factors: {torch: {host: {interpreter: /bin/false}}}
-environments: {baseline: {}}
-workloads: {w: {command: [python, x.py]}}
-designs: {default: {environments: [baseline], workloads: w, gpus: all}}
+    monkeypatch.setattr("envmatrix.launchers.here.has_any_gpu", lambda: False)
+    (tmp_path / "matrix.yaml").write_text(f"""version: 2
+factors: {{torch: {{host: {{interpreter: {sys.executable}}}}}}}
+environments: {{baseline: {{}}}}
+workloads: {{w: {{command: [python, x.py]}}}}
+designs:
+  default: {{environments: [baseline], workloads: w, gpus: all, max_blocks: 1}}
 """)
     (tmp_path / "x.py").touch()
     assert main(["bench", "--engine", "local", "--quiet"]) == 4
     assert "design 'default' asks for GPUs, and this machine has none" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+    monkeypatch.setattr("envmatrix.launchers.here.has_any_gpu", lambda: True)
+    assert main(["bench", "--engine", "local", "--quiet", "--name", "there"]) == 0
+    (tmp_path / "results" / "there" / "trials.jsonl").unlink()
+    monkeypatch.setattr("envmatrix.launchers.here.has_any_gpu", lambda: False)
+    assert main(["resume", "there", "--quiet"]) == 4
+    assert "asks for GPUs" in capsys.readouterr().err
+    assert not (tmp_path / "results" / "there" / "trials.jsonl").exists()
+
+
+def test_a_gpu_of_whatever_maker_is_one(tmp_path):
+    assert not has_any_gpu(tmp_path)
+    for name in ("nvidia0", "kfd", "dxg", "nvgpu"):
+        (tmp_path / name / "dev").mkdir(parents=True)
+        (tmp_path / name / "dev" / name).touch()
+        assert has_any_gpu(tmp_path / name)
 
 
 def test_where_no_user_namespace_may_be_made_a_build_says_so_and_not_that_a_disk_is_full():

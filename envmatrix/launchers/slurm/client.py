@@ -14,7 +14,7 @@ from envmatrix.host import Host
 from envmatrix.matrix import Slurm
 from envmatrix.process import Finished, run
 
-_LIMIT_S = 60.0
+_LIMIT_S, _PROBE_S = 60.0, 15.0
 #: What commands say when slurmctld does not answer (src/common/slurm_errno.c).
 _SILENT = re.compile(r"[Uu]nable to contact slurm controller|Socket timed out|Connection refused")
 _OVERRIDES = re.compile(r"(SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SACCT_|SLURM_(?!CONF))")
@@ -150,13 +150,18 @@ def _count(text: str) -> int:
 class SlurmClient:
     """sbatch, squeue, sinfo, scancel and, where there is accounting, sacct."""
 
-    def _run(self, *argv: str, cwd: Path | None = None) -> Finished:
+    def _run(self, *argv: str, cwd: Path | None = None, limit_s: float = _LIMIT_S) -> Finished:
         if not shutil.which(argv[0]):
             raise EngineError(
                 f"there is no Slurm here: no `{argv[0]}` on PATH",
                 remedy="run this on a login node of the cluster (some need `module load slurm`)",
             )
-        return run(argv, limit_s=_LIMIT_S, env=command_variables(os.environ), cwd=cwd)
+        return run(argv, limit_s=limit_s, env=command_variables(os.environ), cwd=cwd)
+
+    def silence(self) -> str | None:
+        """Say that Slurm's controller does not answer, or None: it does."""
+        done = self._run("sinfo", "--noheader", "--format=%P", limit_s=_PROBE_S)
+        return None if done.exit.ok else f"its controller does not answer: {done.last_words(1) or done.exit}"
 
     def nodes(self, options: Slurm) -> list[Node]:
         """Return the nodes that the options allow; an InputError names what they have wrong, SilentError: no answer."""

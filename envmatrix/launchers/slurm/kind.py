@@ -37,10 +37,12 @@ class SlurmKind(LauncherKind):
     )
 
     def unavailable(self) -> str | None:
-        """Say that there is no Slurm here, or None."""
+        """Say that there is no Slurm here, or that it does not answer, or None."""
         if shutil.which("sbatch") is None:
             return "no `sbatch` on PATH: run envmatrix on a login node of the cluster"
-        return None
+        from envmatrix.launchers.slurm.client import SlurmClient
+
+        return SlurmClient().silence()
 
     def width(self, design: Design, asked: Asked, span: int) -> int:
         """Return how many blocks run side by side."""

@@ -90,7 +90,11 @@ def block_script(job: BlockJob) -> str:
         *([span.FUNCTIONS.strip("\n"), span.NAMES] if job.nodes > 1 else []),
         'begin "$@"',
         *(f"load {quoted(name)}" for name in job.options.modules),
-        *_checked(job.nodes, needs),
+        "there() {  # that every node sees what the trials need",
+        "  :",
+        *(f"  {line}" for line in _checked(job.nodes, needs)),
+        "}",
+        "there",
         around.call(job.nodes, 100 if job.options.busy is None else round(100 * job.options.busy)),
     ]
     for step in job.steps:
@@ -123,7 +127,7 @@ def _directives(job: BlockJob) -> list[str]:
 
 
 def _checked(nodes: int, needs: list[str]) -> list[str]:
-    """Return the lines that check, before any trial, that every node sees what the trials need."""
+    """Return the lines that check, before any trial and when one failed, that every node sees what the trials need."""
     if nodes == 1:
         return [f"need {quoted(path)}" for path in needs]
     return [" ".join([f"need_everywhere {nodes}", *(quoted(path) for path in needs)])]
@@ -298,6 +302,7 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
     once "$@"
   done
   program=
+  [ "$status" = 0 ] || there  # its image is gone: it was no trial, and the next ones would be none
   ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
   ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated,\"before\":$before"
   ended="$ended,\"checks\":[$checks]"

@@ -163,6 +163,7 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
     once "$@"
   done
   program=
+  [ "$status" = 0 ] || there  # its image is gone: it was no trial, and the next ones would be none
   ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
   ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated,\"before\":$before"
   ended="$ended,\"checks\":[$checks]"
@@ -224,8 +225,12 @@ END
 }
 begin "$@"
 load apptainer/1.4
-need '/a b'
-need /venv/bin/python
+there() {  # that every node sees what the trials need
+  :
+  need '/a b'
+  need /venv/bin/python
+}
+there
 look_around 100 glance
 
 # base:cnn@local
