@@ -15,6 +15,7 @@ from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan, Slot, make_arms
 from envmatrix.plan.environment import Environment, Image
+from envmatrix.plan.turns import with_own_references
 from envmatrix.store import Run, RunFolder, Trial, trial_of
 
 MATRIX_TEXT = "version: 1\n"
@@ -157,4 +158,34 @@ def write_run(path: Path, plan: Plan, machine: Machine, blocks: int, seed: int =
     with patch("os.fsync"):  # what is made up need not outlive the machine
         for trial in make_trials(plan, machine, blocks, seed):
             folder.append(trial)
+    return folder
+
+
+def mixed_plan(environments: tuple[str, ...] = ("a", "b", "c"), lone: tuple[str, ...] = ("a",), **more: Any) -> Plan:
+    """Return a plan in turns of which ``lone`` take none, compared with a copy of the baseline that takes none."""
+    plan = make_plan(environments, **more)
+    return replace(
+        plan, arms=with_own_references(plan.arms, {arm.name for arm in plan.arms if arm.environment in lone})
+    )
+
+
+def mixed_trials(plan: Plan, machine: Machine, blocks: int) -> Iterator[Trial]:
+    """Yield trials of which those that took no turns had half the speed, and another loss, than in turns."""
+    alone = {arm.name for arm in plan.arms if arm.is_alone}
+    alone |= {arm.name for arm in plan.arms if arm.reference in alone}
+    for trial in make_trials(plan, machine, blocks):
+        document = trial.document
+        if trial.arm in alone and document:
+            rate, result = document["metrics"]["samples_per_s"] / 2, {**document["result"], "loss": 0.9}
+            document = {**document, "metrics": {**document["metrics"], "samples_per_s": rate}, "result": result}
+        together = None if trial.arm in alone else len(plan.arms) - len(alone)
+        yield replace(trial, document=document, together=together)
+
+
+def write_mixed(path: Path, machine: Machine, blocks: int, plan: Plan | None = None, **more: Any) -> RunFolder:
+    """Write the results folder of such a run."""
+    folder, plan = RunFolder(path), plan or mixed_plan()
+    folder.create(make_run(plan, path.name, design={"schedule": "turns"}, **more), MATRIX_TEXT)
+    for trial in mixed_trials(plan, machine, blocks):
+        folder.append(trial)
     return folder

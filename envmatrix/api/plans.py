@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, load_matrix
-from envmatrix.engines.catalog import check_engine
+from envmatrix.engines.catalog import check_engine, find_engine
 from envmatrix.errors import InputError
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
@@ -20,6 +20,7 @@ from envmatrix.say import Say, silent
 from envmatrix.trials.experiment import PLACEMENTS, arms_of, check_placement, confined, design_environments
 from envmatrix.trials.possible import placed_workload
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
+from envmatrix.trials.together import arms_in_turns
 
 
 def make_plan(
@@ -29,8 +30,10 @@ def make_plan(
     whole = load_matrix(matrix)
     chosen = requested_design(whole, design, overrides)
     host = this_host()
-    names = tuple(design_environments(whole, chosen, host.facts(confined(chosen, host))))
-    return plan_of(chosen, arms_of(chosen, names, requested_engines(chosen, engines, say)))
+    environments = design_environments(whole, chosen, host.facts(confined(chosen, host)))
+    kinds = {name: find_engine(name) for name in requested_engines(chosen, engines, say)}
+    arms = arms_of(chosen, tuple(environments), tuple(kinds))
+    return plan_of(chosen, arms_in_turns(chosen, arms, environments, whole.workloads, kinds))
 
 
 def check_matrix(named: PathLike | None = None) -> Matrix:

@@ -9,7 +9,7 @@ from envmatrix.api.places import Names, PathLike, find_run, fraction, matrix_of_
 from envmatrix.api.result import Result
 from envmatrix.api.runs import carry_out, place, telling
 from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError
-from envmatrix.launchers.catalog import DEFAULT
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, scheduled
 from envmatrix.matrix import Design, load
 from envmatrix.matrix.model import NAME
 from envmatrix.say import Say, silent
@@ -102,7 +102,7 @@ def begin_rerun(
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
     sides = (find_side("old", old, results), find_side("new", new, results))
-    chosen = _design(sides[1], design, overrides or Overrides())
+    chosen = scheduled(LAUNCHERS.make(launcher), _design(sides[1], design, overrides or Overrides()), say)
     check_comparable(sides, chosen)
     names = requested_engines(chosen, engines, say)
     matrix = sides[1].matrix

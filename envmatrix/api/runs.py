@@ -177,7 +177,7 @@ def begin(
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
     whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix)
-    chosen = requested_design(whole, design, overrides)
+    chosen = catalog.scheduled(LAUNCHERS.make(launcher), requested_design(whole, design, overrides), say)
     names = requested_engines(chosen, engines, say)
     host = place(whole, chosen, names, launcher, asked or {}, say)
     return begin_experiment(

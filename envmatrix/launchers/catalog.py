@@ -30,6 +30,14 @@ LAUNCHERS: Catalog[LauncherKind] = Catalog(
 )
 
 
+def scheduled(kind: LauncherKind, design: Design, say: Say) -> Design:
+    """Return the design as a launcher can run it: in turns only where trials can live together."""
+    if design.schedule == "sequential" or kind.takes_turns:
+        return design
+    say(f"no turns: launcher {kind.name} runs one trial after the other")
+    return design.model_copy(update={"schedule": "sequential"})
+
+
 def place(
     kind: LauncherKind, design: Design, asked: Asked, engines: Sequence[Engine], spread: Mapping[str, int], say: Say
 ) -> Host | None:

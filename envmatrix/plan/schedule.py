@@ -10,6 +10,8 @@ from envmatrix.matrix import Design
 
 #: Name of the second copy of the baseline (A/A): its interval is the noise floor.
 CONTROL = "control"
+#: What follows the name of a reference's copy that takes no turns; no environment of a matrix can be called so.
+_ALONE = " alone"
 #: The two sides of a run that compares two matrices; environments of the first are the references.
 SIDES = ("old", "new")
 
@@ -33,6 +35,17 @@ class Arm:
     def is_control(self) -> bool:
         """Whether this is a second copy of a baseline."""
         return self.environment == CONTROL
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the copy of a reference that runs on its own while the reference takes turns."""
+        return self.environment == f"{self.runs}{_ALONE}"
+
+    def alone(self) -> Arm:
+        """Return that copy of a reference: it is itself compared with nothing."""
+        environment = f"{self.runs}{_ALONE}"
+        name = arm_name(environment, self.workload, self.engine)
+        return Arm(name, environment, self.runs, self.workload, self.engine, None)
 
 
 @dataclass(frozen=True)

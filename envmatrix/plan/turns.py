@@ -26,6 +26,25 @@ def compared(arms: Iterable[Arm]) -> dict[str, str]:
     return found
 
 
+def with_own_references(arms: Sequence[Arm], lone: Collection[str]) -> tuple[Arm, ...]:
+    """Compare ``lone`` arms, which take no turns, with a copy of their reference that takes none either.
+
+    What is compared is measured in one way. Where the reference takes no turns itself, all that is compared with it
+    runs one after the other, and needs no copy.
+    """
+    named = {arm.name: arm for arm in arms}
+    found: dict[str, Arm] = {}
+    for arm in arms:
+        reference = named.get(arm.reference or "")
+        if arm.name in lone and reference and reference.name not in lone:
+            own = reference.alone()
+            found.setdefault(own.name, own)
+            found[arm.name] = replace(arm, reference=own.name)
+        else:
+            found[arm.name] = arm
+    return tuple(found.values())
+
+
 def groups(slots: Sequence[Slot], roots: Mapping[str, str]) -> list[list[Slot]]:
     """Part a block into what lives together: all that is compared (``roots``), in the block's order."""
     found: dict[str, list[Slot]] = {}

@@ -24,6 +24,8 @@ from envmatrix.stats.attribution import (
 from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.one_way import in_one_way
+from envmatrix.stats.pairing import original
 from envmatrix.store import Run
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
@@ -53,7 +55,8 @@ def _groups(run: Run) -> Iterator[tuple[str, str, list[Arm]]]:
 
 def _table(arms: Sequence[Arm], reference: Arm, analysis: Analysis) -> dict[str, Effect]:
     """Return the effects against ``reference``, by environment."""
-    effects = (analysis.find(arm.name) for arm in arms if arm.reference == reference.name and not arm.is_control)
+    found = [arm for arm in arms if original(arm.reference, analysis.plan) == reference.name and not arm.is_control]
+    effects = (analysis.find(arm.name) for arm in found)
     return {effect.environment: effect for effect in effects if effect}
 
 
@@ -65,6 +68,7 @@ def attributions(
     ``recommended`` names the arms that the headlines name: it is their gain that is shared out.
     """
     levels = {name: environment.levels for name, environment in run.environments.items()}
+    measured, _ = in_one_way(run.plan, measured, analysis.primary, analysis.slow)
     found = []
     for workload, engine, arms in _groups(run):
         cells = find_cells(arms, levels, measured, analysis.primary[workload])
@@ -79,6 +83,7 @@ def attributions(
 def cumulative(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[str, tuple[CumulativeStep, ...]]:
     """Return 'workload on engine' -> what each step adds, for a cumulative design."""
     chosen = run.design.cumulative
+    measured, _ = in_one_way(run.plan, measured, analysis.primary, analysis.slow)
     found: dict[str, tuple[CumulativeStep, ...]] = {}
     for workload, engine, arms in _groups(run):
         named = {arm.environment: arm.name for arm in arms}

@@ -103,7 +103,8 @@ def _facts(summary: Summary) -> str:
 def comparisons(summary: Summary) -> int:
     """Return how many comparisons the intervals of the largest family hold for together."""
     measured = {effect.arm for effect in summary.analysis.primary_effects() if effect.blocks}
-    return max((sum(arm.name in measured for arm in family.arms) for family in families(summary.plan)), default=0)
+    every = ((*family.arms, *family.beside) for family in families(summary.plan))
+    return max((sum(arm.name in measured for arm in arms) for arms in every), default=0)
 
 
 def to_markdown(summary: Summary) -> str:

@@ -68,7 +68,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """All arms of one workload on one engine. ``rows`` are best first, without baseline and control.
+    """All arms of one workload on one engine. ``rows`` are best first, without baseline and its second copies.
+
+    ``alone`` are the copies of references that take no turns, for the environments that take none either.
 
     ``choice`` is the best set and which of it is recommended, None where none is shown to be faster.
     """
@@ -79,6 +81,7 @@ class Group:
     baseline: Row | None
     control: Row | None
     rows: tuple[Row, ...]
+    alone: tuple[Row, ...] = ()
     stand_in: tuple[str, ...] = ()
     choice: Choice | None = None
     unchecked: bool = False
@@ -103,8 +106,8 @@ class Group:
 
     @property
     def all_rows(self) -> tuple[Row, ...]:
-        """Baseline, the environments best first, then the control."""
-        return tuple(row for row in (self.baseline, *self.rows, self.control) if row)
+        """Baseline, the environments best first, then the second copies of the baseline."""
+        return tuple(row for row in (self.baseline, *self.rows, self.control, *self.alone) if row)
 
     @property
     def headline(self) -> str:
@@ -198,9 +201,11 @@ class Summary:
             return "turns were asked for, but one trial ran after the other"
         parted = sum(fact.in_waves for fact in facts)
         smaller = f"; {parted} of them in smaller groups, each with its reference, for want of memory" if parted else ""
+        own = ", ".join(dict.fromkeys(arm.environment for arm in self.plan.arms if arm.is_alone))
+        against = f" and against {own}" if own else ""
         return (
             f"turns of {design.turn} timed steps and {APART} before them, {most} processes alive at once; "
-            f"{turns} of {self.trials} trials, the others one after the other{smaller}"
+            f"{turns} of {self.trials} trials, the others one after the other{against}{smaller}"
         )
 
     @property
@@ -274,11 +279,12 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
     named = [row for row in rows if row.arm.name in references and not row.arm.is_control]
     baseline = next((row for row in named if row.arm.reference is None), named[0] if named else None)
     control = next((row for row in rows if row.arm.is_control), None)
-    others = [row for row in rows if row is not baseline and row is not control]
+    alone = tuple(row for row in rows if row.arm.is_alone)
+    others = [row for row in rows if row not in (baseline, control, *alone)]
     choice = choose(analysis, measured, [row.arm for row in others], run.environments)
     metric, ranked = analysis.primary[workload], tuple(sorted(others, key=_best_first))
     unknown, short = unchecked(run.workloads.get(workload)), told_short(measured.apart)
-    return Group(workload, engine, metric, baseline, control, ranked, stand_in, choice, unknown, short)
+    return Group(workload, engine, metric, baseline, control, ranked, alone, stand_in, choice, unknown, short)
 
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:

@@ -69,7 +69,7 @@ def group_table(group: Group, width: int) -> Table:
         else:
             table.add_column(item.head, justify="right" if item.column.kind == "figure" else "left", no_wrap=True)
     for row, *texts in zip(group.all_rows, *(item.cells for item in shown), strict=True):
-        style = "dim" if row is group.control else ("bold" if row is group.best else "")
+        style = "dim" if row is group.control or row.arm.is_alone else ("bold" if row is group.best else "")
         table.add_row(*texts, style=style)
     return table
 

@@ -23,7 +23,7 @@ class Groups:
         self._peaks: dict[str, int] = {}
         self._roots = compared(experiment.plan.arms)
         self._turns = experiment.run.design.schedule == "turns"
-        self._alone = sequential(experiment) if self._turns else {}
+        self._alone = sequential(experiment.run, experiment.engines) if self._turns else {}
 
     def note(self, trial: Trial) -> None:
         """Remember the memory of a trial's process."""
@@ -44,9 +44,16 @@ class Groups:
     def _parts(self, group: list[Slot]) -> list[list[Slot]]:
         root = self._roots[group[0].arm.name]
         if why := self._alone.get(root):
-            self._say_once(root, f"no turns for what is compared with {root}, but one trial after the other: {why}")
+            self._say_once(root, f"no turns for {self._what(root, group)}, but one trial after the other: {why}")
             return [[slot] for slot in group]
         return [group]
+
+    def _what(self, root: str, group: Sequence[Slot]) -> str:
+        own = [slot.arm for slot in group if slot.arm.is_alone]
+        if not own:
+            return f"what is compared with {root}"
+        names = dict.fromkeys(slot.arm.environment for slot in group if not slot.arm.is_alone)
+        return f"{', '.join(sorted(names))} and {own[0].environment}, which they are compared with"
 
     def companies(self, group: Sequence[Slot]) -> list[Company]:
         """Part what takes turns into what the memory that is there now can hold at once."""

@@ -20,7 +20,7 @@ class Looks:
         self._experiment, self._say = experiment, say
         made = {look.arm: look for look in done}
         self.spent_s = sum(look.wall_s or 0.0 for look in made.values())
-        wanted = [one for one in enumerate(experiment.plan.arms) if not one[1].is_control]
+        wanted = [one for one in enumerate(experiment.plan.arms) if not (one[1].is_control or one[1].is_alone)]
         run = experiment.run
         self.left = [
             (number, arm) for number, arm in wanted

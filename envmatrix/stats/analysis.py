@@ -17,7 +17,8 @@ from envmatrix.stats.failures import fails_more, slowest_filled
 from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
-from envmatrix.stats.pairing import Bools, Family, Paired, Views, families, logs_of, over_copies, ratio_of
+from envmatrix.stats.one_way import in_one_way
+from envmatrix.stats.pairing import Bools, Family, Paired, Views, families, logs_of, original, over_copies, ratio_of
 from envmatrix.stats.primary import own_metrics, primary_metrics
 from envmatrix.stats.racing import Race, next_arms
 from envmatrix.stats.slow_trials import both, slow_trials, waits
@@ -120,7 +121,8 @@ def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
     views = Views(tuple(over_copies(view, len(copies)) for view in every), measured.apart)
     differences = views.measured
     tried = measured.attempted[at] & measured.attempted[copies[0]]
-    among = (max(1, int(np.isfinite(differences).any(axis=1).sum())), len(copies))
+    beside = logs_of(measured.table[metric.name][[index[arm.name] for arm in family.beside]])
+    among = (max(1, sum(int(np.isfinite(rows).any(axis=1).sum()) for rows in (differences, beside))), len(copies))
     incomplete = (tried & ~np.isfinite(differences)).sum(axis=1)
     found = worst = _effects_of(family.arms, views, among, run)
     if incomplete.any():
@@ -222,10 +224,14 @@ def between(
 
     Where one is the other's reference this is the effect of the table, turned round if need be. Otherwise it is
     what the table would say were ``old`` the reference of its family: as many comparisons, so that the interval
-    holds for whichever two arms were picked after looking at the table.
+    holds for whichever two arms were picked after looking at the table. The copy of a reference that takes no turns
+    stands for the reference, but where the two are held against one another.
     """
-    known = analysis.find(new.name) if new.reference == old.name else None
-    turned = analysis.find(old.name) if old.reference == new.name else None
+    plan = analysis.plan
+    if original(old.name, plan) != original(new.name, plan):
+        old, new = (next(arm for arm in plan.arms if arm.name == original(one.name, plan)) for one in (old, new))
+    known = analysis.find(new.name) if original(new.reference, plan) == old.name else None
+    turned = analysis.find(old.name) if original(old.reference, plan) == new.name else None
     if known:
         return known
     return inverted(turned, old, new) if turned else _contrast(analysis, measured, old, new, environments or {})
@@ -265,11 +271,21 @@ def _contrast(
     family = rebased(plan, old, new)
     levels = analysis.race.levels if analysis.race else {}
     surest = max(levels.get(arm.name, analysis.level) for arm in (old, new))
-    run = _Run(plan, measured, environments, {new.name: surest}, analysis.level, analysis.primary, analysis.slow)
+    work, slow = _work_of(measured, old, new, plan), analysis.slow
+    if original(old.name, plan) != original(new.name, plan):
+        measured, slow = in_one_way(plan, measured, analysis.primary, slow)
+    run = _Run(plan, measured, environments, {new.name: surest}, analysis.level, analysis.primary, slow)
     at = next(position for position, arm in enumerate(family.arms) if arm.name == new.name)
     effect = _family_effects(family, analysis.primary[old.workload], run)[at]
-    arm = family.arms[at]
-    return replace(_annotated(effect, arm, unequal_work(measured, arm, plan), run, family.copies), primary=True)
+    return replace(_annotated(effect, family.arms[at], work, run, family.copies), primary=True)
+
+
+def _work_of(measured: Measurements, old: Arm, new: Arm, plan: Plan) -> tuple[str, ...]:
+    """Say in what the work of two arms differs: of one in turns and one that takes none, each from its reference's."""
+    ways = [arm.is_alone or original(arm.reference, plan) != arm.reference for arm in (old, new)]
+    if ways[0] is ways[1]:
+        return unequal_work(measured, replace(new, reference=old.name), plan)
+    return tuple(text for arm in (old, new) if arm.reference for text in unequal_work(measured, arm, plan))
 
 
 def rebased(plan: Plan, old: Arm, new: Arm) -> Family:
@@ -278,11 +294,11 @@ def rebased(plan: Plan, old: Arm, new: Arm) -> Family:
     Two arms that share no reference make a family of their own.
     """
     names = {name for family in families(plan) if {old.name, new.name} <= (own := members(family)) for name in own}
-    arms = [arm for arm in plan.arms if arm.name in names and not arm.is_control and arm.name != old.name]
-    arms += [] if new in arms else [new]
+    arms = [arm for arm in plan.arms if arm.name in names and not (arm.is_control or arm.is_alone)]
+    arms = [arm for arm in arms if arm.name != old.name] + ([] if new in arms else [new])
     return Family(old.name, (old.name,), tuple(replace(arm, reference=old.name) for arm in arms))
 
 
 def members(family: Family) -> set[str]:
-    """Return the names of all arms of a family, its reference and the copies of that among them."""
-    return {family.reference, *family.copies, *(arm.name for arm in family.arms)}
+    """Return the names of all arms of a family's table, its reference and the copies of that among them."""
+    return {family.reference, *family.copies, *(arm.name for arm in (*family.arms, *family.beside))}

@@ -109,7 +109,7 @@ def find_cells(
     baseline are left out.
     """
     controls = [arm.name for arm in arms if arm.is_control and arm.reference == arms[0].name]
-    arms = [arm for arm in arms if not arm.is_control and arm.runs in environments]
+    arms = [arm for arm in arms if not (arm.is_control or arm.is_alone) and arm.runs in environments]
     if not arms:
         return None
     chosen = [environments[arm.runs] for arm in arms]

@@ -26,6 +26,7 @@ def _twins(arm: Arm, plan: Plan) -> list[str]:
         for other in plan.arms
         if other.name != arm.name
         and (other.runs, other.workload, other.engine) == (reference.runs, reference.workload, reference.engine)
+        and other.is_alone is reference.is_alone  # turns take further steps, so that other losses are equal work
     ]
 
 

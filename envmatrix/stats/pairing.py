@@ -25,11 +25,19 @@ class Family:
     ``copies`` are the arms whose mean, block by block, is the reference: the reference itself, which must be
     there, and its control where that is there. Two copies make every comparison a quarter less variable. The
     control's own comparison is a family of its own, against the reference alone: it is the noise floor.
+    ``beside`` are arms of the same table that are compared with a copy of the reference that takes no turns: intervals
+    of all of them hold together.
     """
 
     reference: str
     copies: tuple[str, ...]
     arms: tuple[Arm, ...]
+    beside: tuple[Arm, ...] = ()
+
+    @property
+    def together(self) -> int:
+        """How many comparisons hold together."""
+        return len(self.arms) + len(self.beside)
 
 
 @dataclass(frozen=True)
@@ -89,8 +97,27 @@ def families(plan: Plan) -> list[Family]:
         others = tuple(arm for arm in arms if not arm.is_control)
         copies = (reference, *(control.name for control in controls))
         found += [Family(reference, (reference,), controls)] if controls else []
-        found += [Family(reference, copies, others)] if others else []
+        beside = tuple(arm for arm in compared if arm.reference in _others_of(reference, plan) and not arm.is_control)
+        found += [Family(reference, copies, others, beside)] if others else []
     return found
+
+
+def _others_of(reference: str, plan: Plan) -> set[str]:
+    """Return the copies of a reference that are measured in another way than it, or what it is such a copy of."""
+    own = next(arm for arm in plan.arms if arm.name == reference)
+    return {
+        arm.name
+        for arm in plan.arms
+        if arm.is_alone is not own.is_alone
+        and not arm.is_control
+        and (arm.runs, arm.workload, arm.engine) == (own.runs, own.workload, own.engine)
+    }
+
+
+def original(name: str | None, plan: Plan) -> str | None:
+    """Return the reference that takes turns where ``name`` is a copy of it that takes none, else ``name``."""
+    copy = next((arm for arm in plan.arms if arm.name == name and arm.is_alone), None)
+    return next(iter(_others_of(copy.name, plan)), name) if copy else name
 
 
 def group_of(arm: Arm, plan: Plan) -> tuple[str, str]:

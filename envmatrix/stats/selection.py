@@ -65,7 +65,7 @@ def choose(
         _differences(analysis, measured, [arm for arm, _ in found]),
         np.array([math.log(effect.low or 1.0) for _, effect in found]),
         np.array([effect.verdict == "faster" for _, effect in found], dtype=np.bool_),
-        [_settings(arm, environments) for arm, _ in found],
+        [_settings(arm, analysis.plan.arms, environments) for arm, _ in found],
     )
     tests = len(arms) * (len(looks(analysis.plan)) + 1) if analysis.race else len(found) - 1
     # What all looks may err is shared among them as that of the table is.
@@ -89,10 +89,10 @@ def _differences(analysis: Analysis, measured: Measurements, arms: Sequence[Arm]
     return Views((every, usual) if analysis.slow.any() else (every,), measured.apart)
 
 
-def _settings(arm: Arm, environments: Mapping[str, Environment]) -> tuple[int, int]:
+def _settings(arm: Arm, arms: Sequence[Arm], environments: Mapping[str, Environment]) -> tuple[int, int]:
     """Return how many levels, then how many variables, differ from the reference's."""
-    reference = next((environments[name] for name in (_environment_of(arm.reference),) if name in environments), None)
-    own = environments.get(arm.runs)
+    runs = next((other.runs for other in arms if other.name == arm.reference), "")
+    reference, own = environments.get(runs), environments.get(arm.runs)
     if own is None or reference is None:
         return 0, 0
     levels, variables = own.levels, own.variables
@@ -100,10 +100,6 @@ def _settings(arm: Arm, environments: Mapping[str, Environment]) -> tuple[int, i
         sum(reference.levels.get(factor) != level for factor, level in levels.items()),
         sum(reference.variables.get(name) != value for name, value in variables.items()),
     )
-
-
-def _environment_of(arm: str | None) -> str:
-    return (arm or "").partition(":")[0]
 
 
 def recommended(candidates: Candidates, tests: float) -> tuple[int, Bools, float]:

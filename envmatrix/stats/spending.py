@@ -46,7 +46,7 @@ def level_at(plan: Plan, blocks: int) -> float:
     at = looks_of(plan, blocks)
     if len(at) == 1:
         return LEVEL
-    sizes = [(len(family.arms), len(family.copies)) for family in families(plan) if not family.arms[0].is_control]
+    sizes = [(family.together, len(family.copies)) for family in families(plan) if not family.arms[0].is_control]
     comparisons, copies = max(sizes, default=(1, 1))
     return _level(at, comparisons, copies)
 

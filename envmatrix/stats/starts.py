@@ -50,9 +50,10 @@ class Start:
 def starts(
     arms: Iterable[Arm], measured: Measurements, workloads: Mapping[str, Workload], looks: Iterable[Trial]
 ) -> tuple[Start, ...]:
-    """Return how each arm starts, but for controls, and those of which nothing is known."""
+    """Return how each arm starts, but for second copies, and those of which nothing is known."""
     of = {look.arm: look for look in looks}
-    found = [_start(arm, measured, workloads[arm.workload], of.get(arm.name)) for arm in arms if not arm.is_control]
+    once = [arm for arm in arms if not (arm.is_control or arm.is_alone)]
+    found = [_start(arm, measured, workloads[arm.workload], of.get(arm.name)) for arm in once]
     return tuple(start for start in found if start.first_s is not None or start.steady or start.failed)
 
 

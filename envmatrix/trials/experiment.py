@@ -38,6 +38,7 @@ from envmatrix.trials.possible import check_homes, check_shares, lacking_torch, 
 from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import check_passing, settled_passing
 from envmatrix.trials.sides import Side, arms_of_sides, check_sides, keep_sides
+from envmatrix.trials.together import arms_in_turns
 
 #: What places an environment's processes on a machine, and what one of it is called.
 PLACEMENTS = {"cpus": "CPU", "memory_nodes": "memory node"}
@@ -174,6 +175,8 @@ def _prepared(
     engines = next(reversed(makers.values())).engines
     ready, missing = prepare_sides(chosen, makers, say, given)
     check_sides(sides, chosen, ready, missing)
+    gone = {arm.name for arm in arms if (arm.runs, arm.engine) in missing}
+    arms = arms_in_turns(design, arms, chosen, placed, engines, gone)
     check_homes(placed, engines)
     _say_what_shm_does_not(design, engines, say)
     return ready, missing, chosen, arms, engines

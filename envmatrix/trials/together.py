@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from envmatrix.engines.base import TakesTurns
+from envmatrix.engines.base import Engine, TakesTurns
+from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
-from envmatrix.plan.turns import compared
-from envmatrix.trials.experiment import Experiment
+from envmatrix.plan.environment import Environment
+from envmatrix.plan.turns import compared, with_own_references
+from envmatrix.store import Run
 
 #: What a process is taken to need before one of its arm was measured: torch with its libraries takes a third of it.
 UNKNOWN_BYTES = 2**30
@@ -24,10 +26,8 @@ def has_one_process(workload: Workload) -> bool:
     return not workload.command and {options.get(name, "none") for name in ("parallel", "collective")} == {"none"}
 
 
-def alone(experiment: Experiment, arm: Arm) -> str:
+def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine) -> str:
     """Say why an arm takes no turns, '' when it can."""
-    run = experiment.run
-    workload, environment = run.workloads[arm.workload], run.environments[arm.runs]
     options = workload.options
     if workload.command:
         return f"workload {arm.workload} is a program of your own, which does not mark its steps"
@@ -37,25 +37,46 @@ def alone(experiment: Experiment, arm: Arm) -> str:
         options = {**options, "device": "cpu"}
     if options.get("device", "cpu") != "cpu":
         return f"workload {arm.workload} runs on a device whose memory all processes would share"
-    if not isinstance(experiment.engines[arm.engine], TakesTurns):
+    if not isinstance(engine, TakesTurns):
         return f"engine {arm.engine} cannot stop a process for a while"
     if not environment.turns:
         return f"a level of environment {environment.name} says `turns: false`: a pause would change what it does"
     return ""
 
 
-def sequential(experiment: Experiment) -> dict[str, str]:
+def lone_arms(
+    arms: Iterable[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
+    engines: Mapping[str, Engine],
+) -> dict[str, str]:  # fmt: skip
+    """Return arm -> why it takes no turns, for those that take none."""
+    found = {arm: alone(arm, environments[arm.runs], workloads[arm.workload], engines[arm.engine]) for arm in arms}
+    return {arm.name: reason for arm, reason in found.items() if reason}
+
+
+def arms_in_turns(
+    design: Design, arms: tuple[Arm, ...], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
+    engines: Mapping[str, Engine], skipped: Collection[str] = (),
+) -> tuple[Arm, ...]:  # fmt: skip
+    """Return the arms of a design; in turns, with copies of references for those that take none.
+
+    What is ``skipped`` runs in no way, so that it needs none.
+    """
+    if design.schedule == "sequential":
+        return arms
+    there = [arm for arm in arms if arm.name not in skipped]
+    return with_own_references(arms, lone_arms(there, environments, workloads, engines))
+
+
+def sequential(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
     """Return root -> why it, and all that is compared with it, runs one after the other (``plan.turns.compared``).
 
     What is compared is measured in one way: an arm that takes no turns would be held against one that does.
     """
-    arms = experiment.plan.arms
-    roots = compared(arms)
+    roots = compared(run.arms)
+    there = [arm for arm in run.arms if arm.name not in run.skipped]
     found: dict[str, str] = {}
-    for arm in arms:
-        reason = alone(experiment, arm)
-        if reason:
-            found.setdefault(roots[arm.name], reason)
+    for name, reason in lone_arms(there, run.environments, run.workloads, engines).items():
+        found.setdefault(roots[name], reason)
     return found
 
 

@@ -23,12 +23,14 @@ MATRIX = """
 version: 1
 factors:
   image: {plain: {requirements: [tinypkg], env: {TURNS: FAULTS-MARK}}}
-  how: {none: {env: {HOW: null}}, dies: {env: {HOW: dies}}, waits: {env: {HOW: waits}}, eats: {env: {HOW: eats}}}
-environments: {baseline: {}, dies: {how: dies}, waits: {how: waits}, eats: {how: eats}}
+  how: {none: {env: {HOW: null}}, dies: {env: {HOW: dies}}, waits: {env: {HOW: waits}}, eats: {env: {HOW: eats}},
+        lone: {env: {HOW: lone}, turns: false}}
+environments: {baseline: {}, lone: {how: lone}, dies: {how: dies}, waits: {how: waits}, eats: {how: eats}}
 workloads:
   toy: {steps: 4, data: fashion-mnist-stand-in}
 designs:
   good: {environments: [], workloads: toy, schedule: turns, turn: 2, min_blocks: 2, max_blocks: 2, budget: 10m}
+  mixed: {environments: [lone], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
   dying: {environments: [dies], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
   eating: {environments: [eats], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m, memory: 256MiB}
   waiting: {environments: [waits], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
@@ -42,8 +44,8 @@ from bench.gate import Gate
 def run(options, data_dir, member=None, node=None, gate=None, look_s=None):
     if os.fork() == 0:
         while True: pass
-    how, at, left, turns = os.environ.get("HOW"), Gate(gate), options["steps"], []
-    while left:
+    how, at, left, turns = os.environ.get("HOW"), gate and Gate(gate), options["steps"], []
+    while left and at:
         turn = at.turn(left)
         if turns and how == "dies":
             os._exit(9)  # the first process of a container gets no signal of its own
@@ -54,11 +56,11 @@ def run(options, data_dir, member=None, node=None, gate=None, look_s=None):
             signal.pause()
         turns.append({"apart_ns": [1] * turn.apart, "steps": turn.counted})
         left -= turn.counted
-    at.end()
+    at and at.end()
     steps = options["steps"]
     return dict(
         record.frame(), workload={"digest": digest.options_digest(options), "options": options}, skipped=None,
-        data={"name": "toy", "stand_in": False, "digest": ""}, timing={"turns": turns},
+        data={"name": "toy", "stand_in": False, "digest": ""}, timing={"turns": turns if at else None},
         metrics={"samples_per_s": 1.0, "training_s": 1.0}, result={"accuracy": None, "steps": steps},
         evidence={"variables": variables.all_shown(os.environ)},
     )
@@ -141,6 +143,28 @@ def test_trials_take_turns_and_one_that_dies_in_its_own_leaves_the_others(turnin
     assert "exit status 9" in found["dies"]["reason"]
     assert [trial["together"] for trial in found.values()] == [3] * 3
     assert found["control"]["record"]["timing"]["turns"] == [{"apart_ns": [1, 1], "steps": 2}] * 2
+    assert turning.left() == []
+
+
+def test_what_takes_no_turns_runs_alone_beside_a_copy_of_its_reference_and_resume_runs_what_lacks(
+    turning: Turning,
+) -> None:
+    done = turning.run("bench", "mixed", "--engine", "local", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert "no turns for lone and baseline alone" in done.stderr
+    found = {trial["environment"]: trial for trial in turning.trials()}
+    assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
+        "baseline": ("ok", 2), "control": ("ok", 2), "lone": ("ok", None), "baseline alone": ("ok", None),
+    }, [trial["reason"] for trial in found.values()]  # fmt: skip
+    assert turning.newest
+    file = turning.newest / "trials.jsonl"
+    lines = {json.loads(line)["environment"]: line for line in file.read_text().splitlines(keepends=True)}
+    file.write_text("".join(line for name, line in lines.items() if name != "baseline alone"))
+    done = turning.run("resume", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert "set aside" not in done.stderr, "those that took turns are all there"
+    again = {json.loads(line)["environment"]: line for line in file.read_text().splitlines(keepends=True)}
+    assert {name for name in lines if again[name] != lines[name]} == {"baseline alone"}
     assert turning.left() == []
 
 

@@ -24,15 +24,17 @@ from envmatrix.stats.history import read_history
 from envmatrix.stats.measurements import first_blocks, read_trials
 from envmatrix.stats.replication import compare
 from envmatrix.store import RunFolder
-from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_run
+from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_mixed, write_run
 
 RESULTS = Path(__file__).parents[2] / "results"
 REFERENCES = sorted(path.name for path in RESULTS.glob("reference-*"))
 
 
-@pytest.fixture(scope="module", params=[*REFERENCES, "raced"])
+@pytest.fixture(scope="module", params=[*REFERENCES, "raced", "alone"])
 def folder(request, tmp_path_factory):
-    """Every committed reference run, and a made-up one that raced."""
+    """Every committed reference run, a made-up one that raced, and one of which some took no turns."""
+    if request.param == "alone":
+        return write_mixed(tmp_path_factory.mktemp("runs") / "alone", Machine({"a": 1.2, "b": 1.4}), 12)
     if request.param != "raced":
         return RunFolder(RESULTS / request.param)
     plan = make_plan(("best", "worst", "twin"), race=True)

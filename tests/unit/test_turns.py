@@ -98,13 +98,16 @@ def experiment(plan=PLAN, workload=None, engines=("local",), environments=None, 
      (Workload(name="w", options={"device": "environment"}), ""), (Workload(name="w"), "")],
 )  # fmt: skip
 def test_what_takes_no_turns_says_why(workload, said):
-    reasons = {together.alone(experiment(workload=workload), arm) for arm in PLAN.arms}
-    assert all(said in reason if said else not reason for reason in reasons)
+    run = experiment(workload=workload)
+    reasons = together.lone_arms(PLAN.arms, run.run.environments, run.run.workloads, run.engines)
+    assert list(reasons) == ([arm.name for arm in PLAN.arms] if said else [])
+    assert all(said in reason for reason in reasons.values())
 
 
-def test_one_arm_that_takes_no_turns_takes_all_with_it_that_are_compared():
+def test_of_a_run_that_has_no_copy_for_it_an_arm_without_turns_takes_all_with_it_that_are_compared():
     lone = {"a": make_environment("a", turns=False)}
-    assert list(together.sequential(experiment(environments=lone))) == [PLAN.arms[0].name]
+    made = experiment(environments=lone)
+    assert list(together.sequential(made.run, made.engines)) == [PLAN.arms[0].name]
     said = []
     groups = Groups(experiment(environments=lone), said.append)
     assert all(len(part) == 1 and not groups.in_turns(part[0]) for part in groups.of(PLAN.block(0)))

@@ -1,0 +1,194 @@
+"""Arms that take no turns beside arms that do: each is compared with what was measured in its own way."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from envmatrix.engines.catalog import ENGINES
+from envmatrix.launchers.catalog import LAUNCHERS, scheduled
+from envmatrix.matrix.model import Workload
+from envmatrix.plan.schedule import make_arms
+from envmatrix.plan.turns import compared, with_own_references
+from envmatrix.report.summary import summarise
+from envmatrix.report.write import write_reports
+from envmatrix.runner.groups import Groups
+from envmatrix.runner.looks import Looks
+from envmatrix.stats.analysis import between
+from envmatrix.stats.effects import LEVEL, Flag
+from envmatrix.stats.maxt import critical_value, null_maxima
+from envmatrix.stats.one_way import in_one_way
+from envmatrix.stats.pairing import families
+from envmatrix.trials import together
+from tests.synthetic import Machine, make_design, make_environment, mixed_plan, write_mixed
+from tests.unit.test_turns import experiment
+
+PLAN = mixed_plan()
+FAST = Machine({"a": 1.2, "b": 1.5}, noise=0.01)
+OWN = "baseline alone:cnn@local"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return summarise(write_mixed(tmp_path_factory.mktemp("runs") / "mixed", FAST, 12))
+
+
+def test_what_takes_no_turns_is_compared_with_a_copy_of_its_reference_that_takes_none():
+    assert {arm.name: arm.reference for arm in PLAN.arms} == {
+        "baseline:cnn@local": None, "control:cnn@local": "baseline:cnn@local", OWN: None,
+        "a:cnn@local": OWN, "b:cnn@local": "baseline:cnn@local", "c:cnn@local": "baseline:cnn@local",
+    }  # fmt: skip
+    own = next(arm for arm in PLAN.arms if arm.is_alone)
+    assert (own.runs, own.is_control) == ("baseline", False)
+    assert set(compared(PLAN.arms).values()) == {"baseline:cnn@local", OWN}
+
+
+def test_no_copy_is_made_of_a_reference_that_takes_no_turns_itself():
+    arms = make_arms(("base", "a"), ("cnn",), ("local", "other"), "base")
+    there = [arm.name for arm in arms if arm.engine == "other"]
+    found = {arm.name: arm.reference for arm in with_own_references(arms, there)}
+    assert found["base:cnn@other"] == "base alone:cnn@local", "only the cost of the engine needs one"
+    assert found["a:cnn@other"] == "base:cnn@other"
+    assert with_own_references(arms, [arm.name for arm in arms]) == arms
+
+
+@pytest.mark.parametrize(("schedule", "skipped", "more"), [("turns", (), 1), ("sequential", (), 0), ("turns", "a", 0)])
+def test_a_design_has_such_copies_where_something_that_runs_takes_no_turns(schedule, skipped, more):
+    arms = make_arms(("baseline", "a"), ("cnn",), ("local",), "baseline")
+    about = {"baseline": make_environment("baseline"), "a": make_environment("a", turns=False)}
+    design, gone = make_design(PLAN, schedule=schedule), [f"{name}:cnn@local" for name in skipped]
+    engines = {"local": ENGINES.make("local", None)}
+    found = together.arms_in_turns(design, arms, about, {"cnn": Workload(name="cnn")}, engines, gone)
+    assert len(found) == len(arms) + more
+
+
+def lone_experiment(**more):
+    return experiment(PLAN, environments={"a": make_environment("a", turns=False)}, **more)
+
+
+def test_a_block_is_parted_into_those_that_take_turns_and_each_that_takes_none():
+    said = []
+    groups = Groups(lone_experiment(), said.append)
+    for number in range(3):
+        parts = groups.of(PLAN.block(number))
+        alone = [part[0].arm.environment for part in parts if not groups.in_turns(part[0])]
+        [turning] = [part for part in parts if groups.in_turns(part[0])]
+        assert sorted(alone) == ["a", "baseline alone"]
+        assert {slot.arm.environment for slot in turning} == {"baseline", "control", "b", "c"}
+        assert sum(map(len, parts)) == len(PLAN.arms)
+    assert len(said) == 1
+    assert said[0].startswith("no turns for a and baseline alone, which they are compared with")
+
+
+def test_what_took_no_turns_is_no_part_of_a_group_that_is_there_as_a_whole_or_not_at_all():
+    groups, block = Groups(lone_experiment(), lambda _: None), PLAN.block(0)
+    names = {slot.arm.environment: slot.trial for slot in block}
+    turning = {names[name] for name in ("baseline", "control", "b", "c")}
+    assert set(groups.cut_short(block, {*turning, names["a"]})) == set()
+    assert set(groups.cut_short(block, {names["b"], names["a"]})) == {names["b"]}
+
+
+def test_memory_parts_those_that_take_turns_and_leaves_the_others_alone(monkeypatch):
+    groups = Groups(lone_experiment(workload=Workload(name="cnn", options={"steps": 30})), lambda _: None)
+    monkeypatch.setattr("envmatrix.runner.groups.free_memory", lambda: 4 * 2**30)
+    [turning] = [part for part in groups.of(PLAN.block(0)) if groups.in_turns(part[0])]
+    [company] = groups.companies(turning)
+    assert {slot.arm.environment for slot in company.kept} == {"baseline", "control"}
+    assert [len(wave) for wave in company.waves] == [1, 1]
+
+
+def test_an_effect_is_over_the_reference_that_was_measured_in_the_same_way(whole):
+    effects = {effect.environment: effect for effect in whole.analysis.primary_effects()}
+    assert effects["a"].ratio == pytest.approx(1.2, rel=0.02), "half as fast as in turns, and so is its reference"
+    assert effects["b"].ratio == pytest.approx(1.5, rel=0.02)
+    assert effects["a"].reference == OWN
+    assert not any(Flag.UNEQUAL_WORK in effect.flags for effect in effects.values())
+    assert set(effects) == {"a", "b", "c", "control"}
+
+
+def test_intervals_of_one_table_hold_together(whole):
+    assert [family.together for family in families(PLAN)] == [1, 3, 3]
+    alone, level = whole.analysis.find("a:cnn@local"), whole.analysis.level
+    reach = critical_value(alone.units, 3, 1, level=level) * alone.error
+    assert (alone.low, alone.high) == pytest.approx((alone.ratio * np.exp(-reach), alone.ratio * np.exp(reach)))
+
+
+@pytest.mark.parametrize("blocks", [6, 10, 20])
+def test_two_references_make_claims_err_hardly_more_often_than_one(blocks):
+    right = 1.0
+    for comparisons, copies in ((6, 2), (2, 1)):
+        reach = critical_value(blocks, 8, copies, level=LEVEL)
+        right *= (null_maxima(blocks, comparisons, copies) < reach).mean()
+    assert 1.0 - LEVEL - 0.001 <= 1.0 - right <= 0.039
+
+
+def pair(whole, old, new):
+    arms = {arm.environment: arm for arm in whole.plan.arms}
+    return between(whole.analysis, whole.measured, arms[old], arms[new], whole.run.environments)
+
+
+def test_any_two_are_compared_through_their_references(whole):
+    assert pair(whole, "baseline", "a") == whole.analysis.find("a:cnn@local")
+    assert pair(whole, "baseline alone", "b") == whole.analysis.find("b:cnn@local")
+    found = pair(whole, "a", "b")
+    assert found.ratio == pytest.approx(1.5 / 1.2, rel=0.02)
+    assert found.low < 1.25 < found.high
+    assert Flag.UNEQUAL_WORK not in found.flags
+    back = pair(whole, "b", "a")
+    assert back.ratio == pytest.approx(1 / found.ratio)
+
+
+def test_the_copies_of_one_reference_tell_what_turns_change(whole):
+    assert pair(whole, "baseline alone", "baseline").ratio == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_factorial_is_attributed_though_some_of_its_cells_took_no_turns(tmp_path):
+    plan = mixed_plan(("x", "y", "xy"), ("x", "xy"))
+    levels = {"baseline": "00", "x": "10", "y": "01", "xy": "11"}
+    environments = {
+        name: make_environment(name, {"first": first, "second": second}) for name, (first, second) in levels.items()
+    }
+    machine = Machine({"x": 1.2, "y": 1.1, "xy": 1.32}, noise=0.005)
+    found = summarise(write_mixed(tmp_path / "cells", machine, 12, plan, environments=environments))
+    [item] = found.attributions
+    effects = {"=".join(one.levels[0]): one.estimate.ratio for one in item.contrasts if len(one.levels) == 1}
+    assert effects == pytest.approx({"first=1": 1.2, "second=1": 1.1}, rel=0.02)
+    assert item.total.ratio == found.analysis.find("xy:cnn@local").ratio
+
+
+def test_reports_show_the_copy_and_who_is_compared_with_it(tmp_path):
+    folder = write_mixed(tmp_path / "mixed", FAST, 12)
+    write_reports(folder, say=pytest.fail)
+    text = (folder.path / "report.md").read_text()
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
+    assert "a (against baseline alone)" in rows
+    assert "| reference |" in rows["baseline alone"]
+    assert "turns of 3 timed steps" in rows["schedule"]
+    assert "the others one after the other and against baseline alone" in rows["schedule"]
+    assert "b is 1.5" in text
+    [group] = summarise(folder).groups
+    assert [row.arm.environment for row in group.all_rows] == ["baseline", "b", "a", "c", "control", "baseline alone"]
+
+
+def test_the_copy_has_no_long_look():
+    found = Looks(experiment(PLAN, steady=True), (), pytest.fail)
+    assert [arm.environment for _, arm in found.left] == ["baseline", "a", "b", "c"]
+
+
+def test_a_launcher_that_runs_one_after_the_other_does_so_and_says_it():
+    said = []
+    design = make_design(PLAN, schedule="turns")
+    assert scheduled(LAUNCHERS.make("here"), design, pytest.fail) is design
+    assert scheduled(LAUNCHERS.make("slurm"), design, said.append).schedule == "sequential"
+    assert said == ["no turns: launcher slurm runs one trial after the other"]
+
+
+def test_slow_trials_of_the_copy_are_slow_in_what_is_held_against_arms_in_turns(whole):
+    slow = np.zeros_like(whole.analysis.slow)
+    names = [arm.environment for arm in PLAN.arms]
+    slow[names.index("baseline alone"), 3] = True
+    measured, marked = in_one_way(PLAN, whole.measured, whole.analysis.primary, slow)
+    assert {names[row] for row in np.flatnonzero(marked[:, 3])} == {"baseline alone", "a"}
+    kept = replace(whole.measured, table=measured.table)
+    assert kept.mean("b:cnn@local", "samples_per_s") == whole.measured.mean("b:cnn@local", "samples_per_s")
+    assert kept.mean("a:cnn@local", "samples_per_s") > 1.5 * whole.measured.mean("a:cnn@local", "samples_per_s")
