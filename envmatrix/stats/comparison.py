@@ -21,7 +21,7 @@ from envmatrix.stats.measurements import ArmFacts, Measurements, read_measuremen
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import group_of, logs_of
 from envmatrix.stats.primary import primary_metrics
-from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_thing
+from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_thing, schedule_of
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
 from envmatrix.stats.spending import level_at
 from envmatrix.stats.welch import Mean, mean_of, quotient
@@ -228,7 +228,7 @@ def _unless_broken(found: Compared, old: ArmFacts, new: ArmFacts) -> Compared:
 
 
 def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements]) -> tuple[str, ...]:
-    """Return what makes two runs not comparable: another machine, benchmark or workload."""
+    """Return what makes two runs not comparable: another machine, schedule, benchmark or workload."""
     found = [
         f"{key} of the hosts differ: {then} and {now}"
         for key, then, now in (
@@ -240,6 +240,9 @@ def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements])
         if then != now and None not in (then, now)
         if not (key == "name" and (is_numbered(str(then)) or is_numbered(str(now))))
     ]
+    ways = [schedule_of(run) for run in (old, new)]
+    if ways[0] != ways[1]:
+        found.append(f"the schedules differ: {ways[0]} and {ways[1]}")
     if old.bench_digest != new.bench_digest:
         found.append("the benchmark itself differs")
     works = [{d for fact in one.facts.values() for d in fact.work} for one in measured]

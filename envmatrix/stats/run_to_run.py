@@ -55,8 +55,14 @@ def runs_beside(old: RunFolder, new: RunFolder) -> list[tuple[RunFolder, Run]]:
 
 
 def same_thing(one: Run, other: Run, arm: Arm) -> bool:
-    """Whether two runs measured one thing in ``arm``: the same environment, bits, workload and benchmark."""
-    return _thing(one, arm) == _thing(other, arm) and one.bench_digest == other.bench_digest
+    """Whether two runs measured one thing in ``arm`` alike: the same environment, bits, workload and benchmark."""
+    alike = one.bench_digest == other.bench_digest and schedule_of(one) == schedule_of(other)
+    return alike and _thing(one, arm) == _thing(other, arm)
+
+
+def schedule_of(run: Run) -> str:
+    """Say how trials of a run were measured: a turn sees other seconds of a program than a short trial does."""
+    return f"turns of {run.design.turn} steps" if run.design.schedule == "turns" else "one trial after the other"
 
 
 def _thing(run: Run, arm: Arm) -> tuple[object, ...]:

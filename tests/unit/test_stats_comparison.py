@@ -226,3 +226,10 @@ def test_slower_by_a_twentieth_is_a_ratio_of_one_over_1_05():
     assert status_of(0.9, 0.951, 0.05) == "slower"
     assert status_of(0.953, 1.0, 0.05) == "not slower"
     assert status_of(0.951, 1.0, 0.05) == "cannot say"
+
+
+def test_runs_of_two_schedules_are_not_comparable(tmp_path):
+    old, new = (made(tmp_path, name, {}, design={"schedule": name}) for name in ("sequential", "turns"))
+    with pytest.raises(InputError, match="schedules differ: one trial after the other and turns of 3 steps"):
+        compare_runs(old, new)
+    assert "schedules differ" in compare_runs(old, new, anyway=True).cautions[1]
