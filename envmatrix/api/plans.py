@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, load_matrix
+from envmatrix.engines.base import Engine
 from envmatrix.engines.catalog import check_engine, find_engine
-from envmatrix.errors import InputError
+from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.parse import place_in
@@ -31,9 +32,17 @@ def make_plan(
     chosen = requested_design(whole, design, overrides)
     host = this_host()
     environments = design_environments(whole, chosen, host.facts(confined(chosen, host)))
-    kinds = {name: find_engine(name) for name in requested_engines(chosen, engines, say)}
+    kinds = {name: _engine(name) for name in requested_engines(chosen, engines, say)}
     arms = arms_of(chosen, tuple(environments), tuple(kinds))
     return plan_of(chosen, arms_in_turns(chosen, arms, environments, whole.workloads, kinds))
+
+
+def _engine(name: str) -> Engine | None:
+    """Return an engine, None for one that is broken here: a plan is shown all the same."""
+    try:
+        return find_engine(name)
+    except EnvmatrixError:
+        return None
 
 
 def check_matrix(named: PathLike | None = None) -> Matrix:

@@ -26,7 +26,7 @@ def has_one_process(workload: Workload) -> bool:
     return not workload.command and {options.get(name, "none") for name in ("parallel", "collective")} == {"none"}
 
 
-def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine) -> str:
+def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
     """Say why an arm takes no turns, '' when it can."""
     options = workload.options
     if workload.command:
@@ -46,7 +46,7 @@ def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine
 
 def lone_arms(
     arms: Iterable[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
-    engines: Mapping[str, Engine],
+    engines: Mapping[str, Engine | None],
 ) -> dict[str, str]:  # fmt: skip
     """Return arm -> why it takes no turns, for those that take none."""
     found = {arm: alone(arm, environments[arm.runs], workloads[arm.workload], engines[arm.engine]) for arm in arms}
@@ -55,7 +55,7 @@ def lone_arms(
 
 def arms_in_turns(
     design: Design, arms: tuple[Arm, ...], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
-    engines: Mapping[str, Engine], skipped: Collection[str] = (),
+    engines: Mapping[str, Engine | None], skipped: Collection[str] = (),
 ) -> tuple[Arm, ...]:  # fmt: skip
     """Return the arms of a design; in turns, with copies of references for those that take none.
 
