@@ -14,4 +14,12 @@ def collect() -> dict[str, Any] | None:
     graphs = utils.counters["stats"]["unique_graphs"]
     if not graphs:
         return None
-    return {"graphs": graphs, "max_autotune": bool(config.max_autotune), "freezing": bool(config.freezing)}
+    return {
+        "graphs": graphs,
+        "max_autotune": bool(config.max_autotune),
+        # How often kernels were tried against each other: hardly ever on CPUs, and not where a cache has the winners.
+        "autotuned": utils.counters["inductor"]["select_algorithm_autotune"],
+        "freezing": bool(config.freezing),
+        # It is loaded by what freezes: graphs with gradients are not, whatever the setting (compile_fx.py).
+        "frozen": "torch._inductor.freezing" in sys.modules,
+    }

@@ -17,11 +17,17 @@ from bench.evidence.reading import attempt
 
 
 def collect() -> dict[str, Any] | None:
-    """Return version, instruction set, implementation, fp32 maths mode and whether primitives are cached."""
+    """Return version, instruction set, implementation, fp32 maths mode, and whether it rounds and caches primitives."""
     torch = sys.modules["torch"]
     if not torch.backends.mkldnn.is_available():
         return None
-    return described(_verbose_lines(torch))
+    said, sums = _verbose_lines(torch)
+    return dict(described(said), rounds=sums != _SUM)
+
+
+#: One more than 1 that float32 holds and bfloat16 does not, and what 3 x 3 of 16 channels of it add up to, exactly.
+_IMAGE = 1 + 2**-12
+_SUM = 16 * 9 * _IMAGE
 
 
 def described(text: str) -> dict[str, Any]:
@@ -44,10 +50,10 @@ def _first(pattern: str, text: str) -> str | None:
     return found[1].strip() if found else None
 
 
-def _verbose_lines(torch: Any) -> str:
-    """Run a convolution twice under verbose mode and return what the library prints to standard output."""
-    mode = torch.backends.mkldnn
-    layer, images = torch.nn.Conv2d(16, 16, 3, padding=1), torch.ones(4, 16, 8, 8)
+def _verbose_lines(torch: Any) -> tuple[str, float]:
+    """Run a convolution twice under verbose mode, return what the library prints to standard output, and one result."""
+    mode, convolve = torch.backends.mkldnn, torch.nn.functional.conv2d
+    weights, images = torch.ones(16, 16, 3, 3), torch.full((4, 16, 8, 8), _IMAGE)
     flush = ctypes.CDLL(None).fflush
     sys.stdout.flush()
     flush(None)
@@ -56,11 +62,11 @@ def _verbose_lines(torch: Any) -> str:
         try:
             os.dup2(file.fileno(), 1)
             with torch.no_grad(), mode.verbose(mode.VERBOSE_ON_CREATION):
-                layer(images)
-                layer(images)
+                convolve(images, weights, padding=1)
+                sums = convolve(images, weights, padding=1)[0, 0, 4, 4].item()
             flush(None)
         finally:
             os.dup2(kept, 1)
             os.close(kept)
         file.seek(0)
-        return attempt(lambda: file.read().decode(errors="replace")) or ""
+        return attempt(lambda: file.read().decode(errors="replace")) or "", sums

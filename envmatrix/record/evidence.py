@@ -176,22 +176,28 @@ class System(Part):
 
 
 class OneDnn(Part):
-    """What oneDNN really took from its variables."""
+    """What oneDNN really took from its variables; ``rounds``: a convolution of float32 lost digits."""
 
     version: Text = None
     isa: Text = None
     runtime: Text = None
     implementation: Text = None
     fpmath: Text = None
+    rounds: Flag = None
     primitive_cache: Flag = None
 
 
 class Inductor(Part):
-    """What torch.compile's compiler was set to, where it compiled anything."""
+    """What torch.compile's compiler was set to, where it compiled anything.
+
+    ``autotuned`` counts how often kernels were tried against each other; ``frozen``: some graph was.
+    """
 
     graphs: Whole = None
     max_autotune: Flag = None
+    autotuned: Whole = None
     freezing: Flag = None
+    frozen: Flag = None
 
 
 class LoadedNccl(Part):

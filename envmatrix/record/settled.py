@@ -14,7 +14,7 @@ _VARYING = {
     "blas": ("path",),
     "torch": ("path", "git", "debug", "build"),
     "onednn": (),
-    "inductor": ("graphs",),
+    "inductor": ("graphs", "autotuned"),
     "xla": ("compile_count", "compile_s", "execute_count", "fallbacks"),
     "parallel": ("ranks",),
 }

@@ -20,6 +20,8 @@ _OF_TORCH = ("openmp", "torch", "blas", "onednn", "collectives", "cuda", "xla")
 #: Which runtime's settings these are says nothing where no thread of it ever ran.
 _OF_TEAMS = tuple(f"openmp.{name}" for name in
                   ("affinity", "blocktime", "places", "proc_bind", "sleeps", "spin_count", "wait_policy"))  # fmt: skip
+#: What a thread may run on afterwards shows whether these had an effect.
+_OF_PLACES = ("openmp.affinity", "openmp.proc_bind")
 #: Evidence that is not there where there was nothing to see: NCCL starts with GPUs alone.
 _SEEN_IN_USE = "parallel.nccl"
 _THREADING = ("libgomp", "libiomp5", "libomp", "libtorch")
@@ -85,6 +87,8 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
                                                                  else "it is not mapped in it")  # fmt: skip
     if any(claim.path in ("openmp", *_OF_TEAMS) and program.is_concerned(claim) for claim in environment.claims):
         yield from _unused(seen)
+    if any(claim.path in _OF_PLACES for claim in environment.claims):
+        yield from _unbound(seen)
     for setting in seen.malloc.refused or () if seen.malloc else ():
         if setting.partition(":")[0] in environment.variables:
             yield False, f"{setting} is not taken by {seen.malloc.library if seen.malloc else None}"
@@ -109,6 +113,13 @@ def _unused(seen: Evidence) -> Iterator[tuple[bool, str]]:
         yield not workers, f"no thread of {found.library} was there{others}: nothing shows that its team did the work"
 
 
+def _unbound(seen: Evidence) -> Iterator[tuple[bool, str]]:
+    """Say that the thread which leads may run wherever it might before: a runtime may be told to bind, and fail to."""
+    found = seen.cpu
+    if found and len(found.affinity_before or ()) > 1 and found.affinity_end == found.affinity_before:
+        yield True, "its first thread may run on every CPU that it has: nothing shows that threads were bound"
+
+
 def _held(claim: Claim, seen: Evidence) -> Iterator[tuple[bool, str]]:
     """Hold a claim against what a program was in the end, and a number of threads against what it was on the way."""
     torch = seen.torch if SHORT.get(claim.path, claim.path) == SHORT["threads"] else None
@@ -120,6 +131,17 @@ def _held(claim: Claim, seen: Evidence) -> Iterator[tuple[bool, str]]:
         yield _could_not_be_seen(claim, seen), text
     elif torch and torch.setters:
         yield True, f"{torch.setters[0]} can change {claim.path} without its being noted"
+    elif torch and _lacks_a_team(seen):
+        yield True, f"no team of {torch.threads} threads was there: nothing shows that so many did the work"
+    elif claim.path == "inductor.max_autotune" and seen.inductor and not seen.inductor.autotuned:
+        yield True, "no kernels were tried against each other: nothing shows that autotuning chose any"
+
+
+def _lacks_a_team(seen: Evidence) -> bool:
+    """Whether fewer threads were there than a runtime would start: a limit of its own, or nothing to do."""
+    if not (seen.torch and seen.openmp and seen.openmp.library):
+        return False
+    return (seen.openmp.workers or {}).get(seen.openmp.library, 0) < (seen.torch.threads or 1) - 1
 
 
 def _is_mapped(file: str, preloaded: Mapping[str, str | None] | None) -> bool | None:

@@ -1,0 +1,97 @@
+"""Every level that is shipped claims an effect, and is found out where there is none though its variables are set."""
+
+from functools import lru_cache
+
+import pytest
+
+from envmatrix.matrix import load
+from envmatrix.plan.environment import build
+from envmatrix.project import default_matrix
+from envmatrix.record.model import read_evidence
+from envmatrix.record.paths import SHORT
+from envmatrix.trials.proof import prove
+
+FACTS = {"physical_cores": "4", "logical_cpus": "8"}
+#: What only repeats what was set, and says nothing of what came of it.
+ECHOES = ("variables", "collectives.variables", "preloaded")
+#: A process without any setting, on a machine with a GPU and AVX-512, every part of which could be read back.
+PLAIN = {
+    "openmp": {"library": "libgomp", "wait_policy": "PASSIVE", "spin_count": "300000", "sleeps": False,
+               "blocktime": 200, "affinity": "none", "proc_bind": "false", "workers": {"libgomp": 1}},
+    "malloc": {"library": "libc", "refused": [], "options": {
+        "mmap_threshold": 0, "trim_threshold": 0, "hugetlb": 0, "background_thread": False, "metadata_thp": "disabled",
+        "dirty_decay_ms": 10000, "muzzy_decay_ms": 0}},
+    "torch": {"threads": 2, "threads_set": [], "cpu_capability": "AVX512"},
+    "cpu": {"affinity_before": [0, 1], "affinity_end": [0, 1]},
+    "memory": {"huge_pages_bytes": 0},
+    "onednn": {"isa": "Intel AVX10.1", "fpmath": "strict", "rounds": False, "primitive_cache": True},
+    "inductor": {"graphs": 1, "max_autotune": False, "freezing": False, "frozen": False},
+    "collectives": {"nccl": True, "hidden_settings": {}},
+    "cuda": {"settings": {"expandable_segments": False, "allocator": "native", "module_loading": "none",
+                          "tf32_probe": None}},
+    "parallel": {"processes": 3, "lazy": False, "nccl": {"NCCL_DEBUG": "INFO"}},
+    "xla": {"device": "TPU"},
+    "preloaded": {},
+}  # fmt: skip
+#: What a process without any setting is already; the tables call it a no-op.
+ALREADY = {("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict")}
+#: What a level asks for, in a process in which nothing came of it: evidence beside the setting that was read back.
+HOLLOW = {
+    ("threads", "physical"): {"torch": {"threads": 4}, "openmp": {"library": "libgomp", "workers": {}}},
+    ("affinity", "close"): {"openmp": {"library": "libgomp", "proc_bind": "close", "workers": {"libgomp": 1}}},
+    ("affinity", "compact"): {"openmp": {"library": "libiomp5", "affinity": "granularity=fine,compact,1,0",
+                                         "workers": {"libiomp5": 1}}},
+    ("openmp", "intel"): {"openmp": {"library": "libiomp5", "workers": {}}},
+    ("hugepages", "glibc"): {"malloc": {"library": "libc", "refused": [], "options": {"hugetlb": 1}}},
+    ("fp32-maths", "bf16"): {"onednn": {"fpmath": "bf16", "rounds": False}},
+    ("inductor", "max-autotune"): {"inductor": {"graphs": 1, "max_autotune": True, "autotuned": 0}},
+    ("inductor", "freezing"): {"inductor": {"graphs": 1, "freezing": True, "frozen": False}},
+    ("nccl", "ring"): {"parallel": {"processes": 2, "nccl": None}},
+    ("malloc", "jemalloc"): {"malloc": {"library": "libjemalloc", "refused": ["MALLOC_CONF: abort_cnof:true"]}},
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def matrix():
+    return load(default_matrix())
+
+
+def levels():
+    """Every level that sets, preloads or claims something; what is built for an image is recorded with its digests."""
+    for factor in matrix().factors.values():
+        for name, level in factor.levels.items():
+            if level.env or level.preload or level.claims:
+                yield factor.name, name
+
+
+def environment(factor, name):
+    level = matrix().factors[factor].levels[name]
+    chosen = {other: allowed[0] for other, allowed in level.requires.items()}
+    return build(matrix(), "it", {**chosen, factor: name}, FACTS)
+
+
+def evidence(wanted, **parts):
+    """The plain process with the variables and the mapped libraries of ``wanted``, and ``parts`` instead of its own."""
+    mapped = {f"/x/{file}": f"/x/{file}" for _, file in wanted.preload}
+    variables = {name: value for name, value in wanted.variables.items() if value is not None}
+    return read_evidence({**PLAIN, "variables": variables, "preloaded": mapped, **parts})
+
+
+@pytest.mark.parametrize(("factor", "name"), list(levels()))
+def test_every_level_claims_what_is_seen_inside_and_not_only_what_was_set(factor, name):
+    claimed = {SHORT.get(path, path) for path in matrix().factors[factor].levels[name].claims}
+    assert [path for path in claimed if not path.startswith(ECHOES)], f"{factor}={name} claims no effect"
+
+
+@pytest.mark.parametrize(("factor", "name"), sorted(set(levels()) - ALREADY))
+def test_a_level_without_an_effect_is_found_out_though_its_variables_are_set(factor, name):
+    wanted = environment(factor, name)
+    said = prove(wanted, evidence(wanted))
+    assert said.wrong or said.unproven, f"{factor}={name} passes where it did nothing"
+
+
+@pytest.mark.parametrize(("factor", "name"), HOLLOW)
+def test_a_setting_that_was_taken_and_did_nothing_is_no_proof(factor, name):
+    wanted = environment(factor, name)
+    said = prove(wanted, evidence(wanted, **HOLLOW[factor, name]))
+    assert said.wrong or said.unproven, f"{factor}={name} passes where nothing came of it"
