@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 
 import pytest
 
 from tests.engines.conftest import demand
-from tests.faults.conftest import Toy, until
+from tests.faults.conftest import ENGINES, Toy, until
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(400)]
-WAITS = """
-import os, time
-open("{here}", "w").close()
-while not os.path.exists("{go}"):
-    time.sleep(0.02)
-print("speed", 1)
-"""
+
+
+SHORT = ("--environments", "baseline", "--max-blocks", "1")
 
 
 def own_mounts() -> str | None:
@@ -33,20 +30,21 @@ def inside(pid: int, *argv: str) -> None:
     subprocess.run(["nsenter", f"--target={pid}", "--mount", *argv], check=True, timeout=60)
 
 
-def test_results_that_are_read_only_for_a_while_are_waited_for(toy: Toy) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_results_that_are_read_only_for_a_while_are_waited_for(toy: Toy, engine: str) -> None:
     demand(own_mounts())
-    here, go, results = toy.folder / "here", toy.folder / "go", str(toy.folder / "results")
-    (toy.folder / "program" / "toy.py").write_text(WAITS.format(here=here, go=go))
-    process = toy.start("bench", "endless", "--engine", "local", before=("unshare", "--mount"))
-    until(here.exists, 200)
+    results = str(toy.folder / "results")
+    process = toy.start("bench", "held", "--engine", engine, *SHORT, before=("unshare", "--mount"))
+    held = until(toy.programs, 400)
     inside(process.pid, "mount", "--bind", results, results)  # above the one in which the trial's log is open
     inside(process.pid, "mount", "-o", "remount,bind,ro", results)
-    go.touch()
+    os.kill(held[0], signal.SIGUSR1)
     said = process.stderr
     assert said
-    told = until(lambda: next((line for line in iter(said.readline, "") if "waiting until" in line), "it ended"))
-    assert "trials.jsonl: Read-only file system; waiting until it can be written" in told
+    told = until(lambda: next((line for line in iter(said.readline, "") if "until it can be" in line), "it ended"))
+    assert "Read-only file system; waiting until it can be written" in told
     inside(process.pid, "umount", results)
-    _, err = process.communicate(timeout=200)
+    until(lambda: len(toy.trials()) == 1)
+    err = toy.let_all_end(process)
     assert process.returncode == 0, err
     assert [(trial["trial"], trial["outcome"]) for trial in toy.trials()] == [(name, "ok") for name in toy.planned()]
