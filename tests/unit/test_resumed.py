@@ -24,7 +24,7 @@ from envmatrix.store import RunFolder
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.images import check_same_bits
 from envmatrix.trials.resumed import resumed
-from tests.synthetic import Machine, make_plan, write_run
+from tests.synthetic import Machine, make_plan, make_run, write_run
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_reports_that_cannot_be_written_are_no_bad_input_and_can_be_made_later(t
     def full(*_, **__):
         raise StoreError("No space left on device", where=Where(tmp_path / "summary.json"))
 
-    run = SimpleNamespace(name="r", workloads={}, skipped={}, launcher="here")
+    run = make_run(make_plan(("a",)), "r")
     monkeypatch.setattr(runs, "run_experiment", lambda *_: None)
     monkeypatch.setattr(runs, "write_reports", full)
     watched = SimpleNamespace(say=print)
