@@ -77,11 +77,13 @@ def pack_run(
 
     Raises:
         InputError: no such run, what it began with is gone or was edited, or its programs are larger than ``programs``.
-        StoreError: a file cannot be read or written.
+        StoreError: a file cannot be read or written, or a line of trials.jsonl is no trial of the run.
 
     """
     folder, home = find_run(named(run), results), find_matrix(matrix)
     packed = folder.load()
+    for _ in folder.trials(packed.plan):
+        pass  # what no report may count is not sent, or signed, as what was measured
     contents = collect(folder, packed, home, kept_bench(packed.bench_digest))
     if names_somebody(folder):
         say(f"the archive names hosts, or folders of a user: `envmatrix redact {packed.name}`, then pack it again")

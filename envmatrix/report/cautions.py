@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 
 from envmatrix.printable import one_line
 from envmatrix.report import conditions
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count, interval, ratio
-from envmatrix.report.own_table import unchecked
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.gaps import after_leaving, missing
+from envmatrix.stats.equal_work import unchecked
+from envmatrix.stats.gaps import after_leaving, told_missing
 from envmatrix.stats.longrun import LEAST_PHASES, PHASE_S, spanned, too_short
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.stats.slow_trials import LEAST_BLOCKS, described
 from envmatrix.store import Run
-
-#: As many missing trials are counted one by one.
-_MOST_MISSING = 100
 
 
 def _nothing(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
@@ -167,12 +163,10 @@ def _mixed_hosts(_run: Run, measured: Measurements, _analysis: Analysis) -> Iter
 
 
 def _missing(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
-    found = [slot.trial for slot in itertools.islice(missing(run.plan, measured), _MOST_MISSING + 1)]
-    if found:
-        number = f"more than {_MOST_MISSING} trials" if len(found) > _MOST_MISSING else count(len(found), "trial")
+    lacking = told_missing(run.plan, measured)
+    if lacking:
         yield Caution(
-            Kind.MISSING, "trials.jsonl",
-            f"{number} of the plan, {found[0]} first, without a line though later ones have theirs",
+            Kind.MISSING, "trials.jsonl", lacking,
             "restore the file if lines were taken out of it, or run them with "
             f"`envmatrix resume {run.name}`: until then their pairs do not count",
         )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.report.formatting import NONE, interval, ratio
 from envmatrix.report.plain_table import PlainTable
@@ -32,8 +31,3 @@ def _row(arm: Arm, metric: Metric, measured: Measurements, analysis: Analysis) -
     unit = f" {metric.unit}" if metric.unit not in ("", "s", "B") else ""
     shown = NONE if median is None else f"{metric.show(median)}{unit}"
     return f"{arm.workload} on {arm.engine}", arm.environment, metric.label, metric.better, shown, *told
-
-
-def unchecked(workload: Workload | None) -> bool:
-    """Whether nothing shows that a program did equal work in every environment: it is the user's own, unchecked."""
-    return workload is not None and bool(workload.command) and not workload.check

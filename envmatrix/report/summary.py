@@ -14,13 +14,14 @@ from envmatrix.report.cautions import find_cautions
 from envmatrix.report.engine_table import engine_table
 from envmatrix.report.formatting import bounds, count, percent, ratio, reference_name
 from envmatrix.report.operators import OperatorTable, operator_tables
-from envmatrix.report.own_table import own_table, unchecked
+from envmatrix.report.own_table import own_table
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.start_table import start_cautions, start_table
 from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
 from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.equal_work import unchecked
 from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY, Metric

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
-from envmatrix.report.own_table import unchecked
 from envmatrix.runner.outlook import outlook
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import may_lead
+from envmatrix.stats.equal_work import unchecked
 from envmatrix.stats.measurements import MeasurementBuilder
 from envmatrix.stats.precision import precise_enough
 from envmatrix.stats.racing import Race, next_arms

@@ -15,14 +15,16 @@ from envmatrix.errors import ExitCode, InputError, StoreError, suggestion
 from envmatrix.plan import SIDES, Arm
 from envmatrix.stats.analysis import Analysis, between, estimate, held_with, waiting
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
+from envmatrix.stats.equal_work import other_work, unchecked
 from envmatrix.stats.failures import broken_of
+from envmatrix.stats.gaps import told_missing
 from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import ArmFacts, Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import group_of, logs_of
 from envmatrix.stats.primary import primary_metrics
 from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_thing, schedule_of
-from envmatrix.stats.slow_trials import LEAST_BLOCKS
+from envmatrix.stats.slow_trials import LEAST_BLOCKS, described
 from envmatrix.stats.spending import level_at
 from envmatrix.stats.welch import Mean, mean_of, quotient
 from envmatrix.store import Run, RunFolder
@@ -45,7 +47,8 @@ class Compared:
     interval says so, 'not slower' when the whole interval denies it, else 'cannot say'. ``runs`` counts the runs of one
     thing that ``new`` is compared with (0: both were measured in one run), and ``smallest`` is the smallest slow-down
     that would have been called slower; where there are too few runs, had all days been alike. ``unsure`` is why nothing
-    is said though there is an interval: a side has slow trials and too few blocks, or trials of new broke.
+    is said though there is an interval: a side has slow trials and too few blocks, trials of new broke, or it did
+    other work.
     """
 
     name: str
@@ -183,19 +186,34 @@ def compare_environments(
         trials = _counts((measured, measured), (one.name, other.name), analysis.primary[one.workload])
         item = _item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed)
         item = _unless_broken(item, measured.facts[one.name], measured.facts[other.name])
+        item = _unless_other_work(item, Flag.UNEQUAL_WORK in effect.flags)
         slow = waiting(analysis, (one.name, other.name), effect.blocks)
         items.append(_unsure(item, f"a side has slow trials, which takes {LEAST_BLOCKS} blocks" if slow else ""))
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{other.name} did not do the work of {one.name}: {'; '.join(effect.notes)}")
     compared = dict.fromkeys(arm.name for pair in pairs for arm in pair)
     short = [text for text in (told_short(measured.apart),) if text and any(item.low is not None for item in items)]
-    return Comparison(tuple(items), (*cautions, *_weaker(analysis, compared), *short))
+    works = _unchecked(run, (one.workload for one, _ in pairs))
+    said = (*_weaker(analysis, compared), *_lacking(run, measured))
+    return Comparison(tuple(items), (*cautions, *works, *said, *short))
 
 
 def _weaker(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
     """Yield what the run's own tables say of these arms, each against its reference."""
     for effect in filter(None, map(analysis.find, arms)):
         yield from (f"{effect.arm} {text}" for flag, text in _WEAKER.items() if flag in effect.flags)
+
+
+def _unchecked(run: Run, workloads: Iterable[str]) -> Iterator[str]:
+    """Yield which workloads nothing shows to have been the same work on both sides."""
+    names = [name for name in dict.fromkeys(workloads) if unchecked(run.workloads.get(name))]
+    if names:
+        yield f"equal work not checked: {', '.join(names)} has no `check:` with a number that only the work decides"
+
+
+def _lacking(run: Run, measured: Measurements) -> tuple[str, ...]:
+    lacking = told_missing(run.plan, measured)
+    return (f"trials.jsonl has {lacking}: their pairs do not count",) if lacking else ()
 
 
 def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Comparison:
@@ -225,6 +243,11 @@ def _unless_broken(found: Compared, old: ArmFacts, new: ArmFacts) -> Compared:
     if found.status != "not slower" or broken * max(1, of_old) <= before * of_new:
         return found
     return _unsure(found, f"{broken} of {of_new} trials of {found.new} broke, {before} of {of_old} of {found.old}")
+
+
+def _unless_other_work(found: Compared, other: bool) -> Compared:
+    """Take back 'not slower' where new did other work: that much faster is what skipped work is."""
+    return _unsure(found, "it did other work") if other and found.status == "not slower" else found
 
 
 def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements]) -> tuple[str, ...]:
@@ -286,9 +309,26 @@ def compare_runs(
     if not arms:
         raise InputError("the runs share no environment of one workload and engine", remedy="compare other runs")
     metrics = primary_metrics(runs[0].plan, measured[0], runs[0].workloads)
-    items = [_across(arm, metrics[arm.workload], pair, len(arms), allowed) for arm in arms]
+    work = {arm.name: other_work(*measured, arm.name) for arm in arms}
+    items = [
+        _unless_other_work(_across(arm, metrics[arm.workload], pair, len(arms), allowed), bool(work[arm.name]))
+        for arm in arms
+    ]
     apart = "the runs were made at different times: a change of the machine since the older ones is not cancelled"
-    return Comparison(tuple(items), (apart, *reasons))
+    differ = (f"{name} of {runs[1].name} did not do the work of {runs[0].name}: {'; '.join(text)}"
+              for name, text in work.items() if text)  # fmt: skip
+    return Comparison(tuple(items), (apart, *reasons, *differ, *_of_programs(runs, arms), *pair.weaker(arms)))
+
+
+def _of_programs(runs: tuple[Run, Run], arms: Sequence[Arm]) -> Iterator[str]:
+    """Yield what is to be said of own programs: files that are others in the newer run, and work without a check."""
+    names = dict.fromkeys(arm.workload for arm in arms)
+    for name in names:
+        then, now = (run.programs.get(name, {}) for run in runs)
+        files = sorted(file for file in {*then, *now} if then.get(file) != now.get(file))
+        if then and now and files:
+            yield f"the program of {name} is not the same in both runs: {', '.join(files[:8])}"
+    yield from _unchecked(runs[1], names)
 
 
 class _Pair:
@@ -305,6 +345,18 @@ class _Pair:
         """The confidence of the run that was looked at more often."""
         pairs = zip(self.runs, self.measured, strict=True)
         return max(level_at(run.plan, len(measured.blocks)) for run, measured in pairs)
+
+    def weaker(self, arms: Sequence[Arm]) -> Iterator[str]:
+        """Yield what the tables of each run say of the arms, and which have slow trials."""
+        names = [arm.name for arm in arms]
+        for run, measured in zip(self.runs, self.measured, strict=True):
+            analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
+            slow = described(run.plan, measured, analysis.primary, analysis.slow)
+            said = [
+                *_weaker(analysis, names),
+                *(f"{name}: {slow[name]} than its others" for name in names if name in slow),
+            ]
+            yield from (f"in {run.name} {text}" for text in (*said, *_lacking(run, measured)))
 
     @cached_property
     def beside(self) -> tuple[tuple[Run, Measurements], ...]:

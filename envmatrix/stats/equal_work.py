@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.measurements import Measurements
 
@@ -30,9 +34,32 @@ def _twins(arm: Arm, plan: Plan) -> list[str]:
     ]
 
 
-def _values(measured: Measurements, names: list[str], column: str) -> Floats:
-    values = np.concatenate([measured.of(name, column) for name in names])
-    return np.asarray(values[~np.isnan(values)])
+@dataclass(frozen=True)
+class _Side:
+    """Arms of one run whose results are taken together."""
+
+    measured: Measurements
+    arms: Sequence[str]
+
+    def values(self, column: str) -> Floats:
+        if column not in self.measured.table:
+            return np.empty(0)
+        values = np.concatenate([self.measured.of(name, column) for name in self.arms])
+        return np.asarray(values[~np.isnan(values)])
+
+    @property
+    def ok(self) -> int:
+        return sum(self.measured.facts[name].outcomes["ok"] for name in self.arms)
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        """What each check allows, as the first arm that has it says."""
+        every = [self.measured.facts[name].tolerances for name in self.arms]
+        return {column: allowed for one in reversed(every) for column, allowed in one.items()}
+
+    @property
+    def work(self) -> set[str]:
+        return {digest for name in self.arms for digest in self.measured.facts[name].work}
 
 
 def _outside(own: Floats, twins: Floats, tolerance: float) -> bool:
@@ -41,11 +68,11 @@ def _outside(own: Floats, twins: Floats, tolerance: float) -> bool:
     return bool((own > twins.max() + reach).any() or (own < twins.min() - reach).any())
 
 
-def _result_differs(measured: Measurements, arm: Arm, twins: list[str], column: str) -> str | None:
-    own, other = _values(measured, [arm.name], column), _values(measured, twins, column)
+def _result_differs(own_side: _Side, twins: _Side, column: str) -> str | None:
+    own, other = own_side.values(column), twins.values(column)
     if not other.size:
         return None
-    if own.size < measured.facts[arm.name].outcomes["ok"]:
+    if own.size < own_side.ok:
         return f"no final {column} in some of its trials"
     other = other[np.isfinite(other)]
     if not other.size:
@@ -57,28 +84,34 @@ def _result_differs(measured: Measurements, arm: Arm, twins: list[str], column: 
     return None
 
 
-def _check_differs(measured: Measurements, arm: Arm, twins: list[str], column: str) -> str | None:
-    own, other = _values(measured, [arm.name], column), _values(measured, twins, column)
+def _check_differs(own_side: _Side, twins: _Side, column: str) -> str | None:
+    own, other = own_side.values(column), twins.values(column)
     other = other[np.isfinite(other)]
-    tolerance = next(facts[column] for facts in _tolerances(measured, twins) if column in facts)
     name = column.partition(".")[2]
-    if other.size and own.size < measured.facts[arm.name].outcomes["ok"]:
+    if other.size and own.size < own_side.ok:
         return f"no {name} in some of its trials"
-    if other.size and _outside(own, other, tolerance * abs(float(np.median(other)))):
+    if other.size and _outside(own, other, twins.tolerances[column] * abs(float(np.median(other)))):
         worst = own[np.argmax(np.abs(own - np.median(other)))]
         return f"{name} {worst:.6g}, reference {other.min():.6g} to {other.max():.6g}"
     return None
 
 
-def _tolerances(measured: Measurements, arms: list[str]) -> list[dict[str, float]]:
-    return [measured.facts[name].tolerances for name in arms]
-
-
-def _amount_differs(measured: Measurements, arm: Arm, twins: list[str], column: str) -> str | None:
-    own, other = set(_values(measured, [arm.name], column)), set(_values(measured, twins, column))
+def _amount_differs(own_side: _Side, twins: _Side, column: str) -> str | None:
+    own, other = set(own_side.values(column)), set(twins.values(column))
     if own and other and own != other:
         return f"{column} {sorted(own)[0]:,.0f}, reference {sorted(other)[0]:,.0f}"
     return None
+
+
+def _differences(own: _Side, twins: _Side) -> tuple[str, ...]:
+    if not own.ok:
+        return ()
+    found = [_result_differs(own, twins, column) for column in ("loss", "accuracy")]
+    found += [_amount_differs(own, twins, column) for column in _EXACT]
+    found += [_check_differs(own, twins, column) for column in twins.tolerances]
+    if twins.work and own.work != twins.work:
+        found.append("workload digest differs")
+    return tuple(text for text in found if text)
 
 
 def unequal_work(measured: Measurements, arm: Arm, plan: Plan) -> tuple[str, ...]:
@@ -90,15 +123,14 @@ def unequal_work(measured: Measurements, arm: Arm, plan: Plan) -> tuple[str, ...
     no difference. So must the checks of a user's own program, each with its own tolerance, of the median of the
     reference's.
     """
-    twins = _twins(arm, plan)
-    if not measured.facts[arm.name].outcomes["ok"]:
-        return ()
-    found = [_result_differs(measured, arm, twins, column) for column in ("loss", "accuracy")]
-    found += [_amount_differs(measured, arm, twins, column) for column in _EXACT]
-    checks = dict.fromkeys(column for found in _tolerances(measured, twins) for column in found)
-    found += [_check_differs(measured, arm, twins, column) for column in checks if column in measured.table]
-    own = set(measured.facts[arm.name].work)
-    other = {digest for twin in twins for digest in measured.facts[twin].work}
-    if other and own != other:
-        found.append("workload digest differs")
-    return tuple(text for text in found if text)
+    return _differences(_Side(measured, [arm.name]), _Side(measured, _twins(arm, plan)))
+
+
+def other_work(old: Measurements, new: Measurements, arm: str) -> tuple[str, ...]:
+    """Say in which results an arm of a newer run differs from that of an older one, as ``unequal_work`` does."""
+    return _differences(_Side(new, [arm]), _Side(old, [arm]))
+
+
+def unchecked(workload: Workload | None) -> bool:
+    """Whether nothing shows that a program did equal work everywhere: it is the user's own, unchecked."""
+    return workload is not None and bool(workload.command) and not workload.check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,6 +10,18 @@ import numpy as np
 from envmatrix.plan import Plan, Slot
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.racing import Race
+
+#: As many missing trials are counted one by one.
+_MOST = 100
+
+
+def told_missing(plan: Plan, measured: Measurements) -> str:
+    """Return which trials of the plan lack, '' where none does."""
+    found = [slot.trial for slot in itertools.islice(missing(plan, measured), _MOST + 1)]
+    if not found:
+        return ""
+    number = f"more than {_MOST} trials" if len(found) > _MOST else f"{len(found)} trial{'s' * (len(found) > 1)}"
+    return f"{number} of the plan, {found[0]} first, without a line though later ones have theirs"
 
 
 def missing(plan: Plan, measured: Measurements) -> Iterator[Slot]:

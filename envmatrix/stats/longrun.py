@@ -6,7 +6,7 @@ in the slow parts of the series alone: its components along cosines whose period
 equal-weighted cosine estimator of the long-run variance; Müller 2007; Lazarus, Lewis, Stock & Watson 2018). B cosines
 behave as B + 1 independent blocks do, exactly so where blocks ARE independent. Where blocks are further apart than a
 phase lasts all cosines count, and the error is the usual one. A short run has so few slow cosines that to count those
-alone would widen every interval by a third: there they do so where they stand out from the fast ones (an F test).
+alone would double every interval: there they do so where they stand out from the fast ones (an F test).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Integers = NDArray[np.int64]
-#: A slow phase of a minute is nearly independent of what was so long before.
-PHASE_S = 100.0
+#: A slow phase of a minute is nearly independent of what was so long before: it makes 5 % of intervals miss.
+PHASE_S = 140.0
 #: Fewer phases than these tell too little of how they differ: then slow cosines count alone only where they stand out,
 #: and the report says so.
-LEAST_PHASES = 7
+LEAST_PHASES = 5
 #: How often slow cosines stand out where blocks are independent, each time that they are tested; and how many at least.
 STANDS_OUT = 0.1
 _FEWEST = 3

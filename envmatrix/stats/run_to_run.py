@@ -55,7 +55,7 @@ def runs_beside(old: RunFolder, new: RunFolder) -> list[tuple[RunFolder, Run]]:
 
 
 def same_thing(one: Run, other: Run, arm: Arm) -> bool:
-    """Whether two runs measured one thing in ``arm`` alike: the same environment, bits, workload and benchmark."""
+    """Whether two runs measured one thing in ``arm`` alike: the same environment, bits, workload, program, benchmark."""
     alike = one.bench_digest == other.bench_digest and schedule_of(one) == schedule_of(other)
     return alike and _thing(one, arm) == _thing(other, arm)
 
@@ -72,4 +72,5 @@ def _thing(run: Run, arm: Arm) -> tuple[object, ...]:
         return ()
     facts = run.images.get(f"{environment.image_key}@{arm.engine}", {})
     bits = {name: value for name, value in facts.items() if name.startswith(_BITS)}
-    return replace(environment, description="", own_levels=None), bits, run.workloads.get(arm.workload)
+    work = run.workloads.get(arm.workload), run.programs.get(arm.workload)
+    return replace(environment, description="", own_levels=None), bits, work

@@ -22,10 +22,11 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.stats.comparison import compare_environments, compare_runs
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import fold
 from envmatrix.trials.program_files import LARGEST_BYTES, edited_files, program_files
-from tests.synthetic import Machine, make_plan, make_run, make_trials
+from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("cheat", "honest"))
 CHECKED = Workload.model_validate({
@@ -40,9 +41,9 @@ CHECKED = Workload.model_validate({
 UNCHECKED = CHECKED.model_copy(update={"check": ()})
 
 
-def own(numbers, checks=None, speed=None):
+def own(numbers, checks=None, speed=None, seed=1):
     """Make trials of a program that reports numbers by (environment, block); checks likewise."""
-    for trial in make_trials(PLAN, Machine(speed or {"cheat": 3.0, "honest": 1.1}, noise=0.01), 8):
+    for trial in make_trials(PLAN, Machine(speed or {"cheat": 3.0, "honest": 1.1}, noise=0.01), 8, seed):
         base = trial.document
         found = checks(trial) if checks else []
         more = [{"name": name, "value": value, "better": "lower"} for name, value in numbers(trial).items()]
@@ -104,6 +105,46 @@ def test_without_a_check_every_answer_says_that_equal_work_was_not_checked():
     assert "equal work not checked" in live.headline()
     built_in = summarise_measured(make_run(PLAN), fold(PLAN, make_trials(PLAN, Machine({"cheat": 3.0}), 8)))
     assert "not checked" not in built_in.groups[0].headline
+
+
+def test_a_comparison_says_what_work_was_not_checked_and_calls_nobody_as_fast_who_did_other_work():
+    unchecked = compare_environments(make_run(PLAN, workloads={"cnn": UNCHECKED}), folded(), "baseline", "cheat")
+    assert unchecked.items[0].status == "not slower"
+    assert unchecked.cautions[0].startswith("equal work not checked: cnn has no `check:`")
+    run, measured = make_run(PLAN, workloads={"cnn": CHECKED}), folded(loss(0.02))
+    for names, status in ((("baseline", "cheat"), "cannot say"), (("cheat", "baseline"), "slower")):
+        found = compare_environments(run, measured, *names)
+        assert found.items[0].status == status
+        assert "did not do the work of" in found.cautions[0]
+        assert "not checked" not in " ".join(found.cautions)
+
+
+def folded(checks=None):
+    return fold(PLAN, own(lambda _: {}, checks))
+
+
+def program_run(path, workload, checks, digest="sha256:1", seed=1):
+    folder = write_run(path, PLAN, Machine({}), 0, workloads={"cnn": workload}, programs={"cnn": {"train.py": digest}})
+    for trial in own(lambda _: {}, checks, {"honest": 1.0}, seed):
+        folder.append(trial)
+    return folder
+
+
+def test_stored_runs_of_a_program_that_was_edited_are_compared_with_a_word_on_it_and_on_its_work(tmp_path):
+    olds = [program_run(tmp_path / f"day-{n}", CHECKED, loss(2.0), seed=n) for n in range(3)]
+    program_run(tmp_path / "edited", CHECKED, loss(2.0), "sha256:2", seed=8)
+    new = program_run(tmp_path / "new", CHECKED, loss(0.02), "sha256:2", seed=9)
+    found = compare_runs(olds[0], new, allowed=0.3)
+    assert {item.name.partition(":")[0]: (item.runs, item.status, item.unsure) for item in found.items} == {
+        "baseline": (3, "not slower", ""), "honest": (3, "not slower", ""),
+        "cheat": (3, "cannot say", "it did other work"),
+    }  # fmt: skip
+    assert "cheat:cnn@local of new did not do the work of day-0: loss 0.02, reference 2 to 2" in found.cautions
+    assert "the program of cnn is not the same in both runs: train.py" in found.cautions
+    same = program_run(tmp_path / "same", UNCHECKED, None)
+    assert [text for text in compare_runs(same, same).cautions if "not" in text][1:] == [
+        "equal work not checked: cnn has no `check:` with a number that only the work decides"
+    ]
 
 
 def printed(summary):

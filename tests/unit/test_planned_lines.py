@@ -11,11 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.api.packs import pack_run
 from envmatrix.errors import StoreError
 from envmatrix.launchers.here import Here
 from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise
 from envmatrix.runner import loop as runner
+from envmatrix.stats.comparison import compare_environments, compare_runs
 from envmatrix.stats.gaps import missing
 from envmatrix.stats.measurements import fold, read_measurements
 from tests.synthetic import Machine, make_plan, make_trials, write_run
@@ -144,6 +146,25 @@ def test_trials_that_lack_among_those_that_ran_are_told(folder, gone):
     assert said.text.startswith(f"{len(gone)} trial")
     assert f"{gone[0]} first" in said.text
     assert [slot.trial for slot in missing(PLAN, read_measurements(folder, PLAN))] == gone
+
+
+def test_a_comparison_tells_of_trials_that_lack_too(folder):
+    lines = folder.trials_file.read_text().splitlines(keepends=True)
+    folder.trials_file.write_text("".join(lines[:5] + lines[6:]))
+    run = folder.load()
+    for found in (
+        compare_environments(run, read_measurements(folder, run.plan), *(arm.environment for arm in run.arms[:2])),
+        compare_runs(folder, folder),
+    ):
+        assert any("trials.jsonl has 1 trial of the plan, b000" in text for text in found.cautions)
+
+
+def test_a_run_whose_lines_are_no_trials_of_it_is_not_packed(folder, tmp_path):
+    lines = folder.trials_file.read_text().splitlines(keepends=True)
+    folder.trials_file.write_text("".join([*lines, lines[3]]))
+    with pytest.raises(StoreError, match="stands in line 4 already"):
+        pack_run(folder.path, output=tmp_path / "run.tar.gz")
+    assert not (tmp_path / "run.tar.gz").exists()
 
 
 def test_a_block_that_could_not_have_been_reached_is_told(tmp_path):

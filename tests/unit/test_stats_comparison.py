@@ -16,7 +16,7 @@ from envmatrix.stats.measurements import fold, read_measurements
 from envmatrix.stats.simulated_runs import rerun
 from envmatrix.stats.simulated_runs import stored as stored_runs
 from envmatrix.stats.welch import mean_of, quotient
-from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials, write_run
+from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials, slowed, write_run
 
 PLAN = make_plan(("torch-2.6", "torch-2.13"))
 
@@ -147,7 +147,7 @@ def test_a_slower_second_run_is_found_and_says_what_is_not_cancelled(tmp_path):
     assert found.exit_code == ExitCode.SLOWER
     assert [item.runs for item in found.items] == [4] * 3
     assert "day-3 and 3 more runs of the same thing: slower by more than 3.0%" in found.lines()[0]
-    assert "different times" in found.lines()[-1]
+    assert "different times" in found.cautions[0]
     assert len(compare_runs(old, new, environments=("torch-2.6",)).items) == 1
 
 
@@ -174,6 +174,18 @@ def test_days_that_differ_are_no_slow_down_and_it_is_told_what_would_have_been_s
     assert item.status == "cannot say"
     assert item.smallest == pytest.approx(item.high / item.ratio - 1)
     assert f"({item.smallest:.1%} would have been seen)" in item.line()
+
+
+def test_what_the_tables_of_stored_runs_say_of_an_environment_is_said_beside_their_comparison(tmp_path):
+    old, machine = stored(tmp_path, 3), Machine({}, noise=0.01)
+    new = write_run(tmp_path / "new", PLAN, machine, 0)
+    for trial in slowed(PLAN, machine, 10, lambda t: t.environment == "torch-2.6" and t.block in (2, 5)):
+        lost = trial.environment == "torch-2.13" and trial.block == 3
+        new.append(replace(trial, outcome="failed", reason="it broke", document={}) if lost else trial)
+    assert compare_runs(old, new).cautions[1:] == (
+        "in new torch-2.13:cnn@local fails more often than its reference",
+        "in new torch-2.6:cnn@local: 2 of 10 trials are 99% slower than its others",
+    )
 
 
 def test_only_runs_of_the_same_thing_tell_how_runs_differ(tmp_path):
