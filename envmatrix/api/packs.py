@@ -27,7 +27,7 @@ from envmatrix.report.write import write_reports
 from envmatrix.say import Say, silent
 from envmatrix.store import RunFolder, write_whole
 from envmatrix.store.redact import names_somebody, redact
-from envmatrix.store.run import Asked
+from envmatrix.store.run import Asked, Run
 from envmatrix.trials.experiment import Experiment, kept_bench, reopen
 from envmatrix.trials.images import places_of
 from envmatrix.units import parse_bytes
@@ -81,9 +81,7 @@ def pack_run(
 
     """
     folder, home = find_run(named(run), results), find_matrix(matrix)
-    packed = folder.load()
-    for _ in folder.trials(packed.plan):
-        pass  # what no report may count is not sent, or signed, as what was measured
+    packed = _held_to_plan(folder)
     contents = collect(folder, packed, home, kept_bench(packed.bench_digest))
     if names_somebody(folder):
         say(f"the archive names hosts, or folders of a user: `envmatrix redact {packed.name}`, then pack it again")
@@ -101,6 +99,14 @@ def pack_run(
     archive = Path(output) if output is not None else Path(f"{packed.name}.tar.gz")
     written = write_archive(archive, manifest, contents, signature)
     return Packed(archive, written.sha256, written.size, signature is not None, manifest)
+
+
+def _held_to_plan(folder: RunFolder) -> Run:
+    """Return the run: what no report may count is not sent, or signed, as what was measured."""
+    run = folder.load()
+    for _ in folder.trials(run.plan):
+        pass
+    return run
 
 
 def redact_run(

@@ -55,7 +55,7 @@ def runs_beside(old: RunFolder, new: RunFolder) -> list[tuple[RunFolder, Run]]:
 
 
 def same_thing(one: Run, other: Run, arm: Arm) -> bool:
-    """Whether two runs measured one thing in ``arm`` alike: the same environment, bits, workload, program, benchmark."""
+    """Whether two runs measured one thing in ``arm`` alike: environment, bits, workload, program, benchmark."""
     alike = one.bench_digest == other.bench_digest and schedule_of(one) == schedule_of(other)
     return alike and _thing(one, arm) == _thing(other, arm)
 
