@@ -18,10 +18,16 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from envmatrix import project
+from envmatrix.engines.apptainer import ApptainerEngine
+from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
+from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import connect
 from envmatrix.images.cache import Cache
 from envmatrix.images.places import Places
+from envmatrix.plan.environment import Image, Library
 
+IMAGE = Image("tiny", requirements=("tinypkg==1.0",))
+LIBRARIES = (Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)),)
 MakeWheel = Callable[..., Path]
 #: A stand-in for bench/ that says what it sees.
 BENCH = """
@@ -164,3 +170,39 @@ class Said(list[str]):
 def said() -> Said:
     """Collect what is said."""
     return Said()
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("podman", marks=pytest.mark.podman),
+        pytest.param("apptainer", marks=pytest.mark.apptainer),
+    ],
+)
+def engine(request: pytest.FixtureRequest, ground: Places) -> Iterator[Engine]:
+    """Give each engine in turn; Podman is the docker engine on Podman's socket."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "podman":
+            socket = os.environ.get("ENVMATRIX_TEST_PODMAN")
+            demand(None if socket else "no Podman service: set ENVMATRIX_TEST_PODMAN to its socket")
+            patch.setenv("DOCKER_HOST", str(socket))
+        found: Engine = ApptainerEngine(ground) if request.param == "apptainer" else DockerEngine(ground)
+        demand(found.unavailable())
+        yield found
+
+
+@pytest.fixture(scope="session")
+def prepared(engine: Engine) -> Prepared:
+    return engine.prepare(IMAGE, LIBRARIES, Said())
+
+
+@pytest.fixture
+def job(prepared: Prepared, ground: Places, tmp_path: Path) -> Job:
+    """Give a job whose program a test fills in."""
+    work = tmp_path / "work"
+    work.mkdir()
+    return Job(
+        f"test-{tmp_path.name}", "t1", prepared, (), {}, (),
+        Mounts(work, {"bench": ground.bench}), Limits(seconds=120, shm_bytes=2**28), tmp_path / "log",
+    )  # fmt: skip

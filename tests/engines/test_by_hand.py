@@ -14,8 +14,7 @@ from envmatrix.engines.apptainer_command import lacks_privilege
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.images.listing import OF_ENGINES, differences, keep_listing, listing_argv
 from envmatrix.images.places import Places
-from tests.engines.conftest import Said, demand, labels_of, untagged
-from tests.engines.test_containers import IMAGE, LIBRARIES
+from tests.engines.conftest import IMAGE, LIBRARIES, Said, demand, labels_of, untagged
 
 pytestmark = pytest.mark.timeout(900)
 MATRIX = """

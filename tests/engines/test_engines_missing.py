@@ -13,8 +13,7 @@ from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.errors import EngineError
 from envmatrix.images.places import Places
-from tests.engines.conftest import Said
-from tests.engines.test_containers import IMAGE
+from tests.engines.conftest import IMAGE, Said
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""Memory and disks that run out in real Docker, Podman and Apptainer: what is told, and what is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envmatrix.engines.base import Engine, Job, Prepared
+from envmatrix.engines.memory import _group
+from envmatrix.errors import EngineError
+from envmatrix.images.cache import Cache
+from envmatrix.images.places import Places
+from tests.engines.conftest import IMAGE, LIBRARIES, Said, demand
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def test_running_out_of_memory_is_told(engine: Engine, job: Job) -> None:
+    code = "x = bytearray(600 * 2**20); x[::4096] = b'x' * len(x[::4096])"
+    limits = replace(job.limits, memory_bytes=200 * 2**20)
+    ended = engine.run(replace(job, argv=(job.prepared.python, "-c", code), limits=limits))
+    assert ended.out_of_memory, (ended, job.log.read_text())
+
+
+def test_memory_that_runs_out_in_a_child_is_told_from_other_ends(engine: Engine, job: Job) -> None:
+    if "podman" in os.environ.get("DOCKER_HOST", ""):
+        pytest.skip("Podman does not say of a container whose first process ends by itself that memory ran out in it")
+    if engine.name == "apptainer" and _group() is None:
+        pytest.skip("without a control group of our own the limit is RLIMIT_DATA, and nobody is killed")
+    child = "a = []\nwhile True: a.append(bytearray(2**20))"
+    parent = f"import subprocess, sys; sys.exit(bool(subprocess.run([sys.executable, '-c', {child!r}]).returncode))"
+    limits = replace(job.limits, memory_bytes=2**26)
+    ended = engine.run(replace(job, argv=(job.prepared.python, "-c", parent), limits=limits))
+    assert (ended.code, ended.out_of_memory) == (1, True)
+    ended = engine.run(replace(job, argv=(job.prepared.python, "-c", "raise SystemExit(1)"), limits=limits))
+    assert (ended.code, ended.out_of_memory) == (1, False)
+
+
+FILLS = """
+try:
+    with open("/tmp/filler", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(2**20))
+except OSError as error:
+    print("then", error.strerror)
+open("kept", "w").write("what it measured")
+"""
+
+
+def test_a_tmp_that_is_full_is_the_trials_own_and_what_it_writes_beside_it_is_kept(engine: Engine, job: Job) -> None:
+    if engine.name == "apptainer":
+        pytest.skip("its /tmp is as large as half of the memory: to fill it is to fill the machine's")
+    ended = engine.run(replace(job, argv=(job.prepared.python, "-c", FILLS)))
+    assert ended.ok, job.log.read_text()
+    assert "then No space left on device" in job.log.read_text()
+    assert (job.mounts.work / "kept").read_text() == "what it measured"
+    again = replace(job, label="t2", argv=(job.prepared.python, "-c", "import os; print(os.listdir('/tmp'))"))
+    assert engine.run(again).ok
+    assert "filler" not in job.log.read_text().rpartition("then")[2]
+
+
+def test_a_cache_that_is_full_is_one_clear_error_and_leaves_nothing_half_built(
+    engine: Engine, prepared: Prepared, ground: Places, tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(small)]
+    demand("no tmpfs can be mounted here" if subprocess.run(mount, check=False).returncode else None)
+    try:
+        for name in ("apt", "bases", "packages", "pythons", "tools", "uv", "wheelhouse"):
+            (small / name).symlink_to(ground.cache.root / name)
+        maker = type(engine)(replace(ground, cache=Cache(small)))  # type: ignore[call-arg]
+        with pytest.raises(EngineError, match=r"(?i)no space left on device") as caught:
+            maker.prepare(IMAGE, LIBRARIES, Said())
+        assert "set ENVMATRIX_CACHE to a folder on a larger disk" in str(caught.value)
+        assert not [path for name in ("prepared", "sif", "scratch") for path in (small / name).glob("*")]
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
