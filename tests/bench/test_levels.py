@@ -2,31 +2,15 @@
 
 import json
 import os
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
-from envmatrix.matrix import load
-from envmatrix.plan.environment import build, resolve
-from envmatrix.project import default_matrix
+from envmatrix.plan.environment import resolve
 from envmatrix.record.model import read_evidence
 from envmatrix.record.settled import settled
 from envmatrix.trials.proof import prove
-
-FACTS = {"physical_cores": "1", "logical_cpus": "1"}  # no level asks for what a run without it has
-
-
-@lru_cache(maxsize=1)
-def matrix():
-    return load(default_matrix())
-
-
-def levels():
-    for factor in matrix().factors.values():
-        for name, level in factor.levels.items():
-            if not factor.is_image and (level.env or level.preload or level.claims):
-                yield factor, name
+from tests.shipped_levels import ALREADY, environment, levels, matrix
 
 
 @pytest.fixture(scope="module")
@@ -43,29 +27,19 @@ def plain(python, data_dir, tmp_path_factory):
     return read_evidence(json.loads(record.read_text())["evidence"])
 
 
-def environment(factor, name):
-    level = factor.levels[name]
-    chosen = {other: allowed[0] for other, allowed in level.requires.items()}
-    return build(matrix(), "it", {**chosen, factor.name: name}, FACTS)
-
-
-#: What this evidence shows by itself is what the level sets: the reference is that already, and the tables say so.
-SAME = {("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict")}
-
-
-@pytest.mark.parametrize(("factor", "name"), [pytest.param(*pair, id=f"{pair[0].name}-{pair[1]}") for pair in levels()])
+@pytest.mark.parametrize(("factor", "name"), list(levels()))
 def test_a_level_that_does_nothing_is_found_out(plain, factor, name):
     """Its variables are there, as if it had been set; nothing else of it happened."""
-    wanted = environment(factor, name)
+    wanted = environment(factor, name, cpus=1)  # no level asks for what a run without it has
     seen = dict(plain.variables or {}, **{key: value for key, value in wanted.variables.items() if value is not None})
     for key in wanted.variables:
         if wanted.variables[key] is None:
             seen.pop(key, None)
     fake = plain.model_copy(update={"variables": seen})
     said = prove(wanted, fake)
-    if (factor.name, name) in SAME and not said.wrong:
+    if (factor, name) in ALREADY and not said.wrong:
         return
-    assert said.wrong or said.unproven, f"{factor.name}={name} passes where it did nothing"
+    assert said.wrong or said.unproven, f"{factor}={name} passes where it did nothing"
 
 
 def test_evidence_of_the_same_settings_is_one_text_and_of_others_another(plain):
@@ -80,7 +54,7 @@ def test_the_team_that_worked_is_the_serving_runtimes(plain):
 
 
 def test_a_runtime_that_nobody_used_is_unproven_and_one_beside_it_is_invalid(plain):
-    wanted = resolve(matrix(), "intel-omp", FACTS)
+    wanted = resolve(matrix(), "intel-omp", {"physical_cores": "1", "logical_cpus": "1"})
     preloaded = {"/x/libiomp5.so": "/x/libiomp5.so"}
     for workers, wrong, unproven in (({"libiomp5": 1}, 0, 0), ({}, 0, 1), ({"libgomp": 1}, 1, 0)):
         openmp = plain.openmp.model_copy(update={"library": "libiomp5", "workers": workers})

@@ -1,17 +1,12 @@
 """Every level that is shipped claims an effect, and is found out where there is none though its variables are set."""
 
-from functools import lru_cache
-
 import pytest
 
-from envmatrix.matrix import load
-from envmatrix.plan.environment import build
-from envmatrix.project import default_matrix
 from envmatrix.record.model import read_evidence
 from envmatrix.record.paths import SHORT
 from envmatrix.trials.proof import prove
+from tests.shipped_levels import ALREADY, environment, levels, matrix
 
-FACTS = {"physical_cores": "4", "logical_cpus": "8"}
 #: What only repeats what was set, and says nothing of what came of it.
 ECHOES = ("variables", "collectives.variables", "preloaded")
 #: A process without any setting, on a machine with a GPU and AVX-512, every part of which could be read back.
@@ -33,8 +28,6 @@ PLAIN = {
     "xla": {"device": "TPU"},
     "preloaded": {},
 }  # fmt: skip
-#: What a process without any setting is already; the tables call it a no-op.
-ALREADY = {("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict")}
 #: What a level asks for, in a process in which nothing came of it: evidence beside the setting that was read back.
 HOLLOW = {
     ("threads", "physical"): {"torch": {"threads": 4}, "openmp": {"library": "libgomp", "workers": {}}},
@@ -49,25 +42,6 @@ HOLLOW = {
     ("nccl", "ring"): {"parallel": {"processes": 2, "nccl": None}},
     ("malloc", "jemalloc"): {"malloc": {"library": "libjemalloc", "refused": ["MALLOC_CONF: abort_cnof:true"]}},
 }  # fmt: skip
-
-
-@lru_cache(maxsize=1)
-def matrix():
-    return load(default_matrix())
-
-
-def levels():
-    """Every level that sets, preloads or claims something; what is built for an image is recorded with its digests."""
-    for factor in matrix().factors.values():
-        for name, level in factor.levels.items():
-            if level.env or level.preload or level.claims:
-                yield factor.name, name
-
-
-def environment(factor, name):
-    level = matrix().factors[factor].levels[name]
-    chosen = {other: allowed[0] for other, allowed in level.requires.items()}
-    return build(matrix(), "it", {**chosen, factor: name}, FACTS)
 
 
 def evidence(wanted, **parts):
@@ -85,13 +59,13 @@ def test_every_level_claims_what_is_seen_inside_and_not_only_what_was_set(factor
 
 @pytest.mark.parametrize(("factor", "name"), sorted(set(levels()) - ALREADY))
 def test_a_level_without_an_effect_is_found_out_though_its_variables_are_set(factor, name):
-    wanted = environment(factor, name)
+    wanted = environment(factor, name, cpus=4)
     said = prove(wanted, evidence(wanted))
     assert said.wrong or said.unproven, f"{factor}={name} passes where it did nothing"
 
 
 @pytest.mark.parametrize(("factor", "name"), HOLLOW)
 def test_a_setting_that_was_taken_and_did_nothing_is_no_proof(factor, name):
-    wanted = environment(factor, name)
+    wanted = environment(factor, name, cpus=4)
     said = prove(wanted, evidence(wanted, **HOLLOW[factor, name]))
     assert said.wrong or said.unproven, f"{factor}={name} passes where nothing came of it"

@@ -1,0 +1,38 @@
+"""The levels of the packaged library, for tests that hold each of them against a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from envmatrix.matrix import load
+from envmatrix.matrix.model import Matrix
+from envmatrix.plan.environment import Environment, build
+from envmatrix.project import default_matrix
+
+#: What a process without any setting is already; the tables call it a no-op.
+ALREADY = {("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict")}
+
+
+@lru_cache(maxsize=1)
+def matrix() -> Matrix:
+    return load(default_matrix())
+
+
+def levels() -> Iterator[tuple[str, str]]:
+    """Yield (factor, level) of all that sets, preloads or claims something.
+
+    What is built for an image is recorded with its digests.
+    """
+    for factor in matrix().factors.values():
+        for name, level in factor.levels.items():
+            if level.env or level.preload or level.claims:
+                yield factor.name, name
+
+
+def environment(factor: str, name: str, cpus: int) -> Environment:
+    """Return the environment of one level, with what it requires, on a machine of so many CPUs."""
+    level = matrix().factors[factor].levels[name]
+    chosen = {other: allowed[0] for other, allowed in level.requires.items()}
+    facts = {"physical_cores": str(cpus), "logical_cpus": str(cpus)}
+    return build(matrix(), "it", {**chosen, factor: name}, facts)
