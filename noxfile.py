@@ -98,7 +98,7 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=env)
         return
     # What a shared machine disturbed may be tried once more; the summary names it.
-    again = ("--reruns=1", "-rR")
+    again = ("--reruns=1", "-raR")
     session.run("pytest", "tests/unit", "--numprocesses=auto", *again, env=env)
     # What is real waits half of its time: two lanes, and what shares an engine or daemons (tests/conftest.py) in one.
     lanes = ("--numprocesses=2", "--dist=loadscope")
