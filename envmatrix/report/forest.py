@@ -62,7 +62,7 @@ def _row(row: Row, scale: Scale, y: float) -> str:
 
 def forest(group: Group, name: str = "forest") -> str:
     """Return the forest plot of a group as an svg element."""
-    rows = [row for row in group.all_rows if row is not group.baseline]
+    rows = [row for row in group.all_rows if not (row is group.baseline or row.arm.is_alone)]
     effects = [row.effect for row in rows if row.effect]
     low, high = _bounds(effects)
     bottom = _TOP + _ROW * max(1, len(rows)) + 6

@@ -10,6 +10,7 @@ from envmatrix.launchers.catalog import LAUNCHERS, scheduled
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.schedule import make_arms
 from envmatrix.plan.turns import compared, with_own_references
+from envmatrix.report.forest import forest
 from envmatrix.report.summary import summarise
 from envmatrix.report.write import write_reports
 from envmatrix.runner.groups import Groups
@@ -168,6 +169,7 @@ def test_reports_show_the_copy_and_who_is_compared_with_it(tmp_path):
     assert "b is 1.5" in text
     [group] = summarise(folder).groups
     assert [row.arm.environment for row in group.all_rows] == ["baseline", "b", "a", "c", "control", "baseline alone"]
+    assert "no complete block" not in forest(group), "it is a reference, and compared with nothing"
 
 
 def test_the_copy_has_no_long_look():
