@@ -13,6 +13,7 @@ from envmatrix.errors import ExitCode, InputError
 from envmatrix.stats.comparison import compare_environments, compare_runs, status_of
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold, read_measurements
+from envmatrix.stats.run_to_run import same_thing
 from envmatrix.stats.simulated_runs import rerun
 from envmatrix.stats.simulated_runs import stored as stored_runs
 from envmatrix.stats.welch import mean_of, quotient
@@ -245,3 +246,5 @@ def test_runs_of_two_schedules_are_not_comparable(tmp_path):
     with pytest.raises(InputError, match="schedules differ: one trial after the other and turns of 3 steps"):
         compare_runs(old, new)
     assert "schedules differ" in compare_runs(old, new, anyway=True).cautions[1]
+    one, other = old.load(), new.load()
+    assert [same_thing(one, run, one.arms[0]) for run in (one, other)] == [True, False]

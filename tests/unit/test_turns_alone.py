@@ -157,6 +157,16 @@ def test_a_factorial_is_attributed_though_some_of_its_cells_took_no_turns(tmp_pa
     assert item.total.ratio == found.analysis.find("xy:cnn@local").ratio
 
 
+def test_what_took_no_turns_is_as_simple_as_its_settings_beside_those_of_the_reference(tmp_path):
+    levels = {"baseline": "00", "a": "11", "b": "01", "c": "00"}  # a, which takes no turns, is no simpler than b
+    environments = {
+        name: make_environment(name, {"first": first, "second": second}) for name, (first, second) in levels.items()
+    }
+    alike = Machine({"a": 1.3, "b": 1.3}, noise=0.02)
+    [group] = summarise(write_mixed(tmp_path / "alike", alike, 12, environments=environments)).groups
+    assert group.headline.startswith("b is 1.")
+
+
 def test_reports_show_the_copy_and_who_is_compared_with_it(tmp_path):
     folder = write_mixed(tmp_path / "mixed", FAST, 12)
     write_reports(folder, say=pytest.fail)
