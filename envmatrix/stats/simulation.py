@@ -32,6 +32,7 @@ from envmatrix.stats.simulated_phases import phases
 from envmatrix.stats.simulated_runs import gates
 from envmatrix.stats.simulated_steady import steady_states
 from envmatrix.stats.simulated_table import lines, table
+from envmatrix.stats.simulated_tuning import FIRST, searches
 
 Floats = NDArray[np.float64]
 #: Speed-ups of the race: hand-measured ones of allocators and OpenMP runtimes on two cores.
@@ -295,7 +296,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed (default: 1)")
     parser.add_argument("--only", choices=TOPICS, help="one topic alone (default: all)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--tune", action="store_true", help="search made-up worlds instead")
+    parser.add_argument("--first", type=int, default=FIRST, help=f"the first world of --tune (default: {FIRST})")
+    parser.add_argument("--worlds", type=int, default=200, help="how many worlds --tune searches (default: 200)")
     chosen = parser.parse_args(arguments)
+    if chosen.tune:
+        for figure in searches(chosen.first, chosen.worlds):
+            sys.stdout.write(f"{figure.line()}\n")
+            sys.stdout.flush()
+        return 0
     figures = all_figures(chosen.runs, chosen.seed, chosen.only)
     told = lines(figures) if chosen.only == "table" else [item.line() for item in figures]
     text = json.dumps([asdict(item) for item in figures], indent=1) if chosen.json else "\n".join(told)

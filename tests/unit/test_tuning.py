@@ -1,0 +1,302 @@
+"""A search: its space, what it learns, what it proposes, and made-up worlds that it is judged in."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envmatrix.errors import InputError
+from envmatrix.matrix.parse import parse
+from envmatrix.plan.space import Space, space_of
+from envmatrix.stats import simulated_tuning
+from envmatrix.stats.tuning import Batch, Budget, Proposal, Search
+from envmatrix.stats.tuning_choice import Broken, Known, best_of, pruned, still_in
+from envmatrix.stats.tuning_model import Terms, fit
+
+MATRIX = """
+version: 2
+factors:
+  runtime:
+    gnu: {}
+    intel: {env: {RUNTIME: intel}}
+  threads:
+    default: {}
+    two: {env: {OMP_NUM_THREADS: "2"}}
+    both: {env: {OMP_NUM_THREADS: "{logical_cpus}"}}
+  affinity:
+    none: {}
+    compact: {env: {KMP_AFFINITY: compact}, requires: {runtime: intel}}
+  clash:
+    none: {}
+    two: {env: {OMP_NUM_THREADS: "3"}}
+environments:
+  baseline: {}
+  recipe: {runtime: intel, affinity: compact}
+  same: {threads: both}
+workloads:
+  own: {command: [python, x.py]}
+designs:
+  default: {environments: [recipe], workloads: own}
+"""
+LEVELS = {"runtime": ("gnu", "intel"), "threads": ("default", "two", "both"), "affinity": ("none", "compact")}
+
+
+def space(levels=None, named=("recipe",)):
+    facts = {"logical_cpus": "2"}
+    return space_of(parse(MATRIX, Path("matrix.yaml")), levels or LEVELS, named, "baseline", facts)
+
+
+def made_up(sizes, impossible=()):
+    """Return a space of all cells of so many levels, without those that hold a pair of levels."""
+    codes = np.array(np.meshgrid(*map(np.arange, sizes), indexing="ij")).reshape(len(sizes), -1).T.astype(np.int16)
+    for a, one, b, other in impossible:
+        codes = codes[~((codes[:, a] == one) & (codes[:, b] == other))]
+    return Space(
+        tuple(f"f{at}" for at in range(len(sizes))), tuple(tuple(map(str, range(size))) for size in sizes), codes, {}
+    )
+
+
+class TestTheSpace:
+    def test_holds_what_requires_allows_and_equal_cells_once_the_baseline_first(self):
+        found = space()
+        cells = [found.settings(row) for row in range(len(found.codes))]
+        assert cells[0] == {}
+        assert {"affinity": "compact"} not in cells
+        assert {"runtime": "intel", "affinity": "compact"} in cells
+        assert not any("both" in cell.values() for cell in cells)  # two CPUs: it is what `two` says
+        assert (len(cells), found.equal, found.impossible) == (6, 3, 3)
+
+    def test_names_recipes_and_calls_other_cells_by_their_settings(self):
+        found = space()
+        row = found.named["recipe"]
+        assert found.settings(row) == {"runtime": "intel", "affinity": "compact"}
+        assert found.name(row) == "recipe"
+        assert "runtime-intel+threads-two" in {found.name(row) for row in range(len(found.codes))}
+
+    def test_cells_whose_levels_set_one_variable_to_two_things_are_impossible(self):
+        found = space({"threads": ("default", "two"), "clash": ("none", "two")})
+        assert len(found.codes) == 3
+
+    @pytest.mark.parametrize(
+        ("levels", "said"),
+        [
+            ({"runtime": ("gnu",)}, "no factor has a second level"),
+            ({"affinity": ("none", "compact")}, "no cell of these levels is possible"),
+            ({"runtimes": ("gnu",)}, "no factor 'runtimes'"),
+            ({"runtime": ("gnu", "inte")}, "runtime has no level 'inte'"),
+        ],
+    )
+    def test_an_empty_or_contradictory_space_is_told(self, levels, said):
+        with pytest.raises(InputError, match=said):
+            space(levels)
+
+    def test_a_space_that_is_too_large_is_told(self, monkeypatch):
+        monkeypatch.setattr("envmatrix.plan.space.MOST_CELLS", 5)
+        with pytest.raises(InputError, match="12 cells are too many"):
+            space()
+
+
+class TestTheModel:
+    def learned(self, noise, readings=600, blocks_of=10):
+        there = made_up((3, 3, 2))
+        terms = Terms(there.sizes)
+        columns = terms.columns(there.codes)
+        truth = 0.2 * (there.codes[:, 0] == 1) - 0.1 * (there.codes[:, 1] == 2)
+        truth = truth + 0.15 * ((there.codes[:, 0] == 1) & (there.codes[:, 2] == 1))
+        chance = np.random.default_rng(5)
+        rows = chance.integers(0, len(there.codes), readings)
+        blocks = np.arange(readings) // blocks_of
+        values = truth[rows] + 3.0 * chance.normal(size=blocks.max() + 1)[blocks] + chance.normal(0, noise, readings)
+        return truth, fit(terms, columns, rows, blocks, values), columns
+
+    def test_finds_levels_and_pairs_whatever_blocks_have_in_common(self):
+        truth, found, columns = self.learned(0.05)
+        assert np.abs(found.gains(columns) - truth).max() < 0.04
+        assert found.noise == pytest.approx(0.05, rel=0.15)
+
+    def test_its_draws_spread_as_its_covariance_says(self):
+        _, found, columns = self.learned(0.2, readings=60)
+        draws = found.draws(columns, 3000, np.random.default_rng(1))
+        mean, covariance = found.of_rows(range(1, len(columns)), columns[1:])
+        assert np.abs(draws.mean(axis=0)[1:] - mean).max() < 0.02
+        assert draws.std(axis=0)[1:] == pytest.approx(np.sqrt(np.diag(covariance)), rel=0.1)
+        assert not draws[:, 0].any()  # the baseline gains nothing over itself
+
+    def test_a_watched_cell_may_differ_from_what_its_levels_say(self):
+        there = made_up((2, 2))
+        terms = Terms(there.sizes)
+        rows, blocks = np.tile([0, 1, 2, 3], 50), np.repeat(np.arange(50), 4)
+        values = np.tile([0.0, 0.1, 0.1, 0.5], 50) + np.random.default_rng(2).normal(0, 0.01, 200)
+        found = fit(terms, terms.columns(there.codes), rows, blocks, values, [3])
+        mean, _ = found.of_rows([3], terms.columns(there.codes)[[3]])
+        assert mean[0] == pytest.approx(0.5, abs=0.01)
+
+
+class TestWhatFails:
+    def known(self, good, bad, sizes=(3, 2, 2)):
+        codes = made_up(sizes).codes
+        index = {tuple(cell): row for row, cell in enumerate(codes.tolist())}
+        counts = np.zeros((2, len(codes)), np.int64)
+        for counted, cells in zip(counts, (good, bad), strict=True):
+            for cell, times in cells.items():
+                counted[index[cell]] = times
+        return Known(codes, sizes, Broken(*counts)), index
+
+    def test_a_level_whose_claim_is_not_met_is_out_everywhere(self):
+        known, index = self.known({(0, 1, 0): 1}, {(1, 0, 0): 2})
+        assert known.failing == ((0, 1),)
+        assert not any(known.allowed[row] for cell, row in index.items() if cell[0] == 1)
+        assert known.allowed[index[2, 1, 1]]
+
+    def test_one_failure_takes_out_its_cell_alone(self):
+        known, index = self.known({}, {(1, 0, 0): 1})
+        assert known.failing == ()
+        assert not known.allowed[index[1, 0, 0]]
+        assert known.allowed[index[1, 1, 0]]
+
+    def test_a_level_that_failed_beside_another_suspect_only_stays(self):
+        known, _ = self.known({}, {(1, 1, 0): 2})
+        assert known.failing == ()
+
+    def test_two_levels_that_fail_together_are_out_together(self):
+        good = {(1, 0, 0): 1, (0, 1, 0): 1, (0, 0, 1): 1, (1, 0, 1): 1, (0, 1, 1): 1}
+        known, index = self.known(good, {(1, 1, 0): 1, (1, 1, 1): 1})
+        assert known.failing == ()
+        assert [cell for cell, row in index.items() if not known.allowed[row]] == [(1, 1, 0), (1, 1, 1)]
+
+
+class TestTheChoice:
+    def test_settings_that_bring_nothing_are_pruned(self):
+        codes = made_up((2, 2, 2)).codes
+        gains = 0.2 * codes[:, 0] + 0.004 * codes[:, 1] + 0.004 * codes[:, 2]
+        best = int(np.flatnonzero((codes == 1).all(axis=1))[0])
+        assert codes[pruned(best, codes, gains)].tolist() == [1, 0, 0]
+
+    def test_what_is_pruned_is_never_a_cell_that_fails(self):
+        codes = made_up((2, 2)).codes
+        gains = np.where(codes[:, 1] == 0, -np.inf, 0.2 * codes[:, 0])
+        both = int(np.flatnonzero((codes == 1).all(axis=1))[0])
+        assert pruned(both, codes, gains) == both
+
+    def test_of_equal_cells_the_one_with_the_fewest_settings_wins(self):
+        codes = made_up((2, 2)).codes
+        one, both = codes.tolist().index([1, 0]), codes.tolist().index([1, 1])
+        assert best_of([both, one], np.array([0.300, 0.298]), codes) == one
+        assert best_of([both, one], np.array([0.300, 0.200]), codes) == both
+
+    def test_the_hopeless_leave_the_race(self):
+        chance = np.random.default_rng(1)
+        assert still_in([5, 6, 7], np.array([0.1, 0.11, -0.5]), 0.01**2 * np.eye(3), chance) == (5, 6)
+
+
+SMALL = (3, 3, 2, 2, 2)
+
+
+def searched(total=120, number=3):
+    there = simulated_tuning.world(number, 0.03, SMALL)
+    search, batches, steps = Search(there.space), [], []
+    while step := search.next_step(batches, Budget(total, total - there.ran)):
+        steps.append(step)
+        batches.append(there.batch(step))
+    return there, search, batches, steps
+
+
+@pytest.fixture(scope="module")
+def small():
+    return searched()
+
+
+class TestWhatIsProposed:
+    def test_each_level_is_met_first_and_the_recipes(self):
+        there = space()
+        step = Search(there).next_step([], Budget(300, 300))
+        assert step is not None
+        assert step.phase == "evidence"
+        met = {(factor, level) for row in step.rows for factor, level in there.settings(row).items()}
+        assert met == {("runtime", "intel"), ("threads", "two"), ("affinity", "compact")}
+        assert there.named["recipe"] in step.rows
+
+    def test_a_search_goes_through_its_phases_within_its_budget_and_ends_with_fresh_blocks(self, small):
+        there, _, batches, steps = small
+        order = [step.phase for step in steps]
+        assert sorted(set(order), key=order.index) == ["evidence", "screen", "race", "confirm"]
+        assert there.ran <= 1.05 * 120
+        assert steps[-1].blocks >= 6
+        assert len(steps[-1].rows) == 1
+        assert there.gains[steps[-1].rows[0]] > 0
+        assert sum(batch.trials for batch in batches) == there.ran
+
+    def test_what_is_proposed_follows_from_the_readings_alone(self, small):
+        _, search, batches, steps = small
+        again = Search(search.space)
+        spent = np.cumsum([0, *(batch.trials for batch in batches)])
+        found = [
+            again.next_step(batches[:at], Budget(120, 120 - int(spent[at]))) for at in reversed(range(len(batches)))
+        ]
+        assert found == steps[::-1]
+
+    def test_what_failed_is_not_proposed_again(self, small):
+        _, _, batches, _ = small
+        for at in range(1, len(batches)):
+            failed = {
+                row
+                for batch in batches[:at]
+                for row, bad in zip(batch.rows, batch.broken[2:], strict=True)
+                if bad.any()
+            }
+            assert failed.isdisjoint(batches[at].rows)
+
+    def test_nothing_is_confirmed_where_all_candidates_fail(self):
+        search = Search(made_up((2, 2)))
+        scores = np.full((5, 1), np.nan)
+        scores[:2] = 0.0
+        batch = Batch("evidence", (1, 2, 3), scores, np.array([[0], [0], [2], [2], [2]]))
+        assert search.next_step([batch], Budget(200, 195)) is None
+
+    def test_a_level_that_changes_nothing_is_never_tried_again(self):
+        there = made_up((2, 3, 2))
+        search = Search(there)
+        first = search.next_step([], Budget(200, 200))
+        batch = Batch(
+            "evidence", first.rows, np.zeros((len(first.rows) + 2, 1)), np.zeros((len(first.rows) + 2, 1), np.int64)
+        )
+        step = search.next_step([batch], Budget(200, 190), dropped=[(1, 2)])
+        assert step.rows
+        assert not (there.codes[list(step.rows)][:, 1] == 2).any()
+
+    def test_a_budget_is_told_that_is_enough_to_confirm(self):
+        fewest = Search(simulated_tuning.world(3, 0.03, SMALL).space).fewest_trials()
+        _, _, _, steps = searched(total=fewest)
+        assert steps[-1].phase == "confirm"
+        assert Proposal("evidence", steps[0].rows, 1) == steps[0]
+
+
+def test_a_proposal_after_ten_thousand_trials_takes_less_than_a_second_of_cpu():
+    there = simulated_tuning.world(1, 0.03, (4, 4, 3, 3, 3, 2, 2, 2))
+    chance = np.random.default_rng(1)
+    rows = chance.integers(0, len(there.space.codes), (700, 12))
+    scores = np.vstack([np.zeros((2, 700)), there.gains[rows].T]) + chance.normal(0, 0.03, (14, 700))
+    batches = [
+        Batch("screen", tuple(cells.tolist()), column[:, None], np.zeros((14, 1), np.int64))
+        for cells, column in zip(rows, scores.T, strict=True)
+    ]
+    search = Search(there.space)
+    assert search.columns.size
+    began = time.process_time()
+    assert search.next_step(batches, Budget(20_000, 10_000)).phase == "screen"
+    assert time.process_time() - began < 2.0  # of two threads
+
+
+def test_the_figures_of_a_world_are_told_beside_those_of_usual_methods():
+    found = {name: simulated_tuning.searched(name, 0.03, 5, 1, SMALL) for name in simulated_tuning.METHODS}
+    assert [figure.question for figure in found["envmatrix tune"]] == [
+        "share of the best possible gain",
+        "claimed minus true, points",
+        "worse than the baseline",
+        "the interval holds the truth",
+    ]
+    assert 0.6 < found["envmatrix tune"][0].value <= 1.0
+    assert all(figure.runs == 1 for figures in found.values() for figure in figures)
