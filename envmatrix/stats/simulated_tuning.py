@@ -1,7 +1,7 @@
 """Made-up worlds to search: levels that help, harm or do nothing, pairs, cells that fail, noise with drift.
 
 ``python -m envmatrix.stats.simulation --tune`` (or ``nox -s statistics -- --tune``) searches them side by side with
-what is usual: random cells of which the best reading is taken, one factor at a time, Optuna's TPE where it is installed.
+what is usual: random cells of which the best reading is taken, one factor at a time, TPE where Optuna is there.
 """
 
 from __future__ import annotations

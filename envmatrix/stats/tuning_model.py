@@ -153,7 +153,7 @@ class _Moments:
 
     def solved(self, weights: Floats) -> tuple[Floats, Floats, float]:
         """Return mean, Cholesky factor of the precision, and the sum of squares that is left."""
-        factor: Floats = np.linalg.cholesky(self.gram + np.diag(weights))
+        factor = np.asarray(np.linalg.cholesky(self.gram + np.diag(weights)), dtype=np.float64)
         half = np.linalg.solve(factor, self.moment)
         left = max(self.total - float(half @ half), _SMALLEST**2 * self.freedom)
         return np.asarray(np.linalg.solve(factor.T, half)), factor, left
