@@ -12,10 +12,12 @@ from envmatrix.report.catalog import REPORTS, rendered
 from envmatrix.report.exports import figure_svg
 from envmatrix.report.write import write_reports
 from envmatrix.say import Say, silent
-from envmatrix.stats.comparison import Comparison, compare_environments, compare_runs, compare_sides
+from envmatrix.stats.between_runs import compare_runs
+from envmatrix.stats.comparison import Comparison
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements
+from envmatrix.stats.within_run import compare_environments, compare_sides
 from envmatrix.units import parse_tolerance
 
 

@@ -13,8 +13,9 @@ from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, scheduled
 from envmatrix.matrix import Design, load
 from envmatrix.matrix.model import NAME
 from envmatrix.say import Say, silent
-from envmatrix.stats.comparison import Comparison, compare_sides
+from envmatrix.stats.comparison import Comparison
 from envmatrix.stats.measurements import read_measurements
+from envmatrix.stats.within_run import compare_sides
 from envmatrix.store import RunFolder
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, begin, find_design

@@ -22,9 +22,10 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.runner.estimate import RunningEstimate
-from envmatrix.stats.comparison import compare_environments, compare_runs
+from envmatrix.stats.between_runs import compare_runs
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import fold
+from envmatrix.stats.within_run import compare_environments
 from envmatrix.trials.program_files import LARGEST_BYTES, edited_files, program_files
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 

@@ -17,9 +17,10 @@ from envmatrix.launchers.here import Here
 from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise
 from envmatrix.runner import loop as runner
-from envmatrix.stats.comparison import compare_environments, compare_runs
+from envmatrix.stats.between_runs import compare_runs
 from envmatrix.stats.gaps import missing
 from envmatrix.stats.measurements import fold, read_measurements
+from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from tests.unit.test_runner import Watcher
 

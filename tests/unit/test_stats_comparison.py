@@ -10,13 +10,15 @@ import pytest
 from scipy import stats as scipy_stats
 
 from envmatrix.errors import ExitCode, InputError
-from envmatrix.stats.comparison import compare_environments, compare_runs, status_of
+from envmatrix.stats.between_runs import compare_runs
+from envmatrix.stats.comparison import status_of
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold, read_measurements
 from envmatrix.stats.run_to_run import same_thing
 from envmatrix.stats.simulated_runs import rerun
 from envmatrix.stats.simulated_runs import stored as stored_runs
 from envmatrix.stats.welch import mean_of, quotient
+from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials, slowed, write_run
 
 PLAN = make_plan(("torch-2.6", "torch-2.13"))

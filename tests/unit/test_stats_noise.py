@@ -20,7 +20,6 @@ from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.stats import simulated_table
 from envmatrix.stats.analysis import between, estimate, inverted
-from envmatrix.stats.comparison import compare_environments
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.longrun import apart, too_short
 from envmatrix.stats.maxt import student_quantile
@@ -33,6 +32,7 @@ from envmatrix.stats.simulated_models import MODELS
 from envmatrix.stats.simulated_phases import in_phases
 from envmatrix.stats.simulated_table import judged, lines
 from envmatrix.stats.slow_trials import SlowTrials, find_slow
+from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import Machine, make_plan, make_run, slowed
 
 

@@ -19,10 +19,10 @@ from envmatrix.report.summary import summarise
 from envmatrix.report.write import write_reports
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.stats.analysis import between, estimate
-from envmatrix.stats.comparison import compare_environments
 from envmatrix.stats.history import read_history
 from envmatrix.stats.measurements import first_blocks, read_trials
 from envmatrix.stats.replication import compare
+from envmatrix.stats.within_run import compare_environments
 from envmatrix.store import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_mixed, write_run
 
