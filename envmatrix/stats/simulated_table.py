@@ -42,7 +42,7 @@ _OWN = "any misses the run's own mean"
 #: Of several looks at it: what each claims, which is its own mean in a short run only.
 _CLAIMED = "looks: any misses what it claims"
 #: What takes several analyses of a run is asked of one run in so many.
-_DEAR = 10
+_DEAR = 4
 
 
 def _plan(blocks: int) -> Plan:
@@ -155,16 +155,15 @@ def _fails(analysis: Analysis, gain: float) -> bool:
     return status_of(None, effect.high / float(np.exp(gain)), 0.0) == "slower"
 
 
-def _judged_days(draw: Model, blocks: int, chance: np.random.Generator, *, every: bool) -> Iterator[tuple[str, bool]]:
+def _judged_days(draw: Model, blocks: int, chance: np.random.Generator) -> Iterator[tuple[str, bool]]:
     """Yield whether a gate between stored runs, and a history, err over runs of days of their own."""
-    runs = [draw(blocks, chance).logs for _ in range(_HISTORY if every else FEWEST_RUNS + 1)]
+    runs = [draw(blocks, chance).logs for _ in range(_HISTORY)]
     days = chance.normal(0.0, _DAY, len(runs))
     means = [mean_of(logs[MARKED] + day, 2) for logs, day in zip(runs, days, strict=True)]
     *olds, new = [mean for mean in means[: FEWEST_RUNS + 1] if mean]
     yield "gate of stored runs: exit 5", status_of(None, against(olds, new).high, 0.0) == "slower"
-    if every:
-        ratios = [float(over_copies(logs[[*_COPIES, MARKED]], len(_COPIES)).mean()) for logs in runs]
-        yield "history: any change", bool(change_points(np.array(ratios)))
+    ratios = [float(over_copies(logs[[*_COPIES, MARKED]], len(_COPIES)).mean()) for logs in runs]
+    yield "history: any change", bool(change_points(np.array(ratios)))
 
 
 def _rate_misses(analysis: Analysis, share: float) -> bool:
@@ -200,7 +199,7 @@ def _answers(model: str, blocks: int, runs: int, chance: np.random.Generator) ->
         every = run % _DEAR == 0
         yield from judged(draw(blocks, chance), blocks, every=every)
         if model != "failures":
-            yield from _judged_days(draw, blocks, chance, every=every)
+            yield from _judged_days(draw, blocks, chance)
 
 
 def _asked(question: str, model: str) -> bool:

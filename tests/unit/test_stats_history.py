@@ -16,7 +16,7 @@ from envmatrix.report.history_columns import SeriesColumn, sparkline
 from envmatrix.report.history_page import to_html
 from envmatrix.report.history_table import print_history
 from envmatrix.report.write import write_reports
-from envmatrix.stats.change_points import SHORTEST, best_split, change_points, fewest_runs
+from envmatrix.stats.change_points import ERROR, SHORTEST, best_split, change_points, fewest_runs
 from envmatrix.stats.history import History, Point, Series, read_history
 from tests.synthetic import Machine, make_plan, write_run
 
@@ -62,7 +62,7 @@ def test_short_histories_and_machines_with_two_levels_are_marked_in_at_most_5_of
     for runs in (quiet, two):
         assert np.mean([bool(change_points(one)) for one in runs]) < 0.09
     assert change_points(np.repeat([0.0, 5.0], 4)) == (), "eight runs are too few"
-    assert (fewest_runs(), fewest_runs(0.05 / 10)) == (10, 12), "many series take more"
+    assert (fewest_runs(), fewest_runs(ERROR / 10)) == (10, 12), "many series take more"
 
 
 def test_which_orders_a_series_is_compared_with_is_its_own_so_that_lucky_ones_even_out():
