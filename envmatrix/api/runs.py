@@ -19,6 +19,7 @@ from envmatrix.launchers.base import Ask, Launcher, RunsElsewhere, ShowsScripts
 from envmatrix.launchers.catalog import LAUNCHERS, check_options
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
+from envmatrix.matrix.variables import doubts
 from envmatrix.report.write import write_reports
 from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.progress import LineProgress
@@ -27,7 +28,7 @@ from envmatrix.store import RunFolder
 from envmatrix.store.patience import patient
 from envmatrix.store.run import Asked
 from envmatrix.trials.around import around
-from envmatrix.trials.experiment import Experiment, reopen
+from envmatrix.trials.experiment import Experiment, design_environments, reopen
 from envmatrix.trials.experiment import begin as begin_experiment
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
 from envmatrix.trials.resumed import note_reading, resumed
@@ -178,6 +179,7 @@ def begin(
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
     whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix)
     chosen = catalog.scheduled(LAUNCHERS.make(launcher), requested_design(whole, design, overrides), say)
+    tell_doubts(whole, chosen, say)
     names = requested_engines(chosen, engines, say)
     host = place(whole, chosen, names, launcher, asked or {}, say)
     return begin_experiment(
@@ -206,6 +208,14 @@ def reopen_run(
     except EnvmatrixError:
         experiment.folder.unlock()
         raise
+
+
+def tell_doubts(matrix: Matrix, design: Design, say: Say) -> None:
+    """Say which variables of the levels that a design uses nothing is known to read: trials with them are unproven."""
+    used = {pair for one in design_environments(matrix, design, {}).values() for pair in one.levels.items()}
+    for doubt in doubts(matrix):
+        if (doubt.factor, doubt.level) in used:
+            say(f"warning: {doubt}")
 
 
 def place(

@@ -21,6 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Load the matrix and resolve everything in it, as a run would."""
     from envmatrix.api.plans import check_matrix
     from envmatrix.matrix.parse import MatrixError
+    from envmatrix.matrix.variables import doubts
 
     try:
         matrix = check_matrix(arguments.matrix)
@@ -30,9 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
             common.print_json({"ok": False, "mistakes": [_mistake(one) for one in mistakes]})
             return error.exit_code
         raise
+    doubted = list(doubts(matrix))
+    for doubt in doubted if not arguments.json else ():
+        common.say_to_stderr(f"warning: {doubt}")
     counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
     if arguments.json:
-        common.print_json({"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts})
+        warnings = [_mistake(doubt.as_mistake) for doubt in doubted]
+        common.print_json({"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts, "warnings": warnings})
     else:
         listed = ", ".join(f"{number} {key if number != 1 else key[:-1]}" for key, number in counts.items())
         common.print_text(f"{matrix.path} is right: {listed}")

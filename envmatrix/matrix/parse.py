@@ -72,9 +72,12 @@ def parse(text: str, path: Path) -> Matrix:
     return matrix
 
 
-def place_in(path: Path, key: Key) -> Where:
-    """Return where something stands in a matrix that could be read: in ``path``, or in a file that it includes."""
-    return gather(parse_yaml(read_text(path), path)).source.where(key)
+def place_in(path: Path, place: Key, *, key: bool = False) -> Where:
+    """Return where something stands in a matrix that could be read: in ``path``, or in a file that it includes.
+
+    ``key``: where its name does.
+    """
+    return gather(parse_yaml(read_text(path), path)).source.where(place, key=key)
 
 
 def _in_order(gathered: Gathered, mistakes: Iterable[InputError]) -> list[InputError]:

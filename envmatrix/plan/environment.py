@@ -10,6 +10,7 @@ from envmatrix.host import parse_cpus
 from envmatrix.matrix import model
 from envmatrix.matrix.model import Factor, Level, Matrix, cells
 from envmatrix.matrix.templates import fill
+from envmatrix.matrix.variables import unread_of
 from envmatrix.record.claims import Claims
 from envmatrix.record.claims import read as claims_of
 
@@ -79,7 +80,8 @@ class Environment:
     ``variables`` maps to None where a variable is explicitly absent. ``preload`` is (library key, file name) in
     the order in which LD_PRELOAD must list them; an empty key means: wherever the system has it. ``own_levels`` are
     the levels that are not their factor's first (None: not known, in runs of an older envmatrix). ``side`` is ``old``
-    or ``new`` where a run compares two matrices. ``turns``: its processes may be stopped for a while.
+    or ``new`` where a run compares two matrices. ``turns``: its processes may be stopped for a while. ``unread`` are
+    variables of its levels that nothing is known to read.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Environment:
     own_levels: Mapping[str, str] | None = None
     side: str | None = None
     turns: bool = True
+    unread: tuple[str, ...] = ()
 
     @property
     def image_key(self) -> str:
@@ -254,6 +257,7 @@ def build(
         changes_numerics=any(level.changes_numerics for _, level in bits),
         turns=all(level.turns for _, level in bits),
         libraries=tuple(libraries),
+        unread=tuple(dict.fromkeys(name for _, level in bits for name in unread_of(level))),
         own_levels={factor: level for factor, level in levels.items() if level != matrix.factors[factor].reference},
     )
 

@@ -54,7 +54,13 @@ def _speed_up(series: Series) -> str:
     last = series.points[-1]
     if last.ratio is None or last.low is None or last.high is None:
         return NONE
-    return ", ".join((f"{ratio(last.ratio)} ({bounds(last.low, last.high)})", *last.barred))
+    said = (*last.barred, *(("equal work not checked",) if last.unchecked else ()))
+    return ", ".join((f"{ratio(last.ratio)} ({bounds(last.low, last.high)})", *said))
+
+
+def place(series: Series) -> str:
+    """Return where a series was measured, and how where trials took turns."""
+    return f"{series.workload}@{series.engine}" + (f", {series.schedule}" if series.schedule else "")
 
 
 def _changes(series: Series, most: int | None = None) -> str:
@@ -68,7 +74,7 @@ def _changes(series: Series, most: int | None = None) -> str:
 
 SERIES_COLUMNS: tuple[SeriesColumn, ...] = (
     SeriesColumn("host", lambda series: series.host or NONE, media=("terminal",)),
-    SeriesColumn("workload@engine", lambda series: f"{series.workload}@{series.engine}", media=("terminal",)),
+    SeriesColumn("workload@engine", place, media=("terminal",)),
     SeriesColumn("environment", _name),
     SeriesColumn("runs", lambda series: str(len(series.points)), "figure"),
     SeriesColumn("latest", _latest, "figure"),

@@ -14,7 +14,7 @@ from envmatrix.report.history_columns import series_columns
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
 from envmatrix.stats.change_points import FEWEST
-from envmatrix.stats.history import History, Series
+from envmatrix.stats.history import History, Series, group_of
 from envmatrix.stats.metrics import METRICS, TICK_DIGITS, VALUE, Show
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 14.0, 22.0, 40.0
@@ -23,7 +23,7 @@ _MOST_POINTS = 400
 _METHOD = (
     "binary segmentation (Scott & Knott 1974) on the logs of each environment's ratio to the baseline of the same run, "
     "in which the machine cancels; of the control, a second copy of the baseline, on its medians, which are the "
-    "machine's own. A split must fit better than it does in 95 % of other orders of the same runs, less for several "
+    "machine's own. A split must fit better than it does in 95.5 % of other orders of the same runs, more for several "
     f"environments (Bonferroni); at least three runs a level, {FEWEST} or more in all. The "
     "factor of a change is the mean of the runs since over that of those before, without an interval: the place was "
     "picked where they differ most, so that it is rather too far from 1. Intervals are those of the newest run alone."
@@ -32,7 +32,7 @@ _METHOD = (
 
 @dataclass(frozen=True)
 class View:
-    """All series of one host, workload, engine and metric."""
+    """All series of one host, workload, engine, schedule and metric."""
 
     title: str
     label: str
@@ -42,15 +42,15 @@ class View:
 
 
 def views(history: History) -> list[View]:
-    """Return one view a host, workload, engine and metric, in the order of the series."""
+    """Return one view a host, workload, engine, schedule and metric, in the order of the series."""
     from markupsafe import Markup  # every text inside is escaped where the figure is made
 
     found = []
-    groups = itertools.groupby(history.series, key=lambda item: (item.host, item.workload, item.engine, item.metric))
-    for number, ((host, workload, engine, metric), grouped) in enumerate(groups):
+    groups = itertools.groupby(history.series, key=group_of)
+    for number, ((host, workload, engine, schedule, metric), grouped) in enumerate(groups):
         series = tuple(grouped)
         known = METRICS.get(metric, VALUE)
-        title = f"{workload} on {engine}{f', {host}' if host else ''}"
+        title = ", ".join(filter(None, (f"{workload} on {engine}", schedule, host)))
         legend = tuple((kind, item.environment) for kind, item in enumerate(series))
         figure = Markup(_figure(series, title, known.label, known.show, f"h{number}"))  # noqa: S704
         found.append(View(title, known.label, series, figure, legend))

@@ -40,6 +40,7 @@ def _best_to_json(group: Group) -> dict[str, object]:
         "engine": group.engine,
         "environment": name,
         "best_set": list(group.best_set),
+        "equal_work_checked": not group.unchecked,
         "gain": _finite(group.choice.gain) if group.choice else None,
         "headline": group.headline,
     }
@@ -85,6 +86,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
             else {}
         ),
         **({"schedule": summary.schedule} if summary.schedule else {}),
+        **({"turn": summary.run.design.turn} if summary.took_turns else {}),
         "looks": {"blocks": list(summary.analysis.looks), "level": summary.analysis.level},
         "best": [_best_to_json(group) for group in summary.groups],
         "arms": [_row_to_json(row, group) for group in summary.groups for row in group.all_rows],

@@ -192,6 +192,12 @@ class Summary:
         return self.run.plan
 
     @property
+    def took_turns(self) -> bool:
+        """Whether any trial did."""
+        turns = self.run.design.schedule == "turns"
+        return turns and any(fact.in_turns for fact in self.measured.facts.values())
+
+    @property
     def schedule(self) -> str:
         """How trials took turns, '' where one was run after the other."""
         design, facts = self.run.design, self.measured.facts.values()

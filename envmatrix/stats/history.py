@@ -30,7 +30,8 @@ _EFFECTS = b'\n "effects": ['
 class Point:
     """One run's result for one environment: ``median`` in the metric's unit, ``ratio`` over the baseline.
 
-    ``barred`` says why it may not be called the best, as that it did other work.
+    ``barred`` says why it may not be called the best, as that it did other work; ``unchecked`` that nothing shows it to
+    have done the same work.
     """
 
     run: str
@@ -40,6 +41,7 @@ class Point:
     low: float | None
     high: float | None
     barred: tuple[str, ...] = ()
+    unchecked: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Series:
-    """The runs of one environment, workload and engine on one host, oldest first.
+    """The runs of one environment, workload, engine and schedule on one host, oldest first.
 
     An environment is followed by its ratio to the baseline of the same run, in which the machine cancels; the control,
     which is that baseline again, by its median, which is the machine's own. ``followed`` counts the runs that have it;
-    the baseline has none, and below ``needed`` no change is looked for.
+    the baseline has none, and below ``needed`` no change is looked for. ``schedule`` is 'turns of 3 steps', or ''
+    for one trial after the other: a turn sees other seconds of a program than a short trial does.
     """
 
     host: str
@@ -70,6 +73,7 @@ class Series:
     changes: tuple[Change, ...]
     followed: int = 0
     needed: int = FEWEST
+    schedule: str = ""
 
     @property
     def is_machine(self) -> bool:
@@ -99,7 +103,7 @@ class History:
         return {"schema": 1, **asdict(self)}
 
 
-Key = tuple[str, str, str, str, str]
+Key = tuple[str, str, str, str, str, str]
 #: What tells the series of one machine apart.
 _ARM = ("workload", "engine", "environment", "metric")
 
@@ -116,6 +120,8 @@ class _Read:
     created: str
     host: str
     arms: tuple[Mapping[str, object], ...]
+    schedule: str
+    unchecked: frozenset[tuple[str, str]]
 
 
 def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
@@ -127,8 +133,8 @@ def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
         ratio, low, high = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
         flags = arm.get("flags")
         barred = tuple(sorted(BARS.intersection(map(str, flags)))) if isinstance(flags, list) else ()
-        point = Point(run, body.created, median, ratio, low, high, barred)
-        yield (body.host, workload, engine, environment, metric), point
+        point = Point(run, body.created, median, ratio, low, high, barred, (workload, engine) in body.unchecked)
+        yield (body.host, workload, engine, body.schedule, metric, environment), point
 
 
 def _head(document: bytes) -> bytes:
@@ -156,8 +162,26 @@ def _read(file: Path) -> _Read | None:
         host = RunFolder(file.parent).names.real_host(str(body.get("host") or ""))
     except StoreError:
         return None
-    read = _Read(str(body.get("created") or ""), host, tuple(arms))
+    read = _Read(str(body.get("created") or ""), host, tuple(arms), _schedule(body), frozenset(_unchecked(body)))
     return read if len(set(keys)) == len(keys) else None
+
+
+def _schedule(body: Mapping[str, object]) -> str:
+    """Return how the trials of a run were measured; older summaries do not say how long a turn was."""
+    turn = body.get("turn")
+    if isinstance(turn, int):
+        return f"turns of {turn} steps"
+    return "turns" if str(body.get("schedule") or "").startswith("turns of") else ""
+
+
+def _unchecked(body: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield workload and engine of answers that no check of equal work stands behind; older runs say it in words."""
+    answers = body.get("best")
+    for answer in answers if isinstance(answers, list) else ():
+        if isinstance(answer, dict):
+            said = str(answer.get("headline")).endswith("Equal work not checked.")
+            if not answer.get("equal_work_checked", not said):
+                yield str(answer.get("workload")), str(answer.get("engine"))
 
 
 def _followed(series: Series, error: float) -> Series:
@@ -174,18 +198,22 @@ def _followed(series: Series, error: float) -> Series:
 
 
 def _all_followed(collected: Mapping[Key, list[Point]]) -> Iterator[Series]:
-    """Yield all series; those of one host, workload, engine and metric share the error (Bonferroni)."""
+    """Yield all series; those of one host, workload, engine, schedule and metric share the error (Bonferroni)."""
     made = [
-        Series(*key, points=tuple(sorted(points, key=lambda point: (point.created, point.run))), changes=())
-        for key, points in sorted(collected.items())
-    ]
-    groups = Counter(_group(one) for one in made if any(map(one.value, one.points)))
+        Series(
+            host, workload, engine, environment, metric,
+            tuple(sorted(points, key=lambda point: (point.created, point.run))), (), schedule=schedule,
+        )
+        for (host, workload, engine, schedule, metric, environment), points in sorted(collected.items())
+    ]  # fmt: skip
+    groups = Counter(group_of(one) for one in made if any(map(one.value, one.points)))
     for one in made:
-        yield _followed(one, ERROR / max(1, groups[_group(one)]))
+        yield _followed(one, ERROR / max(1, groups[group_of(one)]))
 
 
-def _group(series: Series) -> tuple[str, ...]:
-    return series.host, series.workload, series.engine, series.metric
+def group_of(series: Series) -> tuple[str, ...]:
+    """Return what the series of one table share."""
+    return series.host, series.workload, series.engine, series.schedule, series.metric
 
 
 def read_history(results: Path) -> History:

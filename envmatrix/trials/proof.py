@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from envmatrix import benchmark
+from envmatrix.matrix.variables import near, unread
 from envmatrix.plan.environment import Environment
 from envmatrix.record import claims
 from envmatrix.record.claims import Claim
@@ -62,6 +63,7 @@ def prove(environment: Environment, evidence: Evidence) -> Proof:
         for found, text in _findings(environment, program):
             (unproven if found else wrong).append(f"{program.name}{text}")
     wrong += contradicting_ranks(environment.claims, evidence)
+    unproven += [unread(name, near(name) or "") for name in environment.unread]
     promises = environment.claims or environment.preload or environment.variables
     unseen = evidence.unseen_share or 0.0
     if promises and unseen > _UNSEEN:

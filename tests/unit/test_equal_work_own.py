@@ -100,6 +100,7 @@ def test_without_a_check_every_answer_says_that_equal_work_was_not_checked():
     assert "equal-work-unchecked" in [caution.kind.value for caution in summary.cautions]
     for text in (to_markdown(summary), to_html(summary), json.dumps(summary_to_json(summary)), printed(summary)):
         assert "Equal work not checked." in text
+    assert not summary_to_json(summary)["best"][0]["equal_work_checked"]
     live = RunningEstimate(PLAN, {"cnn": UNCHECKED})
     for trial in own(lambda _: {}):
         live.add(trial)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from envmatrix.report.history_table import print_history
 from envmatrix.report.write import write_reports
 from envmatrix.stats.change_points import ERROR, SHORTEST, best_split, change_points, fewest_runs
 from envmatrix.stats.history import History, Point, Series, read_history
-from tests.synthetic import Machine, make_plan, write_run
+from envmatrix.store import RunFolder
+from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 
 @given(st.lists(st.integers(-30, 30), min_size=6, max_size=40))
@@ -201,3 +203,41 @@ def test_a_summary_that_envmatrix_did_not_write_is_named_and_passed_over(tmp_pat
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "summary.json").write_text(text)
     assert read_history(tmp_path).unreadable == ("odd",)
+
+
+def test_runs_in_turns_and_runs_one_after_the_other_are_two_series(tmp_path):
+    plan = make_plan(("fast",))
+    for day, schedule in enumerate(("sequential", "turns", "turns"), 1):
+        together = 3 if schedule == "turns" else None
+        trials = (replace(trial, together=together) for trial in make_trials(plan, Machine({"fast": 1.2}), 6, day))
+        folder = RunFolder(tmp_path / f"run-{day}")
+        folder.create(make_run(plan, f"run-{day}", design={"schedule": schedule}), "version: 1\n")
+        for trial in trials:
+            folder.append(trial)
+        write_reports(folder)
+    history = read_history(tmp_path)
+    fast = {one.schedule: len(one.points) for one in history.series if one.environment == "fast"}
+    assert fast == {"": 1, "turns of 3 steps": 2}
+    out = io.StringIO()
+    print_history(history, Console(file=out, width=200))
+    page = to_html(history)
+    assert "cnn@local, turns of 3 steps" in out.getvalue()
+    assert "cnn on local, turns of 3 steps, made-up-host" in page
+    assert page.count("<figure>") == 2
+
+
+def test_a_speed_up_without_a_check_of_equal_work_says_so_in_its_history(tmp_path):
+    folder = write_run(tmp_path / "run", make_plan(("fast",)), Machine({"fast": 1.3}, noise=0.01), 8)
+    write_reports(folder)
+    file = folder.path / "summary.json"
+    body = json.loads(file.read_text())
+    (answer,) = body["best"]
+    assert answer["equal_work_checked"]
+    del answer["equal_work_checked"]
+    older = {**answer, "headline": answer["headline"] + " Equal work not checked."}
+    for said, unchecked in (({"equal_work_checked": False}, True), (older, True), ({}, False)):
+        file.write_text(json.dumps({**body, "best": [{**answer, **said}]}))
+        (fast,) = (one for one in read_history(tmp_path).series if one.environment == "fast")
+        assert fast.points[0].unchecked == unchecked
+    for text in told(Point("run", "2026-01-01", 100.0, 1.25, 1.2, 1.3, unchecked=True)):
+        assert "1.25 (1.20 to 1.30), equal work not checked" in text
