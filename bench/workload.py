@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from bench import data_sets, digest, evidence, needs, record
+from bench import compiler, data_sets, digest, evidence, needs, record
 from bench.errors import BenchError, RunError, SkipError
 from bench.evidence import machine
 from bench.evidence.reading import attempt
+from bench.gate import Gate
 from bench.options import Options
 from bench.parallel import choices
 
@@ -62,9 +63,8 @@ def run(
         needs.check(chosen)
         with _data(chosen, data_dir) as prepared, _placed(chosen, member, before["affinity_before"]) as place:
             from bench import trial
-            from bench.gate import Gate
 
-            measured, steal = trial.measure(chosen, prepared, place, import_ns, Gate(gate) if gate else None, look_s)
+            measured, steal = trial.measure(chosen, prepared, place, import_ns, _gate(gate, chosen), look_s)
         document.update(measured)
     except SkipError as reason:
         document.update(data=None, timing=None, metrics=None, result=None, skipped=str(reason))
@@ -74,6 +74,15 @@ def run(
 
         seen.add(document, options, place, member)
     return document
+
+
+def _gate(folder: str | None, options: Options) -> Gate | None:
+    """Return the gate in a folder; whoever waits there has no use for what only slows its start."""
+    if folder is None:
+        return None
+    if options["compile"] == "none":
+        compiler.put_off()
+    return Gate(folder)
 
 
 def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None) -> AbstractContextManager[Place]:
