@@ -22,8 +22,10 @@ from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.reported import MetricSource
+from envmatrix.matrix.requirements import read
 from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH, Starter
 from envmatrix.matrix.throughput import candidates, is_of_pytest_benchmark
+from envmatrix.plan.environment import Image
 from envmatrix.record.model import Record
 from envmatrix.runner.first_block import too_short
 from envmatrix.runner.progress import Ticker
@@ -56,7 +58,10 @@ _AROUND = ("setup", "prepare", "cleanup")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line says of a program; ``parameters`` (name, values) stand in braces in its words."""
+    """What the command line says of a program; ``parameters`` (name, values) stand in braces in its words.
+
+    ``requirements`` are files of what its Python lacks.
+    """
 
     words: tuple[str, ...]
     setup: tuple[str, ...] = ()
@@ -66,6 +71,13 @@ class Asked:
     metric_regex: str = ""
     metric_json: str = ""
     parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    requirements: tuple[Path, ...] = ()
+
+    def image(self, interpreter: str) -> Image:
+        """Return what the program is looked at in: its Python, and over it what that lacks."""
+        words = [f"-r {file.resolve()}" for file in self.requirements]
+        known = read(words, Path.cwd(), Where(Path("--requirements")))
+        return Image("first-look", interpreter=interpreter, requirements=known.words, index=known.index)
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: 
     workloads = _workloads(asked, program)
     with cleaned_up_on_failure(workloads, say):
         set_up(workloads, say)
-        seen = _looked(workloads[0], program, asked.warmup, say, show)
+        seen = _looked(workloads[0], asked.image(program.interpreter), asked.warmup, say, show)
         starter = _starter(program.interpreter, workloads, seen, asked, overrides, say)
         text = _relative(starter, file).text()
         return Made(
@@ -104,18 +116,20 @@ def first_matrix(asked: Asked, interpreter: str | None, file: Path, say: Say) ->
     """
     program = given(asked.words, interpreter) if interpreter else started(asked.words)
     workloads = _workloads(asked, program)
-    torch = _imports_torch(program.interpreter, say)
-    starter = Starter(program.interpreter, workloads, torch, _possible(torch)[:_FIRST])
+    torch = _imports_torch(asked.image(program.interpreter), say)
+    starter = Starter(
+        program.interpreter, workloads, torch, _possible(torch)[:_FIRST], requirements=asked.requirements
+    )  # fmt: skip
     text = _relative(starter, file).text()
     parse(text, file)
     return text
 
 
-def _imports_torch(interpreter: str, say: Say) -> bool:
+def _imports_torch(image: Image, say: Say) -> bool:
     """Say whether a Python has a PyTorch as pip installs it; one that does not start here may be another machine's."""
     workload = _workload({"name": "torch", "command": ("python", "-c", "import torch"), "files": str(Path.cwd())})
     with tempfile.TemporaryDirectory(prefix="envmatrix-look-") as folder, suppress(EnvmatrixError):
-        return _runs_torch(look(workload, interpreter, _LONGEST_IMPORT_S, Path(folder) / "log", say).record)
+        return _runs_torch(look(workload, image, _LONGEST_IMPORT_S, Path(folder) / "log", say).record)
     return False
 
 
@@ -205,7 +219,7 @@ def _passed(program: Started) -> tuple[str, ...]:
     return tuple(sorted({"PATH", *found} - set(ours)))
 
 
-def _looked(workload: Workload, program: Started, times: int, say: Say, show: Callable[[str], None]) -> Look:
+def _looked(workload: Workload, image: Image, times: int, say: Say, show: Callable[[str], None]) -> Look:
     """Run a program ``times`` times (at least once) and return the last one."""
     times = max(1, times)
     folder = Path(tempfile.mkdtemp(prefix="envmatrix-look-"))
@@ -215,7 +229,7 @@ def _looked(workload: Workload, program: Started, times: int, say: Say, show: Ca
             say(f"running it once, to see how long it takes and what it prints{which}")
             ticker = Ticker(say, "the program runs")
             try:
-                seen = look(workload, program.interpreter, _LONGEST_LOOK_S, folder / f"{number}.log", say)
+                seen = look(workload, image, _LONGEST_LOOK_S, folder / f"{number}.log", say)
             finally:
                 ticker.stop()
             show(seen.output)
@@ -246,7 +260,9 @@ def _starter(
         or f"budget {as_duration(budget_s)}: enough for {blocks} blocks of {len(chosen) + 2} trials and a little more"
     )
     limit_s = max(60.0, 10 * seen.wall_s)
-    return Starter(interpreter, workloads, torch, chosen, metric, why, budget_s, limit_s)
+    return Starter(
+        interpreter, workloads, torch, chosen, metric, why, budget_s, limit_s, requirements=asked.requirements
+    )
 
 
 def _metric(regex: str, output: str) -> tuple[MetricSource, str]:
@@ -306,9 +322,12 @@ def _about_set(chosen: Sequence[str], known: Sequence[str], *, torch: bool, reco
 
 def _relative(starter: Starter, file: Path) -> Starter:
     """Return a starter whose programs lie in this folder, wherever its file is to be."""
-    if file.resolve().parent == Path.cwd().resolve():
+    home = file.resolve().parent
+    inside = tuple(Path(os.path.relpath(one.resolve(), home)) for one in starter.requirements)
+    starter = replace(starter, requirements=inside)
+    if home == Path.cwd().resolve():
         return starter
-    folder = os.path.relpath(Path.cwd(), file.resolve().parent)
+    folder = os.path.relpath(Path.cwd(), home)
     return replace(starter, workloads=[one.model_copy(update={"files": folder}) for one in starter.workloads])
 
 

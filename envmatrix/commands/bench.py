@@ -13,7 +13,9 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
 
 #: Options of a program on the command line, by their names in the namespace.
-_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "parameter_list", "metric_regex", "metric_json", "save")
+_OF_PROGRAM = (
+    "setup", "prepare", "cleanup", "warmup", "parameter_list", "requirements", "metric_regex", "metric_json", "save",
+)  # fmt: skip
 
 
 def add_arguments(parser: Parser) -> None:
@@ -48,6 +50,10 @@ def _add_program(parser: Parser) -> None:
     group.add_argument(
         "-L", "--parameter-list", nargs=2, action="append", metavar=("NAME", "A,B"), help="{NAME} in its words is each"
     )
+    group.add_argument(
+        "-r", "--requirements", type=Path, action="append", metavar="FILE",
+        help="what its Python lacks (requirements.txt, pyproject.toml), in a venv on top of it",
+    )  # fmt: skip
     group.add_argument("--metric-regex", metavar="PATTERN", help="how fast it was: a number in ( ) in its output")
     group.add_argument(
         "--metric-json", metavar="FILE:KEY", help="the same: a number (a.b.0.c) in a JSON file it writes"
@@ -91,6 +97,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "",
         arguments.metric_json or "",
         tuple((name, tuple(names(values))) for name, values in arguments.parameter_list or ()),
+        tuple(arguments.requirements or ()),
     )  # fmt: skip
     overrides, file = shared.overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.say_to_stderr if arguments.show_output else lambda _: None

@@ -23,6 +23,7 @@ from envmatrix.images.cache import digest_of
 from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
 from envmatrix.images.listing import keep_listing, listing_argv
 from envmatrix.images.locks import Locks
+from envmatrix.images.overlays import base_of, build_overlay
 from envmatrix.images.places import Places
 from envmatrix.images.pythons import Python, ask, remembered_python
 from envmatrix.images.sources import wheels_of
@@ -72,11 +73,9 @@ class LocalEngine(Engine):
         if image.modules:  # what they bring may be another tomorrow: nothing is remembered of it
             return replace(self._loaded(image, libraries, say), loader=frozenset(known_to_loader()))
         python = _given(image.interpreter) if image.interpreter else remembered_python(self.places.cache, image.python)
-        build_record = (
-            self.places.cache.root
-            / "prepared"
-            / f"local-{inputs_digest(self.places, image, libraries, asdict(python))[:24]}.json"
-        )
+        over = base_of(python).digest if image.interpreter and image.requirements else ""
+        digest = inputs_digest(self.places, image, libraries, asdict(python), over)
+        build_record = self.places.cache.root / "prepared" / f"local-{digest[:24]}.json"
         known = prepared_from(self.places.cache.read_json(build_record))
         prepared = _still_there(known)
         if prepared is None:
@@ -108,8 +107,9 @@ class LocalEngine(Engine):
         locks = Locks(self.places.locks, cache)
         without = ""
         if image.on_host:
-            reference, program = python.path, python.path
-            facts, without = _look_for_torch(python, image, variables or {"PATH": _PATH, "LC_ALL": "C.UTF-8"})
+            reference, program, facts = self._given(image, python, locks, say)
+            torch, without = _look_for_torch(program, image, variables or {"PATH": _PATH, "LC_ALL": "C.UTF-8"})
+            facts = {**facts, **torch}
         else:
             reference, program, facts = self._venv(image, python, locks, say)
         host = python if not image.on_host else remembered_python(cache, None)
@@ -118,6 +118,19 @@ class LocalEngine(Engine):
         return Prepared(
             image.name, self.name, reference, program, folders.folders, facts, folders.missing, without_torch=without
         )
+
+    def _given(self, image: Image, python: Python, locks: Locks, say: Say) -> tuple[str, str, dict[str, str]]:
+        """Return a Python that is there as it is, or a venv over it that holds what it lacks of the requirements."""
+        if not image.requirements:
+            return python.path, python.path, {}
+        base = base_of(python)
+        path, section = locks.of_overlay(image, python, base, say)
+        wheels = wheels_of(self.places.cache, image, (path, section), python, say)
+        folder = build_overlay(self.places.cache, python, base, wheels.pins, wheels.files, say)
+        facts = {"over": python.path, "over_packages": base.digest, "lock": path.name}
+        facts |= {"lock_digest": f"sha256:{sections_digest([section])}"}
+        facts |= {f"package {pin.name}": pin.version for pin in section.packages}
+        return str(folder), str(folder / "bin" / "python"), facts
 
     def _venv(self, image: Image, python: Python, locks: Locks, say: Say) -> tuple[str, str, dict[str, str]]:
         path, section = locks.of_image(image, python, say)
@@ -264,18 +277,18 @@ def _given(interpreter: str, variables: Mapping[str, str] | None = None) -> Pyth
     return python
 
 
-def _look_for_torch(python: Python, image: Image, variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
+def _look_for_torch(python: str, image: Image, variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """Return which torch the given Python has in the empty environment of a trial, or why it has none."""
-    done = run([python.path, "-c", _TORCH], limit_s=300.0, env=variables)
+    done = run([python, "-c", _TORCH], limit_s=300.0, env=variables)
     what = f"modules: {' '.join(image.modules)}" if image.modules else f"interpreter: {image.interpreter}"
     try:
         version, file = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         if "libcuda" in done.stderr and not has_gpu():
-            reason = f"{what} ({python.path}) has a PyTorch for CUDA, and there is no GPU here"
+            reason = f"{what} ({python}) has a PyTorch for CUDA, and there is no GPU here"
             remedy = "run it where there is a GPU (/dev/nvidia0), or name an interpreter with a PyTorch for the CPU"
             return {}, f"{reason}\n  -> {remedy}"
-        reason = f"{what} ({python.path}) cannot import torch: {done.last_words(1)}"
-        remedy = f"install PyTorch for it (`{python.path} -m pip install torch`), or name another interpreter"
+        reason = f"{what} ({python}) cannot import torch: {done.last_words(1)}"
+        remedy = f"install PyTorch for it (`{python} -m pip install torch`), or name another interpreter"
         return {}, f"{reason}\n  -> {remedy}"
     return {"torch": version, "torch_file": file}, ""

@@ -10,6 +10,7 @@ from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Wher
 from envmatrix.images.cache import Cache, digest_of
 from envmatrix.images.debian import Apt, distribution
 from envmatrix.images.lockfile import Lock, Pinned, Section, asked_text, read_lock
+from envmatrix.images.overlays import Base, pip_over
 from envmatrix.images.pip import Request, host_platform, pip_of, resolve
 from envmatrix.images.pythons import Python, remembered_python
 from envmatrix.images.sources import check_python
@@ -45,6 +46,19 @@ class Locks:
         """Return the lock's path and its section for ``image``; made on the fly when none fits."""
         committed = self.image_file(image, python)
         return self._find(committed, "image", image.name, image_asked(image), say, lambda: self._pip(image, python))
+
+    def of_overlay(self, image: Image, python: Python, base: Base, say: Say) -> tuple[Path, Section]:
+        """Return the lock's path and its section for what ``image`` lacks of its requirements on a Python's own."""
+        asked = asked_text([image_asked(image), f"over {base.digest}"])
+        request = Request(image.requirements, image.index, over=True)
+
+        def make() -> tuple[Pinned, ...]:
+            with self.cache.scratch("lock") as scratch:
+                return resolve(pip_over(self.cache, python, base), request, scratch)
+
+        fresh = self._fresh(self.folder / f"overlay.{python.tag}.txt", "image", "overlay", asked)
+        said = f"locking, in the cache, what {python.path} lacks of the requirements"
+        return self._made(fresh, Section("image", "overlay", asked), make, lambda: say(said))
 
     def of_system(
         self, suite: str, packages: Sequence[str], base: str, say: Say, make: Callable[[], tuple[Pinned, ...]]
@@ -108,14 +122,24 @@ class Locks:
         if section:
             return committed, section
         why = "was made for something else than matrix.yaml asks now" if lock else "does not exist"
-        fresh = self.cache.root / "locks" / f"{committed.stem}.{digest_of(kind, name, asked)[:12]}.txt"
+        said = f"{kind} {name}: {committed.name} {why}; locking it now, in the cache (`envmatrix lock` writes it)"
+        fresh = self._fresh(committed, kind, name, asked)
+        return self._made(fresh, Section(kind, name, asked), make, lambda: say(said))
+
+    def _fresh(self, committed: Path, kind: str, name: str, asked: str) -> Path:
+        return self.cache.root / "locks" / f"{committed.stem}.{digest_of(kind, name, asked)[:12]}.txt"
+
+    def _made(
+        self, fresh: Path, empty: Section, make: Callable[[], tuple[Pinned, ...]], tell: Callable[[], None]
+    ) -> tuple[Path, Section]:
+        """Return a lock of the cache and its section, made now where it is not there."""
         lock = read_lock(fresh)
-        section = lock.find(kind, name, asked) if lock else None
+        section = lock.find(empty.kind, empty.name, empty.asked) if lock else None
         if section:
             return fresh, section
-        say(f"{kind} {name}: {committed.name} {why}; locking it now, in the cache (`envmatrix lock` writes it)")
-        self.cache.write(fresh, Lock(fresh, (Section(kind, name, asked, make()),)).text())
-        return fresh, self._again(fresh, kind, name, asked)
+        tell()
+        self.cache.write(fresh, Lock(fresh, (replace(empty, packages=make()),)).text())
+        return fresh, self._again(fresh, empty.kind, empty.name, empty.asked)
 
     def _again(self, path: Path, kind: str, name: str, asked: str) -> Section:
         lock = read_lock(path)

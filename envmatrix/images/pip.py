@@ -37,7 +37,8 @@ _NOT_OURS = (
 class Request:
     """What pip is asked to resolve; ``target`` is a Python version other than pip's own.
 
-    ``sources`` are taken as source distributions, whose metadata is made with ``env`` added.
+    ``sources`` are taken as source distributions, whose metadata is made with ``env`` added. ``over``: what pip's own
+    Python has need not be found again.
     """
 
     requirements: tuple[str, ...]
@@ -46,6 +47,7 @@ class Request:
     target: str = ""
     sources: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    over: bool = False
 
 
 def target_options(version: str) -> list[str]:
@@ -71,7 +73,8 @@ def _kinds(sources: Iterable[str]) -> list[str]:
 def resolve_argv(pip: Sequence[str], request: Request, report: Path) -> list[str]:
     """Return the command that finds exact versions and hashes without downloading or installing wheels."""
     return [
-        *pip, "install", "--dry-run", "--ignore-installed", "--quiet", *_kinds(request.sources),
+        *pip, "install", "--dry-run", *([] if request.over else ["--ignore-installed"]), "--quiet",
+        *_kinds(request.sources),
         *([] if request.dependencies else ["--no-deps"]),
         *target_options(request.target), *(["--target", str(report.with_name("unused"))] if request.target else []),
         *(f"--extra-index-url={url}" for url in request.index),
@@ -105,21 +108,23 @@ def pip_of(cache: Cache, python: Python) -> list[str]:
     """Return the command of a pip that runs on ``python``, in a venv of its own inside the cache."""
     folder = cache.root / "tools" / f"pip-{digest_of(python.path, python.version)[:16]}"
 
-    def build(place: Path) -> None:
-        made = run([python.path, "-I", "-m", "venv", str(place)], limit_s=300.0)
-        if not made.exit.ok:  # Debian keeps ensurepip in a package of its own
-            made = run(
-                [uv_program(), "venv", "--seed", "--allow-existing", "--python", python.path, str(place)], limit_s=300.0
-            )
-        if not made.exit.ok:
-            minor = ".".join(python.version.split(".")[:2])
-            raise EngineError(
-                f"cannot make a venv with {python.path}: {made.last_words(2)}",
-                remedy=f"install its venv module: `apt-get install python{minor}-venv`",
-            )
-
-    cache.folder(folder, build)
+    cache.folder(folder, lambda place: make_pip(python, place))
     return [str(folder / "bin" / "python"), "-m", "pip"]
+
+
+def make_pip(python: Python, place: Path) -> None:
+    """Make a venv that holds a pip for ``python``."""
+    made = run([python.path, "-I", "-m", "venv", str(place)], limit_s=300.0)
+    if not made.exit.ok:  # Debian keeps ensurepip in a package of its own
+        made = run(
+            [uv_program(), "venv", "--seed", "--allow-existing", "--python", python.path, str(place)], limit_s=300.0
+        )
+    if not made.exit.ok:
+        minor = ".".join(python.version.split(".")[:2])
+        raise EngineError(
+            f"cannot make a venv with {python.path}: {made.last_words(2)}",
+            remedy=f"install its venv module: `apt-get install python{minor}-venv`",
+        )
 
 
 def reachable(url: str, seconds: float = 8.0) -> bool:

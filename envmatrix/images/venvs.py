@@ -54,18 +54,23 @@ def build_venv(cache: Cache, python: Python, pins: Sequence[Pinned], wheels: Seq
 
     def build(place: Path) -> None:
         say(f"building a venv of {len(pins)} packages on Python {python.version}")
-        uv = uv_program()
-        with cache.scratch("venv") as scratch:
-            requirements = scratch / "requirements.txt"
-            requirements.write_text("".join(pin.text() for pin in pins), encoding="utf-8")
-            _check(cache, run(venv_argv(uv, python.path, place), limit_s=_BUILD_S, env=uv_variables(cache)))
-            if pins:
-                argv = install_argv(uv, place, shelves(cache, wheels), requirements)
-                _check(cache, run(argv, limit_s=_BUILD_S, env=uv_variables(cache)))
-                share_bytecode(cache, place)
+        _check(cache, run(venv_argv(uv_program(), python.path, place), limit_s=_BUILD_S, env=uv_variables(cache)))
+        install_into(cache, place, pins, wheels)
 
     cache.folder(folder, build)
     return folder
+
+
+def install_into(cache: Cache, venv: Path, pins: Sequence[Pinned], wheels: Sequence[Path]) -> None:
+    """Install exactly these packages into an empty venv."""
+    if not pins:
+        return
+    with cache.scratch("venv") as scratch:
+        requirements = scratch / "requirements.txt"
+        requirements.write_text("".join(pin.text() for pin in pins), encoding="utf-8")
+        argv = install_argv(uv_program(), venv, shelves(cache, wheels), requirements)
+        _check(cache, run(argv, limit_s=_BUILD_S, env=uv_variables(cache)))
+        share_bytecode(cache, venv)
 
 
 def packages_of(folder: Path) -> Path:

@@ -44,17 +44,23 @@ _DEEPEST = 10
 
 @dataclass
 class Gathered:
-    """All files of a matrix as one ``source``; ``files`` in the order they count, the including one last."""
+    """All files of a matrix as one ``source``; ``files`` in the order they count, the including one last.
+
+    ``inlined`` are lists of requirements that other files hold, which stand in the source's data now.
+    """
 
     source: Source
     files: list[Source]
     mistakes: list[InputError] = field(default_factory=list)
+    inlined: list[list[str]] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
         """The sha256 of the file as read; of several files, over the texts of all in their order."""
         first = self.source.text
-        whole = first if len(self.files) == 1 else json.dumps([source.text for source in self.files])
+        lists = [json.dumps(words) for words in self.inlined]
+        several = len(self.files) > 1 or lists
+        whole = json.dumps([*(source.text for source in self.files), *lists]) if several else first
         return "sha256:" + hashlib.sha256(whole.encode()).hexdigest()
 
     def text(self, files: Mapping[str, str]) -> str:
@@ -62,7 +68,7 @@ class Gathered:
 
         ``files`` maps workloads to their programs' folders, which other files may write relative to themselves.
         """
-        if len(self.files) == 1:
+        if len(self.files) == 1 and not self.inlined:
             return self.source.text
         head = "".join(f"# {source.file.name}\n" for source in self.files)
         body: dict[str, object] = {"version": 2}

@@ -162,7 +162,7 @@ class Level(Frozen):
 
     description: Text = Field("", description="one line, shown in lists and reports")
     python: PythonVersion | None = Field(None, description="Python of the image, such as '3.11'; none: the host's")
-    requirements: Requirements = Field((), description="pip requirements, pinned: name==version")
+    requirements: Requirements = Field((), description="pip requirements, or files of them (`-r FILE`)")
     build: Mapping[Text, SourceBuild] = Field(
         default_factory=dict, description="requirement -> how it is built from source, where it has no wheel"
     )
@@ -202,7 +202,9 @@ class Level(Frozen):
 
     @model_validator(mode="after")
     def _adds_nothing_to_what_is_there(self) -> Level:
-        added = ("python", "requirements", "apt", "suite", "base", "index")
+        added = ["python", "apt", "suite", "base", "build"]
+        if self.image or self.modules:  # over an interpreter, a venv holds them
+            added += ["requirements", "index"]
         wrong = next((name for name in added if getattr(self, name)), None)
         used = next((name for name in ("image", "interpreter", "modules") if getattr(self, name)), None)
         wrong = wrong or next((name for name in ("interpreter", "modules") if self.image and getattr(self, name)), None)

@@ -27,6 +27,8 @@ from envmatrix.matrix.model import (
 )
 from envmatrix.matrix.names import RESERVED, check_names
 from envmatrix.matrix.reported import Check, MetricSource
+from envmatrix.matrix.requirements import file_named
+from envmatrix.matrix.requirements import read as read_requirements
 from envmatrix.matrix.source import Data, Key, mapping_of, parse_yaml, read_text
 from envmatrix.matrix.types import OF_KEY, key_of
 from envmatrix.record import claims
@@ -199,10 +201,32 @@ class _Parser:
         made = {name: self._source_build(body, (*path, "build", name)) for name, body in builds}
         if None in made.values():
             return None
+        self._inline_requirements(data, path)
         level = self.validate(Level, {**data, "build": made}, path)
         for claimed, allowed in level.claims.items() if level else ():
             self._claim(claimed, allowed, (*path, "claims", claimed))
         return level
+
+    def _inline_requirements(self, data: dict[str, Data], path: Key) -> None:
+        """Put, in place of files that a level's requirements name, what these hold: a run keeps its matrix whole."""
+        given = data.get("requirements")
+        words = [given] if isinstance(given, str) else given
+        if not isinstance(words, list) or not any(isinstance(word, str) and file_named(word) for word in words):
+            return
+        place = (*path, "requirements")
+        where = self.source.where(place)
+        try:
+            read = read_requirements([str(word) for word in words], where.file.parent, where)
+        except InputError as error:
+            self.mistakes.append(error)
+            data["requirements"] = []
+            return
+        self.gathered.inlined.append([*read.words, *read.index])
+        data["requirements"] = list(read.words)
+        index = {*read.index, *filter(None, [data.get("index")])}
+        if len(index) > 1:
+            self.wrong(place, "requirements: more than one further index", "keep one, the other in pip's configuration")
+        data.update({"index": read.index[0]} if read.index else {})
 
     def _claim(self, claimed: str, allowed: tuple[str, ...], path: Key) -> None:
         filled = [templates.fill(text, templates.SAMPLES) for text in allowed]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.reported import MetricSource
@@ -64,6 +65,7 @@ class Starter:
     budget_s: float = 1800.0
     trial_limit_s: float = 300.0
     notes: Sequence[str] = field(default_factory=tuple)
+    requirements: Sequence[Path] = ()
 
     def text(self) -> str:
         """Return the text of the matrix, with comments for whoever edits it."""
@@ -82,7 +84,7 @@ class Starter:
             "",
             "factors:",
             "  python:",
-            f"    mine: {{interpreter: {_quoted(self.interpreter)}}}  # the Python that it runs with, as it is",
+            *self._python(),
             *("" if self.torch else _OWN_THREADS).strip("\n").splitlines(),
             "",
             "environments:",
@@ -104,6 +106,17 @@ class Starter:
             f"    trial_limit: {as_duration(self.trial_limit_s):29}# a trial that runs longer is ended",
             "",
         ])  # fmt: skip
+
+    def _python(self) -> list[str]:
+        interpreter = _quoted(self.interpreter)
+        if not self.requirements:
+            return [f"    mine: {{interpreter: {interpreter}}}  # the Python that it runs with, as it is"]
+        words = [f"-r {file}" for file in self.requirements]
+        return [
+            "    mine:",
+            f"      interpreter: {interpreter}  # the Python that it runs with",
+            f"      requirements: {_quoted(words)}  # what it lacks, in a venv on top of it",
+        ]
 
     def _workload(self, workload: Workload) -> list[str]:
         body = workload.model_dump(exclude_defaults=True, exclude={"name", "command", "metric", "files"})

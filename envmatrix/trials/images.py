@@ -146,7 +146,7 @@ def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None
     for (image, engine), prepared in ready.items():
         for name, before in run.images.get(f"{image}@{engine}", {}).items():
             now = prepared.facts.get(name)
-            if name.startswith(("package ", "system ", "base_digest", "modules")) and now != before:
+            if name.startswith(("package ", "system ", "base_digest", "modules", "over_packages")) and now != before:
                 raise InputError(
                     f"image {image} on {engine} is not what this run began with: {name} is {now or 'gone'}, "
                     f"and was {before}",

@@ -102,11 +102,11 @@ def _here() -> str:
     return shutil.which("python") or shutil.which("python3") or sys.executable
 
 
-def look(workload: Workload, interpreter: str, limit_s: float, log: Path, say: Say) -> Look:
+def look(workload: Workload, image: Image, limit_s: float, log: Path, say: Say) -> Look:
     """Run a program once in its own Python with nothing set; a NothingRanError has its last words if it fails."""
     here = Path.cwd()
     workload = placed_workload(workload, here)
-    engine, prepared, bench = _opened(interpreter, here, say)
+    engine, prepared, bench = _opened(image, here, say)
     with scratch() as work:
         job = _job(engine, prepared, workload, bench, work, limit_s, log)
         external.link_files(work, Path(workload.files or here), str(workload.files), external.metric_file(workload))
@@ -117,10 +117,10 @@ def look(workload: Workload, interpreter: str, limit_s: float, log: Path, say: S
     return Look(ended.wall_s, log.read_text(encoding="utf-8", errors="replace"), record, log)
 
 
-def _opened(interpreter: str, here: Path, say: Say) -> tuple[Engine, Prepared, Path]:
+def _opened(image: Image, here: Path, say: Say) -> tuple[Engine, Prepared, Path]:
     bench = snapshot_bench()[1]
     engine = open_engines([DEFAULT], places_of(here / "matrix.yaml", bench))[DEFAULT]
-    return engine, engine.prepare(Image("first-look", interpreter=interpreter), (), say), bench
+    return engine, engine.prepare(image, (), say), bench
 
 
 def _job(

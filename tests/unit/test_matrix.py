@@ -254,8 +254,16 @@ def test_the_schema_refuses_what_the_types_refuse(wrong):
 MINE = "mine: {command: [python, train.py, --lr, 0.1], metric: {regex: 'x ([0-9.]+)', better: lower}}"
 
 
-@pytest.mark.parametrize("used", ["interpreter: /opt/venv/bin/python", "image: name/of:one", "modules: PyTorch/2.9.1"])
-@pytest.mark.parametrize("added", ["requirements: numpy==2.0.0", "suite: bookworm", "index: https://index.example"])
+@pytest.mark.parametrize(
+    ("used", "added"),
+    [
+        ("image: name/of:one", "requirements: numpy==2.0.0"),
+        ("image: name/of:one", "suite: bookworm"),
+        ("modules: PyTorch/2.9.1", "requirements: numpy==2.0.0"),
+        ("modules: PyTorch/2.9.1", "index: https://index.example"),
+        ("interpreter: /opt/venv/bin/python", "suite: bookworm"),
+    ],
+)
 def test_what_is_used_as_it_is_gets_nothing_added_without_a_word(used, added):
     (mistake,) = mistakes(GOOD.replace("default: {}", "default: {" + used + ", " + added + "}"))
     assert f"{added.partition(':')[0]} beside it has no effect" in mistake
