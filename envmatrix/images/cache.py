@@ -108,25 +108,25 @@ class Cache:
         """Make sure the folder ``path`` is there; ``build`` fills a new one. Return whether it was built now.
 
         The folder is built beside its place and renamed into it when whole; what a killed builder left behind is
-        removed by the next one.
+        removed by the next one. A part of a cache may be a link into another cache, whose locks are others: of two
+        builders there the first to be done wins.
         """
         if path.is_dir():
             return False
-        with self.only_one(str(path)), disk_errors(path):
+        with self.only_one(str(path.resolve())), disk_errors(path):
             if path.is_dir():
                 return False
             path.parent.mkdir(parents=True, exist_ok=True)
             for left in path.parent.glob(f".{path.name}.*"):
-                remove_tree(left)
+                _remove_unheld(left)
             temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
             try:
-                temporary.chmod(0o755)
-                build(temporary)
-                temporary.rename(path)
-            except BaseException:
+                with _in_use(temporary):
+                    temporary.chmod(0o755)
+                    build(temporary)
+                    return _put(temporary, path)
+            finally:
                 remove_tree(temporary)
-                raise
-        return True
 
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
@@ -153,8 +153,7 @@ class Cache:
             for left in folder.glob(f"{prefix}*"):
                 _remove_unheld(left)
             path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(handle, fcntl.LOCK_SH)
+            handle = _hold(path)
         try:
             yield path
         finally:
@@ -193,6 +192,33 @@ def fits_in_memory(room: int) -> bool:
         return False
     usable = os.access(IN_MEMORY, os.W_OK) and not place.f_flag & os.ST_NOEXEC
     return usable and 2 * room <= min(free, place.f_bavail * place.f_frsize)
+
+
+def _hold(folder: Path) -> int:
+    """Say that a folder is in use as long as this handle is open: ``_remove_unheld`` leaves it alone."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    return handle
+
+
+@contextlib.contextmanager
+def _in_use(folder: Path) -> Iterator[None]:
+    handle = _hold(folder)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _put(made: Path, place: Path) -> bool:
+    """Rename a folder into its place, and say so: False where somebody else has just put the same there."""
+    try:
+        made.rename(place)
+    except OSError:
+        if place.is_dir():
+            return False
+        raise
+    return True
 
 
 def _remove_unheld(path: Path) -> None:

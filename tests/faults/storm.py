@@ -134,6 +134,7 @@ def prepared(engine: str) -> Path:
     (root / "cache").mkdir(parents=True)
     (root / "wheels").mkdir()
     for name in _SHARED:
+        (places.cache_folder() / name).mkdir(parents=True, exist_ok=True)
         (root / "cache" / name).symlink_to(places.cache_folder() / name)
     write_wheel(root / "wheels", "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
     return root

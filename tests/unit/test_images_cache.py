@@ -34,6 +34,20 @@ def test_what_a_killed_builder_left_is_removed_by_the_next(tmp_path: Path) -> No
     assert (tmp_path / "b").is_dir()
 
 
+def test_a_builder_leaves_what_another_cache_builds_at_the_same_place_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "ours" / "bases").mkdir(parents=True)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "bases").symlink_to(tmp_path / "ours" / "bases")
+
+    def build(place: Path) -> None:
+        theirs = Cache(tmp_path / "theirs")
+        assert theirs.folder(theirs.root / "bases" / "b", lambda other: (other / "whole").touch())
+        (place / "whole").touch()
+
+    assert not Cache(tmp_path / "ours").folder(tmp_path / "ours" / "bases" / "b", build), "the other was first"
+    assert [path.name for path in (tmp_path / "ours" / "bases").rglob("*")] == ["b", "whole"]
+
+
 def test_a_damaged_stamp_counts_as_none(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     for text in ("", "{", "[1]", "\x00"):
