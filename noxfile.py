@@ -21,7 +21,8 @@ def install(session: nox.Session, *groups: str) -> None:
 
 def envmatrix(session: nox.Session, *command: str) -> None:
     install(session)
-    session.run("envmatrix", *command, *session.posargs)
+    # After Ctrl-C nox would wait for 0.5 s and kill it: it ends its trial and writes the report first.
+    session.run("envmatrix", *command, *session.posargs, interrupt_timeout=60)
 
 
 @nox.session

@@ -11,10 +11,12 @@ from envmatrix.errors import EnvmatrixError, ExitCode
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    from envmatrix import interrupts
     from envmatrix.cli import parse, run_command
 
     try:
-        return run_command(parse(sys.argv[1:] if argv is None else argv))
+        with interrupts.remembered():
+            return run_command(parse(sys.argv[1:] if argv is None else argv))
     except EnvmatrixError as error:
         _tell(f"envmatrix: {error}")
         return error.exit_code

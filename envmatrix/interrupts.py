@@ -2,6 +2,9 @@
 
 Python raises KeyboardInterrupt wherever its main thread is, and what is raised inside a finaliser or a callback is
 swallowed there. So a signal is remembered first: where it was swallowed, or held back, the next ``check`` raises it.
+
+Who ends a run often sends two: a terminal sends one to all its processes, and what started envmatrix (nox, a batch
+system) passes its own on. The second says nothing new, and may not cut short what the first began.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: How long (seconds) after a signal another one says nothing new.
+_SAME_S = 3.0
 
 
 class Readable(Protocol):
@@ -32,6 +38,7 @@ class _State:
 
     came: bool = False
     held: int = 0
+    heard: float | None = None  # when (monotonic) the last one was that says something new
     wake: socket.socket | None = None
 
 
@@ -44,9 +51,17 @@ def _here() -> bool:
 
 
 def _arrived(_number: int, _frame: FrameType | None) -> None:
-    _state.came = True
+    now = time.monotonic()
+    if _state.heard is not None and now - _state.heard < _SAME_S:
+        return
+    _state.came, _state.heard = True, now
     if not _state.held:
         raise KeyboardInterrupt
+
+
+def heeded() -> None:
+    """Say that what a signal asked for is done: only another one, some seconds later, is raised again."""
+    _state.came = False
 
 
 def came() -> bool:
@@ -65,6 +80,7 @@ def remembered() -> Iterator[None]:
     """Remember signals and raise them as KeyboardInterrupt, SIGTERM (a batch system) and SIGHUP as well."""
     if not _here() or _state.wake:  # as in a notebook's worker: no signal comes here
         yield
+        check()
         return
     # What is ignored stays ignored: that is what `nohup` means.
     numbers = [number for number in _NUMBERS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
@@ -82,7 +98,7 @@ def remembered() -> Iterator[None]:
         signal.set_wakeup_fd(wakened)
         _state.wake.close()
         written.close()
-        _state.wake, _state.came = None, False
+        _state.wake, _state.came, _state.heard = None, False, None
 
 
 @contextlib.contextmanager

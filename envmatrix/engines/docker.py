@@ -15,6 +15,7 @@ from pathlib import Path
 
 import requests.exceptions
 
+from envmatrix import interrupts
 from envmatrix.engines import bills, docker_end
 from envmatrix.engines.base import Engine, Job, Mounts, NamedImage, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
@@ -183,7 +184,8 @@ class DockerEngine(Engine):
                 try:
                     yield client, container
                 finally:
-                    remove(client, container)
+                    with interrupts.held():
+                        remove(client, container)
 
     def sweep(self, run: str) -> int:
         """Remove the containers that a killed run of that name left behind."""

@@ -82,6 +82,7 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
                 with contextlib.suppress(EnvmatrixError):  # what is left now is removed when the next run begins
                     _sweep(experiment, say)
     except KeyboardInterrupt:
+        interrupts.heeded()
         launcher.interrupted()
         loop.ended.interrupted = True
         loop.ended.why = "interrupted"

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix import interrupts
+from envmatrix import cli, interrupts
+from envmatrix.__main__ import main
 from envmatrix.launchers.here import Here
 from envmatrix.process import Order, run_logged
 from envmatrix.runner import loop as runner
@@ -125,3 +126,34 @@ def test_outside_a_run_signals_mean_what_they_meant():
     with interrupts.remembered():
         assert signal.getsignal(signal.SIGTERM) != before[1]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_second_signal_right_after_the_first_says_nothing_new_and_a_later_one_does(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    done = []
+
+    def end_twice(left):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            os.kill(os.getpid(), signal.SIGTERM)  # as nox, or a batch system, does
+            interrupts.heeded()
+            interrupts.check()
+            done.append("what it ends with")
+        if left:
+            now[0] += 10.0
+            end_twice(left - 1)
+
+    with interrupts.remembered():
+        end_twice(1)
+    assert done == ["what it ends with"] * 2
+
+
+def test_a_signal_that_comes_as_the_report_is_written_ends_the_command_in_its_own_way(monkeypatch, capsys):
+    def told(arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(cli, "run_command", told)
+    assert main(["list"]) == 130
+    assert "interrupted" in capsys.readouterr().err
