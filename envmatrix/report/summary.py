@@ -124,6 +124,7 @@ class Group:
                 f"{best.arm.environment} is {ratio(self.choice.gain)} times as fast as "
                 f"{reference_name(effect)}, its choice allowed for (95 % interval "
                 f"{bounds(effect.low, effect.high)}, {count(effect.blocks, 'block')})."
+                + (f" {best.slow} than its others." if best.slow else "")
             )
         if not any(row.effect and row.effect.low is not None for row in self.rows):
             return "Too little was measured for any claim."

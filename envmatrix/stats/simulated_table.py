@@ -45,11 +45,12 @@ _CLAIMED = "looks: any misses what it claims"
 _DEAR = 4
 
 
-def _plan(blocks: int) -> Plan:
+def plan_of(blocks: int) -> Plan:
+    """Return the plan of a made-up run."""
     return Plan("table", ARMS, 1, 6, blocks, 1e-6, SIZE, 1e9)
 
 
-def _measured(logs: Floats) -> Measurements:
+def measured_of(logs: Floats) -> Measurements:
     """Return a run's trials as they are read from disk."""
     arms, blocks = logs.shape
     none = np.full(logs.shape, np.nan)
@@ -104,7 +105,7 @@ def _contrasts_wrong(measured: Measurements, truth: float) -> bool:
 
 def judged(drawn: Trials, blocks: int, *, every: bool) -> Iterator[tuple[str, bool]]:
     """Yield, question by question, whether the analyses of one run err; ``every``: the dear ones too."""
-    plan, measured = _plan(blocks), _measured(drawn.logs)
+    plan, measured = plan_of(blocks), measured_of(drawn.logs)
     analysis = estimate(plan, measured, metrics=())
     missed, false = _wrong(analysis, _truth(drawn.truth))
     yield "difference: any false verdict", false
@@ -131,7 +132,7 @@ def judged(drawn: Trials, blocks: int, *, every: bool) -> Iterator[tuple[str, bo
 
 def _claim_misses(one: Analysis, drawn: Trials, blocks: int) -> bool:
     """Whether any interval misses what a look claims: the run's own mean where it is short, else that of all time."""
-    short = too_short(_measured(drawn.logs[:, :blocks]).apart)
+    short = too_short(measured_of(drawn.logs[:, :blocks]).apart)
     return _wrong(one, _truth(drawn.own(blocks) if short else drawn.truth))[0]
 
 

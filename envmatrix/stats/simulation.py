@@ -30,6 +30,7 @@ from envmatrix.stats.simulated_history import histories
 from envmatrix.stats.simulated_looks import looks
 from envmatrix.stats.simulated_phases import phases
 from envmatrix.stats.simulated_runs import gates
+from envmatrix.stats.simulated_slow import slow_processes
 from envmatrix.stats.simulated_steady import steady_states
 from envmatrix.stats.simulated_table import lines, table
 from envmatrix.stats.simulated_tuning import FIRST, searches
@@ -275,6 +276,7 @@ TOPICS: Mapping[str, Callable[[str, int, np.random.Generator], list[Figure]]] = 
     "table": table,
     "phases": phases,
     "steady": steady_states,
+    "slow": slow_processes,
 }
 
 

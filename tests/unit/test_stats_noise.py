@@ -18,7 +18,7 @@ from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
-from envmatrix.stats import simulated_table
+from envmatrix.stats import simulated_slow, simulated_table
 from envmatrix.stats.analysis import between, estimate, inverted
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.longrun import apart, too_short
@@ -62,6 +62,7 @@ def test_slow_trials_are_told_with_their_share_and_the_spread_stands_in_every_ta
     for text in (printed(summary), to_markdown(summary)):
         assert "3 of 24, 25% slower" in text.replace("\\", "")
         assert " cv " in text
+    assert summary.groups[0].headline.endswith("24 blocks). 3 of 24 trials are 25% slower than its others.")
     caution = next(caution for caution in summary.cautions if caution.kind is Kind.SLOW_TRIALS)
     assert caution.text.startswith(
         "3 of 24 trials are 25% slower than its others (95 % interval of their share: 3% to 32%)"
@@ -272,8 +273,8 @@ def test_the_table_asks_every_question_of_a_run_gates_looks_and_histories_too(mo
     monkeypatch.setattr(simulated_table, "_BLOCKS", (8, 10))
     found = simulated_table.table("quiet", 20, np.random.default_rng(1))
     assert {(figure.question.split(":")[0], figure.runs) for figure in found} == {
-        ("difference", 20), ("best set", 20), ("attribution", 2), ("race", 2), ("looks", 2),
-        ("gate in the same blocks", 20), ("gate of stored runs", 20), ("history", 2),
+        ("difference", 20), ("best set", 20), ("attribution", 5), ("race", 5), ("looks", 5),
+        ("gate in the same blocks", 20), ("gate of stored runs", 20), ("history", 20),
     }  # fmt: skip
     assert {figure.procedure for figure in found if figure.question.startswith("looks")} == {"10 blocks"}
 
@@ -284,3 +285,17 @@ def test_real_analyses_of_made_up_runs_with_slow_or_failing_processes_hardly_err
     answers = [dict(judged(MODELS[model](20, chance), 20, every=False)) for _ in range(30)]
     assert np.mean([one["difference: any interval misses"] for one in answers]) < 0.15
     assert np.mean([one["best set: lacks the best"] for one in answers]) < 0.15
+
+
+def test_the_figures_of_slow_processes_tell_how_often_those_are_seen_and_what_intervals_are_worth(monkeypatch):
+    for name, cells in {"_COUNTS": ((4, 10),), "_SLOWER": (1.0,), "_SHARES": (0.3,), "_BLOCKS": (10,)}.items():
+        monkeypatch.setattr(simulated_slow, name, cells)
+    found = {
+        (one.question, one.procedure): one.value
+        for one in simulated_slow.slow_processes("quiet", 200, np.random.default_rng(1))
+        if one.machine != "noise of 8%"
+    }
+    assert found["slow trials are told", "4 of 10 are 100% slower"] == 1.0
+    assert found["slow trials are told", "none slow, 10 blocks"] < 0.2
+    assert found["the interval misses both truths", "30% of processes 100% slower, 10 blocks"] < 0.2
+    assert simulated_slow.slow_processes("bursty", 200, np.random.default_rng(1)) == []
