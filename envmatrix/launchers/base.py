@@ -35,8 +35,8 @@ class Work(Protocol):
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
         """Run the trials of a group on this machine, to the end of all."""
 
-    def begins(self, slot: Slot) -> None:
-        """Tell whoever watches that a trial begins."""
+    def begins(self, slot: Slot, together: int = 1) -> None:
+        """Tell whoever watches that a trial begins, or ``together`` of them that take turns."""
 
     def is_done(self, trial: str) -> bool:
         """Say whether a trial is on disk in trials.jsonl."""

@@ -55,7 +55,7 @@ class Here:
         """Run one trial at a time, as a second one would disturb it, or let them take turns."""
         for block in blocks:
             for group in work.groups(block):
-                work.begins(group[0])
+                work.begins(group[0], len(group))
                 yield from work.run_group(group)
 
     def interrupted(self) -> None:

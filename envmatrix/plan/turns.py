@@ -45,6 +45,13 @@ def with_own_references(arms: Sequence[Arm], lone: Collection[str]) -> tuple[Arm
     return tuple(found.values())
 
 
+def left_behind(arms: Iterable[Arm], gone: Collection[str]) -> set[str]:
+    """Return the copies of references that nobody is compared with any more once ``gone`` have left a race."""
+    there = [arm for arm in arms if arm.name not in gone]
+    wanted = {arm.reference for arm in there}
+    return {arm.name for arm in there if arm.is_alone and arm.name not in wanted}
+
+
 def groups(slots: Sequence[Slot], roots: Mapping[str, str]) -> list[list[Slot]]:
     """Part a block into what lives together: all that is compared (``roots``), in the block's order."""
     found: dict[str, list[Slot]] = {}

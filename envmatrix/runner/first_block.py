@@ -18,10 +18,12 @@ from envmatrix.trials.together import has_one_process
 from envmatrix.units import as_duration
 
 _BROKEN = ("failed", "invalid", "timed_out")
+#: From so many that want each CPU on, others are said to take a good part of the time.
+_BUSY = 2.0
 #: So many trials say how long one takes.
 _ENOUGH = 2
-#: What the start of a built-in trial takes of one CPU, at least: torch and its compiler are imported.
-_LEAST_START_S = 1.5
+#: What the start of a built-in trial takes of one CPU, at least: torch is imported, and out of turns its compiler.
+_LEAST_START_S, _LEAST_START_IN_TURNS_S = 1.5, 1.0
 #: Characters of a line of a log that are shown.
 _LONGEST_LINE = 200
 
@@ -62,20 +64,22 @@ class FirstBlock:
         self._told.update(new)
         return new
 
-    def announce(self, side_by_side: int) -> str:
+    def announce(self, side_by_side: int, busy: float = 0.0) -> str:
         """Say before anything runs that a budget is too short even if trials were nothing but their start; else ''.
 
-        ``side_by_side`` processes start at the same time.
+        ``side_by_side`` processes start at the same time; ``busy`` is how many others want each CPU (load a CPU).
         """
         plan, run = self._experiment.plan, self._experiment.run
         known = [has_one_process(run.workloads[arm.workload]) for arm in plan.arms if arm.name not in run.skipped]
-        starts_s = _LEAST_START_S * sum(known) / side_by_side
+        least_s = _LEAST_START_IN_TURNS_S if run.design.schedule == "turns" else _LEAST_START_S
+        starts_s = least_s * max(1.0, busy) * sum(known) / side_by_side
         if plan.max_blocks < plan.min_blocks or starts_s * plan.min_blocks <= plan.budget_s:
             return ""
+        how = "or more" if busy < _BUSY else "or so"
         return (
-            f"one block takes {as_duration(starts_s)} or more of your {as_duration(plan.budget_s)} "
-            f"({count(sum(known), 'trial')} to start), and no claim is made below {plan.min_blocks} blocks: give it "
-            f"--budget {as_duration(3 * starts_s * plan.min_blocks)} or so, or fewer environments"
+            f"one block takes {as_duration(starts_s)} {how} of your {as_duration(plan.budget_s)} "
+            f"({count(sum(known), 'trial')} to start{_beside(busy)}), and no claim is made below {plan.min_blocks} "
+            f"blocks: give it --budget {as_duration(3 * starts_s * plan.min_blocks)} or so, or fewer environments"
         )
 
     @property
@@ -115,6 +119,11 @@ class FirstBlock:
         arms = len(plan.arms) - len(self._experiment.run.skipped)
         line = too_short(plan.budget_s, plan.min_blocks, mean(self._walls), arms, self._width, self._looks)
         return [line] if line else []
+
+
+def _beside(busy: float) -> str:
+    """Say that other programs run, where they take a good part of the time."""
+    return f" beside programs of others: {busy:.0f} want each CPU" if busy >= _BUSY else ""
 
 
 def too_short(

@@ -15,6 +15,7 @@ from envmatrix import interrupts, project
 from envmatrix.errors import EnvmatrixError
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
+from envmatrix.plan.turns import left_behind
 from envmatrix.report.formatting import count
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.runner.first_block import FirstBlock
@@ -33,8 +34,8 @@ from envmatrix.trials.turns import run_together
 class Observer(Protocol):
     """Who watches a run."""
 
-    def trial_begins(self, slot: Slot, left_s: float) -> None:
-        """``slot`` starts now; ``left_s`` is the time left until precision or budget ends the run."""
+    def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
+        """``slot`` starts now, the first of so many that take turns; ``left_s``: until precision or budget ends it."""
 
     def trial_ended(self, trial: Trial) -> None:
         """``trial`` is on disk."""
@@ -142,7 +143,7 @@ class _Loop:
         self.experiment = experiment
         self.say = say
         self.observer = observer
-        self.width = width
+        self.width, self.here = width, launcher.measures_here
         self.estimate = RunningEstimate(experiment.plan, experiment.run.workloads)
         self.race = Race(active=())
         self.done: set[str] = set()
@@ -158,8 +159,10 @@ class _Loop:
     def announce(self) -> None:
         """Say before the first block what is kept for the end, and that a block takes too long for the budget."""
         self.long.announce()
-        together = os.cpu_count() or 1 if self.experiment.run.design.schedule == "turns" else 1
-        if not self.done and (line := self.first.announce(max(together, self.width))):
+        cpus = os.cpu_count() or 1
+        together = cpus if self.experiment.run.design.schedule == "turns" else 1
+        busy = os.getloadavg()[0] / cpus if self.here else 0.0
+        if not self.done and (line := self.first.announce(max(together, self.width), busy)):
             self.say(line)
 
     def count(self, trial: Trial) -> None:
@@ -192,7 +195,8 @@ class _Loop:
     def _runs_in(self, block: int) -> set[str]:
         """Return the arms that run in ``block``: all, but for those that left the race before it."""
         gone = {stopped.arm for stopped in self.race.stopped if stopped.block <= block}
-        return {arm.name for arm in self.experiment.plan.arms} - gone
+        arms = self.experiment.plan.arms
+        return {arm.name for arm in arms} - gone - left_behind(arms, gone)
 
     def look_back(self) -> int:
         """Remember which block was the last one begun; return how many trials lack in those before it.
@@ -267,9 +271,9 @@ class _Loop:
         broken = [arm for arm, outcomes in facts.items() if outcomes and not outcomes["ok"]]
         return self.long.run(self.experiment.plan.budget_s - self.spent_s / self.width - self.long.spent_s, broken)
 
-    def begins(self, slot: Slot) -> None:
-        """Tell the observer that a trial begins."""
-        self.observer.trial_begins(slot, self.left_s())
+    def begins(self, slot: Slot, together: int = 1) -> None:
+        """Tell the observer that a trial begins, or ``together`` of them that take turns."""
+        self.observer.trial_begins(slot, self.left_s(), together)
 
     def run(self, slot: Slot) -> Trial:
         """Run one slot on this machine."""

@@ -73,11 +73,13 @@ class LineProgress:
         """Tell one line; what a trial said of itself may hold anything."""
         self.tell(clean(text))
 
-    def trial_begins(self, slot: Slot, left_s: float) -> None:
-        """Tell now and then that this trial runs."""
+    def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
+        """Tell now and then that this trial runs, or that so many take turns."""
         self.close()
         if not self.quiet:
-            self.ticker = Ticker(self.say, f"{self.where(slot)} runs", self.every_s)
+            turns = f"block {slot.block + 1}: {together} processes take turns"
+            what = turns if together > 1 else f"{self.where(slot)} runs"
+            self.ticker = Ticker(self.say, what, self.every_s)
 
     def where(self, slot: Slot) -> str:
         """Say which trial of which block this is."""
@@ -133,9 +135,10 @@ class BarProgress(LineProgress):
         """Print one line above the bar."""
         self.progress.console.print(Text(clean(text)))
 
-    def trial_begins(self, slot: Slot, left_s: float) -> None:
+    def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
         """Show what runs now."""
-        now = f"{slot.position + 1}/{len(self.plan.arms)} {slot.arm.environment}"
+        one = f"{slot.position + 1}/{len(self.plan.arms)} {slot.arm.environment}"
+        now = f"{together} in turns" if together > 1 else one
         self.progress.update(
             self.task, block=str(slot.block + 1), left=left_text(left_s), now=now,
             completed=self.plan.budget_s - left_s,

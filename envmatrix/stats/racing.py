@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
+from envmatrix.plan.turns import left_behind
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, verdict_of
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.failures import fails_more
@@ -230,6 +231,8 @@ def _one_look(field_: Field, active: NDArray[np.bool_], known: _Then, look: int,
 def next_arms(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload] | None = None) -> Race:
     """Decide which arms run in the next block. Call it after every block; references and controls always stay.
 
+    A copy of a reference (``plan.turns``) leaves with the last arm that is compared with it.
+
     The last block counts once every arm that was still in has run in it, so a block that is half on disk changes
     nothing. An arm that did unequal work, or that fails more often than its reference, never stops another one.
     """
@@ -247,6 +250,7 @@ def _replayed(plan: Plan, measured: Measurements, workloads: Mapping[str, Worklo
     races = [race_family(field_of(family, plan, measured, workloads), measured.blocks, plan) for family in raced]
     stopped = [item for race in races for item in race.stopped if item.arm not in references]
     gone = {item.arm for item in stopped}
+    gone |= left_behind(plan.arms, gone)
     active = tuple(arm.name for arm in plan.arms if arm.name not in gone)
     finished = bool(races) and all(race.block is not None for race in races)
     leaders = tuple(race.leader for race in races if race.leader)

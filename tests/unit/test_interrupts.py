@@ -35,7 +35,7 @@ class Sender:
     def __init__(self, seconds, number):
         self.seconds, self.number, self.timer = seconds, number, None
 
-    def trial_begins(self, slot, left_s):
+    def trial_begins(self, slot, left_s, together=1):
         pass
 
     def trial_ended(self, trial):

@@ -81,6 +81,19 @@ def test_of_a_long_trial_something_is_said_now_and_then_until_it_ends():
     assert said[0] == f"block 1, trial 2 of {len(PLAN.arms)}: {slot.arm.environment} runs, for 0 s"
 
 
+def test_of_those_that_take_turns_no_single_one_is_named():
+    said, told = [], threading.Event()
+    progress = LineProgress(EXPERIMENT, quiet=False, tell=lambda text: (said.append(text), told.set()), every_s=0.01)
+    progress.trial_begins(PLAN.block(0)[1], 100.0, 8)
+    assert told.wait(60)
+    progress.close()
+    assert said[0] == "block 1: 8 processes take turns, for 0 s"
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    bar = BarProgress(EXPERIMENT, console)
+    bar.trial_begins(PLAN.block(0)[1], 100.0, 8)
+    assert bar.progress.tasks[0].fields["now"] == "8 in turns"
+
+
 def test_quiet_means_quiet_of_long_trials_too():
     progress = LineProgress(EXPERIMENT, quiet=True, tell=pytest.fail, every_s=0.001)
     progress.trial_begins(PLAN.block(0)[0], 100.0)

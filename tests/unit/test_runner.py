@@ -1,6 +1,7 @@
 """The loop: complete, resumable, and done when it is enough. Trials are made up; the loop, store and race are real."""
 
 import fcntl
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -25,7 +26,7 @@ class Watcher:
     def say(self, text):
         pass
 
-    def trial_begins(self, slot, left_s):
+    def trial_begins(self, slot, left_s, together=1):
         pass
 
     def trial_ended(self, trial):
@@ -199,8 +200,9 @@ def test_blocks_that_leave_the_long_looks_no_time_are_told_with_the_budget_for_b
     assert "cannot be decided" in too_short(360.0, 6, 7.0, 10, looks=9)
 
 
-def test_a_block_that_can_only_be_too_long_is_told_before_anything_runs(tmp_path, quiet):
+def test_a_block_that_can_only_be_too_long_is_told_before_anything_runs(tmp_path, quiet, monkeypatch):
     """Five processes take 7.5 s of a CPU to start: six blocks 45 s."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.0, 0.0))
     said = []
     for budget_s in (40.0, 50.0):
         (tmp_path / str(budget_s)).mkdir()
@@ -208,3 +210,8 @@ def test_a_block_that_can_only_be_too_long_is_told_before_anything_runs(tmp_path
         begin(tmp_path / str(budget_s), plan, Machine(SPEED), said.append)
     assert said[0].startswith("one block takes 8s or more of your 40s (5 trials to start), and no claim is made below")
     assert sum("to start" in line for line in said) == 1
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0 * (os.cpu_count() or 1), 0.0, 0.0))
+    (tmp_path / "busy").mkdir()
+    begin(tmp_path / "busy", make_plan(NAMES, max_blocks=6, budget_s=50.0), Machine(SPEED), said.append)
+    [line] = [line for line in said if "beside programs of others: 6 want each CPU" in line]
+    assert line.startswith("one block takes 45s or so of your 50s (5 trials to start ")

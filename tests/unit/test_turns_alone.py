@@ -9,7 +9,7 @@ from envmatrix.engines.catalog import ENGINES
 from envmatrix.launchers.catalog import LAUNCHERS, scheduled
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.schedule import make_arms
-from envmatrix.plan.turns import compared, with_own_references
+from envmatrix.plan.turns import compared, left_behind, with_own_references
 from envmatrix.report.forest import forest
 from envmatrix.report.summary import summarise
 from envmatrix.report.write import write_reports
@@ -18,10 +18,12 @@ from envmatrix.runner.looks import Looks
 from envmatrix.stats.analysis import between
 from envmatrix.stats.effects import LEVEL, Flag
 from envmatrix.stats.maxt import critical_value, null_maxima
+from envmatrix.stats.measurements import fold
 from envmatrix.stats.one_way import in_one_way
 from envmatrix.stats.pairing import families
+from envmatrix.stats.racing import next_arms
 from envmatrix.trials import together
-from tests.synthetic import Machine, make_design, make_environment, mixed_plan, write_mixed
+from tests.synthetic import Machine, make_design, make_environment, mixed_plan, mixed_trials, write_mixed
 from tests.unit.test_turns import experiment
 
 PLAN = mixed_plan()
@@ -42,6 +44,16 @@ def test_what_takes_no_turns_is_compared_with_a_copy_of_its_reference_that_takes
     own = next(arm for arm in PLAN.arms if arm.is_alone)
     assert (own.runs, own.is_control) == ("baseline", False)
     assert set(compared(PLAN.arms).values()) == {"baseline:cnn@local", OWN}
+
+
+def test_the_copy_leaves_a_race_with_the_last_arm_that_is_compared_with_it():
+    plan = mixed_plan(("best", "lone", "other"), ("lone", "other"), max_blocks=40, race=True)
+    machine = Machine({"best": 1.3, "lone": 0.8, "other": 0.7}, noise=0.01)
+    race = next_arms(plan, fold(plan, mixed_trials(plan, machine, plan.min_blocks)))
+    assert {item.arm.partition(":")[0] for item in race.stopped} == {"lone", "other"}
+    assert OWN not in race.active
+    assert left_behind(plan.arms, {"lone:cnn@local"}) == set(), "another one still needs it"
+    assert left_behind(plan.arms, {"lone:cnn@local", "other:cnn@local"}) == {OWN}
 
 
 def test_no_copy_is_made_of_a_reference_that_takes_no_turns_itself():
