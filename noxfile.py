@@ -89,6 +89,13 @@ def storm(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Make the documentation as a site in docs/_site; a warning, such as a link to nowhere, is an error."""
+    install(session, "docs")
+    session.run("sphinx-build", "--fail-on-warning", "--keep-going", "docs", "docs/_site", *session.posargs)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests: unit, then everything real that this machine has."""
     install(session, "tests")

@@ -1,0 +1,30 @@
+"""How Sphinx makes the site: `nox -s docs`. What the code knows (commands, keys, evidence) is written from the code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from generated import write_pages
+
+from envmatrix import __version__
+
+project = "envmatrix"
+release = __version__
+author = "the envmatrix authors"
+extensions = ["myst_parser", "sphinx_copybutton"]
+html_theme = "furo"
+html_title = f"envmatrix {release}"
+html_show_copyright = False
+html_copy_source = False
+smartquotes = False  # options begin with two hyphens
+exclude_patterns = ["_site", "generated.py"]
+nitpicky = True
+suppress_warnings = ["myst.header"]  # a document may begin below its first heading
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+linkcheck_anchors = False
+
+write_pages(Path(__file__).parent / "reference")

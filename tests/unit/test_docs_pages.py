@@ -1,0 +1,46 @@
+"""What the pages for readers tell them to write and to type is what the code reads."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from envmatrix.cli import parse
+from envmatrix.matrix import load
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
+BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page, kind):
+    return [body for found, body in BLOCK.findall(page.read_text(encoding="utf-8")) if found == kind]
+
+
+def commands():
+    lines = [(page, line.strip()) for page in PAGES for body in blocks(page, "bash") for line in body.splitlines()]
+    return [pytest.param(line, id=f"{page.stem}: {line}") for page, line in lines if line.startswith("envmatrix ")]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_on_a_page_is_one_that_there_is(line):
+    parse(shlex.split(line)[1:])
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")], ids=lambda page: page.stem)
+def test_a_matrix_on_a_page_is_one_that_can_be_run(page, tmp_path):
+    (tmp_path / "train.py").touch()
+    for body in blocks(page, "yaml"):
+        (tmp_path / "matrix.yaml").write_text(body)
+        load(tmp_path / "matrix.yaml")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.stem)
+def test_python_on_a_page_is_python(page):
+    for body in blocks(page, "python"):
+        compile(body, page.name, "exec")
+
+
+def test_every_page_is_one_that_the_search_for_commands_reads():
+    assert all(blocks(page, "bash") or blocks(page, "yaml") for page in PAGES)
