@@ -1,4 +1,4 @@
-"""The tutorial, typed in as it stands; only the runs are cut to one block."""
+"""The tutorial, typed in as it stands; only the runs are cut to one block of tcmalloc."""
 
 import os
 import shlex
@@ -17,7 +17,12 @@ PAGE = DOCS / "tutorial.md"
 def type_in(line, folder):
     words = shlex.split(line)
     if words[1] == "bench":
-        words[2:2] = ["--max-blocks", "1", "--quiet"]
+        words[2:2] = [
+            "--max-blocks",
+            "1",
+            "--quiet",
+            *([] if "--environments" in words else ["--environments", "tcmalloc"]),
+        ]
     path = f"{Path(os.environ['BENCH_PYTHON']).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.run(
         words, cwd=folder, text=True, capture_output=True, timeout=600, env={**os.environ, "PATH": path}
