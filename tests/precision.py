@@ -109,12 +109,12 @@ def design_of(matrix: Matrix, name: str, chosen: argparse.Namespace, schedule: s
     return found.model_copy(update={**({} if copies else only), **named, **turn, **limits})
 
 
-def opened(chosen: argparse.Namespace, name: str, way: str, steps: int | None = None) -> Way:
-    """Begin a run, or go on with the one in the folder."""
+def opened(chosen: argparse.Namespace, name: str, way: str, options: Mapping[str, Any] | None = None) -> Way:
+    """Begin a run, or go on with the one in the folder; ``options`` are what its workloads have of their own."""
     folder, matrix = RunFolder(chosen.to / f"{name}-{way}"), every_arm_in_turns(load(find_matrix(chosen.matrix)))
     design = design_of(matrix, name, chosen, "turns" if way == "turns" else "sequential")
-    if steps:
-        matrix = with_steps(matrix, design, steps)
+    if options:
+        matrix = with_options(matrix, design, options)
         design = design.model_copy(update={"trial_limit": max(design.trial_limit, 10 * chosen.long)})
     if folder.path.exists():
         experiment = reopen(folder, find_matrix(chosen.matrix), say)
@@ -130,13 +130,13 @@ def opened(chosen: argparse.Namespace, name: str, way: str, steps: int | None = 
     return Way(name, way, experiment, groups, last + 1)
 
 
-def with_steps(matrix: Matrix, design: Design, steps: int) -> Matrix:
-    """Return a matrix whose workloads take so many timed steps."""
-    longer = {
-        name: matrix.workloads[name].model_copy(update={"options": {**matrix.workloads[name].options, "steps": steps}})
+def with_options(matrix: Matrix, design: Design, options: Mapping[str, Any]) -> Matrix:
+    """Return a matrix whose workloads have these options, such as ``steps``."""
+    other = {
+        name: matrix.workloads[name].model_copy(update={"options": {**matrix.workloads[name].options, **options}})
         for name in design.workloads
     }
-    return matrix.model_copy(update={"workloads": {**matrix.workloads, **longer}})
+    return matrix.model_copy(update={"workloads": {**matrix.workloads, **other}})
 
 
 def long_steps(turns: Way, seconds: float) -> int:
@@ -322,7 +322,7 @@ def _agreement(chosen: argparse.Namespace) -> None:
             if not turns.block:
                 turns.run_block(notes)
         steps = long_steps(turns, chosen.long)
-        long = opened(chosen, name, "long", steps)
+        long = opened(chosen, name, "long", {"steps": steps})
         say(f"{name}: long trials have {steps} steps")
         turns.experiment.folder.lock()
         with measuring([turns, long]):

@@ -142,7 +142,7 @@ designs: {mine: {environments: [other], workloads: w, turn: 3}}
     chosen = SimpleNamespace(design="copies,mine", environments="", turn=0)
     copies = precision.design_of(matrix, "copies", chosen, "turns")
     assert (copies.environments, copies.workloads, copies.turn, copies.schedule) == ((), ("w",), 3, "turns")
-    assert precision.with_steps(matrix, copies, 99).workloads["w"].options["steps"] == 99
+    assert precision.with_options(matrix, copies, {"steps": 99}).workloads["w"].options["steps"] == 99
 
 
 def turns_of(within, process, blocks=400, arms=5, turns=4, steps=3):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from envmatrix.stats.effects import LEVEL
+from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.pairing import Views
 from envmatrix.stats.racing import looks, next_arms, surely_not_best
@@ -31,6 +33,18 @@ def test_everything_the_same_as_the_baseline_finishes_the_race():
     race = race_after(30, Machine({}, noise=0.01))
     assert race.finished
     assert {item.reason for item in race.stopped} == {"same as the reference"}
+
+
+@pytest.mark.parametrize("blocks", [6, 9, 13, 18, 25])
+def test_what_an_early_look_can_end_is_what_the_docs_say(blocks):
+    """Of 8 arms, paired log ratios with sd 7 %: half-widths at the end and at a look, and the lead of a rival."""
+    tests, sd = 8 * len(looks(PLAN)), 0.07 / blocks**0.5
+    levels = (LEVEL, 1 - (1 - LEVEL) * 0.8, 1 - 0.01 / len(looks(PLAN)))
+    reaches = [critical_value(blocks, 8, 2, level=level) for level in levels]
+    reaches.append(student_quantile(blocks, 1 - 0.05 / tests))
+    row = " | ".join(f"{100 * np.expm1(reach * sd):.1f} %" for reach in reaches)
+    docs = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
+    assert f"| {blocks} | {row} |" in docs
 
 
 def test_nobody_stops_before_the_first_look():
