@@ -2,6 +2,8 @@
 
 import contextlib
 import itertools
+import os
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.local import guarded_job
-from envmatrix.errors import NoTrialError
+from envmatrix.errors import EngineGoneError, NoTrialError
 from envmatrix.plan import turns as order
 from envmatrix.store import trial_of
 from envmatrix.trials import turns
@@ -204,6 +206,60 @@ def test_a_process_that_breaks_has_its_outcome_and_the_others_go_on(together_of,
     assert words in trials[1].reason
     whole = [line[0] for line in log if line[3] == "0"]
     assert len(set(whole)) == (3 if how == "stays" else 2)
+
+
+def program_of(watched):
+    """Return the process that a warden started."""
+    warden = watched.running.program.process.pid
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(warden):
+                return int(folder.name)
+    raise AssertionError("it is not there")
+
+
+def test_one_that_is_killed_while_it_is_stopped_has_its_outcome_and_the_others_go_on(together_of, monkeypatch):
+    killed, take_turn = [], turns._take_turn
+
+    def then_killed(process, *more):
+        take_turn(process, *more)
+        if not killed:
+            killed.append(process.slot.trial)
+            assert set(states(process.running)) == {"T"}, "it and its child are stopped"
+            os.kill(program_of(process.running), signal.SIGKILL)
+
+    monkeypatch.setattr(turns, "_take_turn", then_killed)
+    trials, log, those = together_of("", "", "")
+    found = {trial.trial: trial for trial in trials}
+    assert found[killed[0]].outcome == "failed"
+    assert "SIGKILL" in found[killed[0]].reason
+    assert [trial.outcome for name, trial in found.items() if name != killed[0]] == ["ok"] * 2
+    assert len({line[0] for line in log if line[3] == "0"}) == 2
+    assert all(watched.running.program.process.poll() is not None for watched in those)
+
+
+@pytest.mark.parametrize("call", ["hold", "release"])
+def test_an_engine_that_goes_away_between_two_turns_ends_them_all_and_nothing_is_recorded(
+    together_of, monkeypatch, call
+):
+    """What it then says to the run is test_gone's; here: whoever was stopped is not left so."""
+    there, asked = [], itertools.count()
+
+    def gone(_experiment, slot, error, _say):
+        raise EngineGoneError(f"{slot.trial}: {error}")
+
+    def refuse(watched):
+        there.append(watched.running.program.process)
+        if next(asked) == 4:
+            raise NoTrialError("the daemon does not answer")
+        getattr(watched.running, call)()
+
+    monkeypatch.setattr(turns, "restore", gone)
+    monkeypatch.setattr(Watched, call, refuse, raising=False)
+    with pytest.raises(EngineGoneError, match="the daemon does not answer"):
+        together_of("", "", "")
+    assert len(set(there)) >= 2
+    assert [program.poll() for program in set(there)] == [0] * len(set(there))
 
 
 def test_one_that_is_refused_twice_failed_and_the_others_run_without_it(together_of, monkeypatch):
