@@ -72,3 +72,46 @@ INDEX = (
     Row("job suspended", "local", "slurm", "cluster/test_slurm.py::test_a_trial_whose_job_is_suspended_runs_again_and_says_so", "told, runs again"),
     Row("job held by somebody", "local", "slurm", "cluster/test_slurm.py::test_a_job_that_somebody_holds_is_told_and_left_to_resume_while_the_other_block_is_run", "told; its block is left to resume"),
 )  # fmt: skip
+
+
+class Reason(NamedTuple):
+    """Why there is no row for these faults, engines and launcher ("": all faults)."""
+
+    faults: str
+    engines: str
+    launcher: str
+    why: str
+
+
+#: The faults that every engine and launcher is asked about, and the rows that answer.
+FAULTS = {
+    "tool killed": ("tool killed (SIGKILL)", "tool killed while daemons run", "tool killed"),
+    "wrapper killed": ("wrapper in the trial killed", "wrapper in the trial killed, or a daemon left"),
+    "program killed": ("program killed",),
+    "engine stopped": ("engine stopped",),
+    "image removed": ("image removed",),
+    "cache full": ("cache disk full",),
+    "results full": ("results disk full",),
+    "tmp full": ("tmp disk full",),
+    "out of memory": ("out of memory", "out of memory in a program or its child"),
+    "out of memory in a child": ("out of memory in a child alone", "out of memory in a program or its child"),
+    "signal at a random moment": ("signal at a random moment",),
+    "clock step": ("clock step",),
+    "results read-only": ("results read-only for a while",),
+    "node lost": ("node lost",),
+}
+REASONS = (
+    Reason("", "docker", "slurm", "refused before anything runs: containers of a daemon are outside of the job (unit/test_slurm_decisions.py)"),
+    Reason("", "apptainer", "slurm", "script, files and wrapper are local's, but for the words that start a trial (cluster/test_slurm.py, *_in_apptainer)"),
+    Reason("engine stopped", "local apptainer", "here slurm", "there is no daemon"),
+    Reason("program killed", "local", "slurm", "told by the wrapper, the same file as with `here`; that it is killed itself has a row"),
+    Reason("cache full", "local", "slurm", "images are made before anything is submitted, as with `here`"),
+    Reason("results full", "docker apptainer", "here", "the tool writes them, whatever the engine"),
+    Reason("tmp full", "apptainer", "here", "it is half of the machine's memory, which would be full as well"),
+    Reason("tmp full", "local", "slurm", "told by the wrapper, the same file as with `here`"),
+    Reason("out of memory in a child", "local", "slurm", "told by the wrapper, the same file as with `here`"),
+    Reason("signal at a random moment", "docker apptainer", "here", "in the storm: a half of its kills are SIGTERM and SIGINT (docs/reliability.md)"),
+    Reason("signal at a random moment", "local", "slurm", "jobs go on whenever it comes: the row of Ctrl-C, SIGTERM"),
+    Reason("clock step", "docker apptainer", "here", "no container has a clock of its own, and the machine's is left alone; durations are monotonic with every engine"),
+    Reason("node lost", "local docker apptainer", "here", "the tool is lost with it: the rows of a tool that is killed"),
+)  # fmt: skip

@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError
+from envmatrix.launchers.base import check_commands
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
 from envmatrix.launchers.slurm.files import BlockFolder, trial_end
@@ -189,3 +191,9 @@ def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next
     flight = made._flight(0, slots, SimpleNamespace(is_done=lambda trial: trial == slots[0].trial))
     assert list(flight.slots) == [slot.trial for slot in slots[1:]]
     assert [file.stem for file in files.path.glob("*.done")] == [slots[0].trial]
+
+
+def test_an_engine_that_needs_a_daemon_is_refused_before_anything_runs():
+    check_commands("slurm", [find_engine("local"), find_engine("apptainer")])
+    with pytest.raises(EngineError, match="engine docker needs its own service on every node"):
+        check_commands("slurm", [find_engine("local"), find_engine("docker")])
