@@ -28,12 +28,13 @@ from envmatrix.api.places import find_matrix
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import Design, Matrix, load
 from envmatrix.runner.groups import Groups
-from envmatrix.runner.loop import _alone_on_machine, _sweep
+from envmatrix.runner.loop import _sweep
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import families, log_ratios
 from envmatrix.store import RunFolder
 from envmatrix.store.files import append_line, write_whole
+from envmatrix.trials.alone import alone_on_machine
 from envmatrix.trials.experiment import Experiment, begin, find_design, reopen
 from envmatrix.trials.sure import run_surely
 from envmatrix.trials.turns import run_together
@@ -152,7 +153,7 @@ def long_steps(turns: Way, seconds: float) -> int:
 @contextlib.contextmanager
 def measuring(ways: Sequence[Way]) -> Iterator[None]:
     """Hold this machine for oneself, leave nothing running, and take Ctrl-C for the end of the measuring."""
-    with interrupts.remembered(), _alone_on_machine(say):
+    with interrupts.remembered(), alone_on_machine(say):
         for way in ways:
             _sweep(way.experiment, say)
         try:

@@ -6,7 +6,6 @@ import datetime
 import itertools
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,6 +29,8 @@ from envmatrix.record.model import Record
 from envmatrix.runner.first_block import too_short
 from envmatrix.runner.progress import Ticker
 from envmatrix.say import Say
+from envmatrix.trials import leftovers
+from envmatrix.trials.alone import alone_on_machine
 from envmatrix.trials.around import clean_up, set_up
 from envmatrix.trials.look import Look, Started, given, look, started
 from envmatrix.trials.program_files import program_files
@@ -220,23 +221,23 @@ def _passed(program: Started) -> tuple[str, ...]:
 
 
 def _looked(workload: Workload, image: Image, times: int, say: Say, show: Callable[[str], None]) -> Look:
-    """Run a program ``times`` times (at least once) and return the last one."""
+    """Run a program ``times`` times (at least once), alone as trials are, and return the last one."""
     times = max(1, times)
-    folder = Path(tempfile.mkdtemp(prefix="envmatrix-look-"))
-    try:
+    with (
+        alone_on_machine(say),
+        tempfile.TemporaryDirectory(prefix="envmatrix-look-", ignore_cleanup_errors=True) as logs,
+    ):
+        leftovers.end_processes()
         for number in range(1, times + 1):
             which = f" ({number} of {times})" if times > 1 else ""
             say(f"running it once, to see how long it takes and what it prints{which}")
             ticker = Ticker(say, "the program runs")
             try:
-                seen = look(workload, image, _LONGEST_LOOK_S, folder / f"{number}.log", say)
+                seen = look(workload, image, _LONGEST_LOOK_S, Path(logs) / f"{number}.log", say)
             finally:
                 ticker.stop()
             show(seen.output)
-        return seen
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(folder)
+    return seen
 
 
 def _starter(

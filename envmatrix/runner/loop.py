@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from envmatrix import interrupts, project
+from envmatrix import interrupts
 from envmatrix.errors import EnvmatrixError
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
@@ -26,6 +24,7 @@ from envmatrix.stats.racing import Race
 from envmatrix.store import RunFolder, Trial
 from envmatrix.store.planned import Misfit
 from envmatrix.trials import leftovers
+from envmatrix.trials.alone import alone_on_machine
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.sure import run_surely
 from envmatrix.trials.turns import run_together
@@ -65,7 +64,7 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
     loop = _taken_up(lambda: _Loop(experiment, observer, launcher, say), folder, say)
     loop.announce()
     try:
-        with interrupts.remembered(), _alone_on_machine(say) if launcher.measures_here else contextlib.nullcontext():
+        with interrupts.remembered(), alone_on_machine(say) if launcher.measures_here else contextlib.nullcontext():
             if launcher.measures_here:
                 _sweep(experiment, say)
             for trial in launcher.trials(loop.blocks(), loop):
@@ -294,22 +293,3 @@ class _Loop:
     def is_done(self, trial: str) -> bool:
         """Say whether a trial is on disk."""
         return trial in self.done
-
-
-@contextlib.contextmanager
-def _alone_on_machine(say: Say) -> Iterator[None]:
-    """Wait while another envmatrix measures on this machine: each would spoil the other's figures."""
-    folder = project.cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / "measuring.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        say("another envmatrix is measuring on this machine; waiting until it has ended")
-        began = time.monotonic()
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        say(f"waited {time.monotonic() - began:.0f} s")
-    try:
-        yield
-    finally:
-        os.close(handle)
