@@ -82,6 +82,13 @@ def selfbench(session: nox.Session) -> None:
 
 
 @nox.session
+def installed(session: nox.Session) -> None:
+    """Measure from the installation of the wheel to the first table of a program of 5 seconds."""
+    install(session, "tests")
+    session.run("python", "-m", "tests.installed", *session.posargs)
+
+
+@nox.session
 def storm(session: nox.Session) -> None:
     """Kill runs at random moments, resume them, and count what was lost, doubled or left running."""
     install(session, "tests")

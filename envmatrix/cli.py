@@ -36,6 +36,7 @@ GROUPS = {
         "redact": "take folders of users, users and hosts out of an older run, to show it",
         "pack": "make one archive of a run, to repeat it elsewhere",
         "reproduce": "verify an archive, run its plan here, and say which effects are found again",
+        "docs": "print a page of the documentation, as it came with this envmatrix",
         "schema": "print the JSON Schema of matrix.yaml, for editors, or of run.json",
         "completion": "print the completion script of a shell: bash, zsh, fish or tcsh",
     },

@@ -26,6 +26,13 @@ def locks_folder() -> Path:
     return checkout if checkout.is_dir() else _PACKAGE / "_project" / "containers" / "locks"
 
 
+def documentation() -> dict[str, Path]:
+    """Return the pages of the documentation by name, the first one to read first."""
+    checkout = _PACKAGE.parent / "docs"
+    home = checkout.parent if (checkout / "matrix.md").exists() else _PACKAGE / "_project"
+    return {"readme": home / "README.md", **{page.stem: page for page in sorted((home / "docs").glob("*.md"))}}
+
+
 def cache_folder() -> Path:
     """Return $ENVMATRIX_CACHE, else the user's cache folder for envmatrix."""
     if named := os.environ.get("ENVMATRIX_CACHE"):

@@ -22,4 +22,12 @@ def collect() -> dict[str, Any] | None:
         "freezing": bool(config.freezing),
         # It is loaded by what freezes: graphs with gradients are not, whatever the setting (compile_fx.py).
         "frozen": "torch._inductor.freezing" in sys.modules,
+        "cpp_wrapper": bool(getattr(config, "cpp_wrapper", False)),
+        "cpp_wrapped": _cpp_wrapped(),
     }
+
+
+def _cpp_wrapped() -> bool:
+    """Say whether some graph is called through C++: what was loaded for that is kept here (codecache.py)."""
+    kept = getattr(sys.modules.get("torch._inductor.codecache"), "CppWrapperCodeCache", None)
+    return bool(getattr(kept, "cache", None))

@@ -53,8 +53,10 @@ def collect() -> dict[str, Any] | None:
     handle = dynamic.library(path)
     version, options = _READERS.get(library, _nothing)(handle)
     refused = attempt(lambda: sorted(refusals.refused(library, path, options, os.environ, _tunables())))
+    arenas = attempt(lambda: _arenas(handle)) if library == "libc" else None
     return {
         "library": library, "path": os.path.realpath(path), "version": version, "options": options, "refused": refused,
+        "arenas": arenas,
     }  # fmt: skip
 
 
@@ -111,6 +113,20 @@ def _glibc(handle: ctypes.CDLL) -> Read:
     handle.gnu_get_libc_version.restype = ctypes.c_char_p
     options = dict(_settings("MALLOC_"), **_set_tunables(attempt(_tunables) or {}))
     return attempt(lambda: handle.gnu_get_libc_version().decode()), options
+
+
+def _arenas(handle: ctypes.CDLL) -> int:
+    """Return how many heaps there are: malloc_info(3) writes one ``<heap nr="...">`` for each."""
+    text, size = ctypes.c_char_p(), ctypes.c_size_t()
+    handle.open_memstream.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(handle.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    if not stream:
+        raise OSError(ctypes.get_errno(), "open_memstream")
+    handle.malloc_info(0, stream)
+    handle.fclose(stream)
+    found = (text.value or b"").count(b"<heap nr=")
+    handle.free(text)
+    return found
 
 
 def _tunables() -> dict[str, int]:

@@ -41,13 +41,17 @@ class OpenMP(Part):
 
 
 class Malloc(Part):
-    """The allocator that serves ``malloc``, the options it really took, and the settings that it did not take."""
+    """The allocator that serves ``malloc``, the options it really took, and the settings that it did not take.
+
+    ``arenas``: how many heaps there are, of glibc's own alone.
+    """
 
     library: Text = None
     path: Text = None
     version: Text = None
     options: dict[StrictStr, StrictBool | StrictInt | StrictFloat | StrictStr | None] | None = None
     refused: Texts = None
+    arenas: Whole = None
 
 
 class Blas(Part):
@@ -190,7 +194,8 @@ class OneDnn(Part):
 class Inductor(Part):
     """What torch.compile's compiler was set to, where it compiled anything.
 
-    ``autotuned`` counts how often kernels were tried against each other; ``frozen``: some graph was.
+    ``autotuned`` counts how often kernels were tried against each other; ``frozen``: some graph was; ``cpp_wrapped``:
+    some graph is called through C++.
     """
 
     graphs: Whole = None
@@ -198,6 +203,8 @@ class Inductor(Part):
     autotuned: Whole = None
     freezing: Flag = None
     frozen: Flag = None
+    cpp_wrapper: Flag = None
+    cpp_wrapped: Flag = None
 
 
 class LoadedNccl(Part):

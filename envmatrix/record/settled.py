@@ -10,7 +10,7 @@ from envmatrix.record.part import Part
 #: Parts that hold what settings decide, with what in them is another in every process or on every machine.
 _VARYING = {
     "openmp": ("path", "workers", "loaded"),
-    "malloc": ("path",),
+    "malloc": ("path", "arenas"),
     "blas": ("path",),
     "torch": ("path", "git", "debug", "build"),
     "onednn": (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -102,11 +103,17 @@ def _here() -> str:
     return shutil.which("python") or shutil.which("python3") or sys.executable
 
 
-def look(workload: Workload, image: Image, limit_s: float, log: Path, say: Say) -> Look:
-    """Run a program once in its own Python with nothing set; a NothingRanError has its last words if it fails."""
+def look(
+    workload: Workload, image: Image, limit_s: float, log: Path, say: Say, begins: Callable[[], None] = lambda: None
+) -> Look:
+    """Run a program once in its own Python with nothing set; a NothingRanError has its last words if it fails.
+
+    ``begins`` is called when that is prepared.
+    """
     here = Path.cwd()
     workload = placed_workload(workload, here)
     engine, prepared, bench = _opened(image, here, say)
+    begins()
     with scratch() as work:
         job = _job(engine, prepared, workload, bench, work, limit_s, log)
         external.link_files(work, Path(workload.files or here), str(workload.files), external.metric_file(workload))

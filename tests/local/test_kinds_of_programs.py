@@ -1,5 +1,6 @@
 """The kinds of programs that people have, each benchmarked by the one command without a matrix."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from tests import held
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
+#: Part of the digest that names the venv of these tests.
+_MADE = "torch by links, without torchvision"
 PACKAGES = ("pytest==9.2.0", "pytest-benchmark==5.3.1", "numpy==2.4.6", "tqdm==4.70.1")
 PLAIN = "print('done', sum(i * i for i in range(10 ** 5)))\n"
 ARGPARSE = """
@@ -38,9 +41,21 @@ if __name__ == "__main__":
     print("trained")
 """
 NUMPY = "import numpy\na = numpy.ones((64, 64))\nprint('GFLOP/s:', float((a @ a)[0, 0]))\n"
+TRANSFORMERS = """
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+small = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+model = BertForSequenceClassification(BertConfig(vocab_size=64, hidden_size=16, **small))
+words = torch.randint(0, 64, (4, 8))
+model(input_ids=words, labels=torch.zeros(4, dtype=torch.long)).loss.backward()
+print("trained")
+"""
 VENV = "import sys\nassert sys.prefix == sys.argv[1], sys.prefix\nassert sys.prefix != sys.base_prefix\n"
 BENCHMARK = "def test_sum(benchmark):\n    assert benchmark(sum, range(1000)) == 499500\n"
 SHELL = '#!/bin/bash\nset -e\ncd "$(dirname "$0")"\npython plain.py | tail -n 1\n'
+#: Of transformers.
+VERSION = "5.23.0"
 BAR = "from tqdm import tqdm\nfor _ in tqdm(range(500), desc='train', mininterval=0):\n    pass\n"
 WALL = "metric: wall time, as no number"
 QUICK = ("--benchmark-max-time=0.01", "--benchmark-min-rounds=1", "--benchmark-json=speed.json")
@@ -68,7 +83,7 @@ ONE_BLOCK = ("bench", "--max-blocks", "1", "--environments", "tcmalloc")
 def python_of_people():
     """A venv with what people install, and the tests' PyTorch; kept for the next session."""
     site = os.environ.get("BENCH_SITE_PACKAGES", "")
-    folder = cache_folder() / "tests" / digest_of(PACKAGES, sys.version, site)[:16]
+    folder = cache_folder() / "tests" / digest_of(PACKAGES, sys.version, site, _MADE)[:16]
 
     def build(place: Path) -> None:
         uv = [uv_program(), "--quiet"]
@@ -78,7 +93,11 @@ def python_of_people():
         python = place / "bin" / "python"
         subprocess.run([*uv, "pip", "install", "--python", python, *PACKAGES], check=True)
         found = next(place.glob("lib/python3*/site-packages"))
-        (found / "torch.pth").write_text(site + "\n")
+        (found / "torch.pth").write_text(f"{folder / 'torch'}\n")
+        (place / "torch").mkdir()
+        for entry in Path(site).iterdir() if site else ():
+            if not entry.name.startswith("torchvision"):  # its operators may be for another build of torch
+                (place / "torch" / entry.name).symlink_to(entry)
 
     Cache(cache_folder()).folder(folder, build)
     return folder / "bin"
@@ -150,3 +169,17 @@ def test_the_recipes_are_tried_for_a_program_of_torch_whose_dataloader_has_worke
     assert "include: envmatrix:recipes" in (people.folder / "same.yaml").read_text()
     checked = people.run("check", "--matrix", "same.yaml")
     assert checked.returncode == 0, checked.stderr
+
+
+def test_a_model_of_transformers_from_a_config_is_trained_with_transformers_over_the_python_that_is_there(people):
+    if not os.environ.get("BENCH_SITE_PACKAGES"):
+        pytest.skip("no torch: `nox -s tests` has one")
+    (people.folder / "train.py").write_text(TRANSFORMERS)
+    (people.folder / "requirements.txt").write_text(f"transformers=={VERSION}\n")
+    done = people.run(*ONE_BLOCK, "-r", "requirements.txt", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert [trial["outcome"] for trial in people.trials()] == ["ok"] * 3
+    run = json.loads((people.newest() / "run.json").read_text())
+    facts = next(iter(run["images"].values()))
+    assert facts["package transformers"] == VERSION
+    assert "package torch" not in facts, "that is the one that was there"

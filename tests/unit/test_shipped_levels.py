@@ -13,14 +13,15 @@ ECHOES = ("variables", "collectives.variables", "preloaded")
 PLAIN = {
     "openmp": {"library": "libgomp", "wait_policy": "PASSIVE", "spin_count": "300000", "sleeps": False,
                "blocktime": 200, "affinity": "none", "proc_bind": "false", "workers": {"libgomp": 1}},
-    "malloc": {"library": "libc", "refused": [], "options": {
-        "mmap_threshold": 0, "trim_threshold": 0, "hugetlb": 0, "background_thread": False, "metadata_thp": "disabled",
-        "dirty_decay_ms": 10000, "muzzy_decay_ms": 0}},
+    "malloc": {"library": "libc", "refused": [], "arenas": 3, "options": {
+        "mmap_threshold": 0, "trim_threshold": 0, "hugetlb": 0, "background_thread": False,
+        "metadata_thp": "disabled", "dirty_decay_ms": 10000, "muzzy_decay_ms": 0}},
     "torch": {"threads": 2, "threads_set": [], "cpu_capability": "AVX512"},
     "cpu": {"affinity_before": [0, 1], "affinity_end": [0, 1]},
     "memory": {"huge_pages_bytes": 0},
     "onednn": {"isa": "Intel AVX10.1", "fpmath": "strict", "rounds": False, "primitive_cache": True},
-    "inductor": {"graphs": 1, "max_autotune": False, "freezing": False, "frozen": False},
+    "inductor": {"graphs": 1, "max_autotune": False, "freezing": False, "frozen": False, "cpp_wrapper": False,
+                 "cpp_wrapped": False},
     "collectives": {"nccl": True, "hidden_settings": {}},
     "cuda": {"settings": {"expandable_segments": False, "allocator": "native", "module_loading": "none",
                           "tf32_probe": None}},
@@ -39,6 +40,9 @@ HOLLOW = {
     ("fp32-maths", "bf16"): {"onednn": {"fpmath": "bf16", "rounds": False}},
     ("inductor", "max-autotune"): {"inductor": {"graphs": 1, "max_autotune": True, "autotuned": 0}},
     ("inductor", "freezing"): {"inductor": {"graphs": 1, "freezing": True, "frozen": False}},
+    ("inductor", "cpp-wrapper"): {"inductor": {"graphs": 1, "cpp_wrapper": True, "cpp_wrapped": False}},
+    ("malloc", "glibc-one-arena"): {"malloc": {"library": "libc", "refused": [], "arenas": 3,
+                                                "options": {"arena_max": 1}}},
     ("nccl", "ring"): {"parallel": {"processes": 2, "nccl": None}},
     ("malloc", "jemalloc"): {"malloc": {"library": "libjemalloc", "refused": ["MALLOC_CONF: abort_cnof:true"]}},
 }  # fmt: skip

@@ -1,0 +1,61 @@
+"""What people get: the wheel, built from the sdist, installed into a fresh venv, used outside of any checkout.
+
+``python -m tests.installed`` prints how long it takes from the installation to the first answer about a program of 5
+seconds; on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from envmatrix.images.pythons import uv_program
+
+ROOT = Path(__file__).parents[1]
+FIVE_SECONDS = "import time\nend = time.process_time() + 5\nwhile time.process_time() < end:\n    sum(range(10**5))\n"
+
+
+def build(folder: Path) -> Path:
+    """Build the sdist, and the wheel from it; return the wheel."""
+    argv = [uv_program(), "build", "--quiet", "--python", sys.executable, "--out-dir", folder, ROOT]
+    subprocess.run(argv, check=True)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    assert sdist.stat().st_size < 20e6
+    return wheel
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """Install a wheel into a fresh venv; return its command."""
+    subprocess.run([uv_program(), "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    subprocess.run([uv_program(), "pip", "install", "--quiet", "--python", folder / "bin/python", wheel], check=True)
+    return folder / "bin" / "envmatrix"
+
+
+def outside() -> dict[str, str]:
+    """Return the variables of a shell that knows nothing of the checkout."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="envmatrix-installed-") as place:
+        folder = Path(place)
+        wheel = build(folder / "dist")
+        (folder / "five.py").write_text(FIVE_SECONDS)
+        began = time.monotonic()
+        command = install(wheel, folder / "venv")
+        print(f"{time.monotonic() - began:6.1f} s  installed", flush=True)
+        argv = [command, "bench", *sys.argv[1:], "--", sys.executable, "five.py"]
+        with subprocess.Popen(argv, cwd=folder, env=outside(), text=True, stderr=subprocess.PIPE,
+                              stdout=subprocess.DEVNULL) as process:  # fmt: skip
+            for line in process.stderr or ():
+                print(f"{time.monotonic() - began:6.1f} s  {line}", end="", flush=True)
+        print(f"{time.monotonic() - began:6.1f} s  the table, exit code {process.returncode}")
+    return process.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
