@@ -171,6 +171,7 @@ def test_the_recipes_are_tried_for_a_program_of_torch_whose_dataloader_has_worke
     assert checked.returncode == 0, checked.stderr
 
 
+@pytest.mark.timeout(600)
 def test_a_model_of_transformers_from_a_config_is_trained_with_transformers_over_the_python_that_is_there(people):
     if not os.environ.get("BENCH_SITE_PACKAGES"):
         pytest.skip("no torch: `nox -s tests` has one")
