@@ -231,20 +231,12 @@ def _looked(workload: Workload, image: Image, times: int, say: Say, show: Callab
         for number in range(1, times + 1):
             which = f" ({number} of {times})" if times > 1 else ""
             say(f"running it once, to see how long it takes and what it prints{which}")
-<<<<<<< HEAD
-            ticker = Ticker(say, "the program runs")
-            try:
-                seen = look(workload, image, _LONGEST_LOOK_S, Path(logs) / f"{number}.log", say)
-            finally:
-                ticker.stop()
-=======
             with ExitStack() as ending:
 
                 def begins() -> None:
                     ending.callback(Ticker(say, "the program runs").stop)
 
-                seen = look(workload, image, _LONGEST_LOOK_S, folder / f"{number}.log", say, begins)
->>>>>>> 95c2861 (docs: a command that prints the pages of the wheel; wheel and sdist tested outside of the checkout; transformers over the Python that is there; one arena and Inductor's C++ wrapper as levels with proof)
+                seen = look(workload, image, _LONGEST_LOOK_S, Path(logs) / f"{number}.log", say, begins)
             show(seen.output)
     return seen
 
