@@ -53,7 +53,7 @@ def matrix_of_run(folder: RunFolder, run: Run) -> Matrix:
     words = [word for part in run.command for word in part.split("=", 1)]
     named = [Path(then) for word, then in itertools.pairwise(words) if word == "--matrix"]
     home = next((path for path in named if path.is_file()), find_matrix())
-    return parse(str(folder.names.real(folder.matrix())), home)
+    return parse(str(folder.names.real(folder.matrix())), home, begun=True)
 
 
 def split_names(given: Names | None) -> tuple[str, ...] | None:

@@ -62,13 +62,16 @@ def load(path: Path) -> Matrix:
     return parse(read_text(path), path)
 
 
-def parse(text: str, path: Path) -> Matrix:
-    """Check and freeze the text of a matrix.yaml; includes are looked for beside ``path``."""
+def parse(text: str, path: Path, *, begun: bool = False) -> Matrix:
+    """Check and freeze the text of a matrix.yaml; includes are looked for beside ``path``.
+
+    ``begun``: it is the one that a run began with, perhaps under an older envmatrix, which refused less.
+    """
     gathered = gather(parse_yaml(text, path))
     reader = _Parser(gathered)
     matrix = reader.matrix()
     if matrix is not None:
-        check_names(reader.wrong, matrix)
+        check_names(reader.wrong, matrix, begun=begun)
     if reader.mistakes or matrix is None:
         raise MatrixError(_in_order(gathered, reader.mistakes))
     return matrix

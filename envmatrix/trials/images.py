@@ -138,7 +138,7 @@ def libraries_of(folder: RunFolder, run: Run) -> tuple[Library, ...]:
     """Return the libraries that a run's images hold: those of its whole matrix, also of levels that it left out."""
     if run.libraries is not None:
         return run.libraries
-    return all_libraries(parse(str(folder.names.real(folder.matrix())), folder.run_file))
+    return all_libraries(parse(str(folder.names.real(folder.matrix())), folder.run_file, begun=True))
 
 
 def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None:

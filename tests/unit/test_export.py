@@ -1,15 +1,19 @@
 """The lines that set up an environment elsewhere say all that a trial had."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from envmatrix.api.places import matrix_of_run
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.launchers.slurm.export import training_script
-from envmatrix.plan.environment import Environment, Image
+from envmatrix.plan.environment import Environment, Image, resolve
 from envmatrix.plan.export import export_lines
+from envmatrix.store import RunFolder
 
+REFERENCES = sorted((Path(__file__).parents[2] / "results").glob("reference-*"))
 PLACED = Environment("e", "", {}, Image("i"), {"A": "b c"}, (), {}, cpus="0-3", memory_nodes="1")
 SIF = Prepared("i", "apptainer", "/i.sif", "/usr/bin/python3", {})
 
@@ -37,3 +41,11 @@ def test_a_dockerfile_says_when_its_libraries_are_of_this_machine():
     assert "of this machine" not in export_lines(PLACED, library, "dockerfile")
     assert "of this machine" not in export_lines(PLACED, (), "dockerfile", of_host=True)
     assert "of this machine" not in export_lines(PLACED, library, "sh", of_host=True)
+
+
+@pytest.mark.parametrize("path", REFERENCES, ids=lambda path: path.name)
+def test_the_matrix_of_a_run_that_an_older_envmatrix_took_can_be_exported(path):
+    folder = RunFolder(path)
+    run = folder.load_here()
+    matrix = matrix_of_run(folder, run)
+    assert resolve(matrix, run.design.baseline, {}).levels
