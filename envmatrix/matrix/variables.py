@@ -18,6 +18,8 @@ from envmatrix.matrix.source import Key
 
 #: Names of these families are all known, but for newer ones.
 FAMILIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "MALLOC_", "TORCH_", "NCCL_")
+#: Names of these are others', however like they are: TORCHINDUCTOR_CPP_WRAPPER and TORCH_INDUCTOR_CPP_WRAPPER are two.
+_OTHERS = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_", "RCCL_")
 #: So many letters may be wrong: in a family's name, and in one that belongs to none and may well be the user's own.
 _WRONG, _WRONG_ELSEWHERE = 2, 1
 
@@ -59,7 +61,7 @@ def known() -> frozenset[str]:
 @cache
 def near(name: str) -> str | None:
     """Return the known name that was probably meant, '' where none is like it; None of one that may well be right."""
-    if name in known():
+    if name in known() or name.startswith(_OTHERS):
         return None
     in_family = name.startswith(FAMILIES)
     wrong = _WRONG if in_family else _WRONG_ELSEWHERE

@@ -64,7 +64,17 @@ def test_an_unknown_name_of_a_known_family_is_like_none(written):
 
 
 @pytest.mark.parametrize(
-    "written", ["OMP_NUM_THREADS", "MPI_NUM_THREADS", "TBB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM_THREADS", "SEED"]
+    "written",
+    [
+        "OMP_NUM_THREADS",
+        "MPI_NUM_THREADS",
+        "TBB_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "NUM_THREADS",
+        "SEED",
+        "RCCL_DEBUG",
+        "TORCHINDUCTOR_CPP_WRAPPER",
+    ],
 )
 def test_a_known_name_and_one_of_no_family_are_not_doubted(written):
     assert near(written) is None
