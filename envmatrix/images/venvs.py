@@ -70,7 +70,22 @@ def install_into(cache: Cache, venv: Path, pins: Sequence[Pinned], wheels: Seque
         requirements.write_text("".join(pin.text() for pin in pins), encoding="utf-8")
         argv = install_argv(uv_program(), venv, shelves(cache, wheels), requirements)
         _check(cache, run(argv, limit_s=_BUILD_S, env=uv_variables(cache)))
+        _forget_downloads(packages_of(venv))
         share_bytecode(cache, venv)
+
+
+def _forget_downloads(packages: Path) -> None:
+    """Remove what uv notes of a wheel's own file (when it was written): the files of no two machines would be the same.
+
+    What is left of the list of a package's files is written anew, as uv's cache may hold the same file.
+    """
+    for note in packages.glob("*.dist-info/uv_cache.json"):
+        listed = note.with_name("RECORD")
+        line = f"{note.parent.name}/{note.name},".encode()
+        rest = [entry for entry in listed.read_bytes().splitlines(keepends=True) if not entry.startswith(line)]
+        listed.unlink()
+        listed.write_bytes(b"".join(rest))
+        note.unlink()
 
 
 def packages_of(folder: Path) -> Path:

@@ -52,6 +52,21 @@ def test_a_venv_is_built_from_a_lock_and_a_second_prepare_builds_nothing(
     assert said == []
 
 
+def test_venvs_of_two_machines_hold_the_same_files_whenever_their_wheels_were_downloaded(
+    places: Places, wheels: Path, said: Said, tmp_path: Path
+) -> None:
+    digests = []
+    for number in range(2):
+        root = tmp_path / f"machine-{number}"
+        root.mkdir()
+        (root / "tools").symlink_to((places.cache.root / "tools").resolve())
+        machine = replace(places, cache=Cache(root))
+        for wheel in wheels.iterdir():
+            os.utime(wheel, (1.7e9 + number, 1.7e9 + number))
+        digests.append(LocalEngine(machine).prepare(IMAGE, LIBRARIES, said).facts["files_digest"])
+    assert digests[0] == digests[1]
+
+
 def test_two_versions_of_one_library_lie_side_by_side(places: Places, wheels: Path, said: Said) -> None:
     prepared = LocalEngine(places).prepare(IMAGE, LIBRARIES, said)
     one, two = (Path(prepared.libraries[item.key]) / "libtiny.so" for item in LIBRARIES)
