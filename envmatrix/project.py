@@ -30,7 +30,7 @@ def documentation() -> dict[str, Path]:
     """Return the pages of the documentation by name, the first one to read first."""
     checkout = _PACKAGE.parent / "docs"
     home = checkout.parent if (checkout / "matrix.md").exists() else _PACKAGE / "_project"
-    return {"readme": home / "README.md", **{page.stem: page for page in sorted((home / "docs").glob("*.md"))}}
+    return {"readme": home / "README.md", **{page.stem: page for page in sorted((home / "docs").rglob("*.md"))}}
 
 
 def cache_folder() -> Path:
