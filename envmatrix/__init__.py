@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from envmatrix.api.reruns import rerun
     from envmatrix.api.result import Result
     from envmatrix.api.runs import load, resume, run
+    from envmatrix.api.tunes import TuneResult, tune
     from envmatrix.errors import (
         EngineError,
         EnvmatrixError,
@@ -47,6 +48,7 @@ __all__ = [
     "SkipEnvironmentError",
     "StoreError",
     "Trial",
+    "TuneResult",
     "__version__",
     "compare",
     "effects",
@@ -57,6 +59,7 @@ __all__ = [
     "rerun",
     "resume",
     "run",
+    "tune",
 ]
 
 #: Module -> what of it is public.
@@ -67,6 +70,7 @@ _HOMES = {
     "envmatrix.api.reruns": ("rerun",),
     "envmatrix.api.result": ("Result",),
     "envmatrix.api.runs": ("load", "resume", "run"),
+    "envmatrix.api.tunes": ("TuneResult", "tune"),
     "envmatrix.errors": (
         "EngineError", "EnvmatrixError", "InputError", "InterruptedRunError", "NothingRanError", "SkipEnvironmentError",
         "StoreError",

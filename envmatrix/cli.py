@@ -18,6 +18,7 @@ GROUPS = {
         "check": "check matrix.yaml and say what is wrong with it",
         "plan": "show what a design would run, in which order",
         "bench": "run a design and say what each environment gains",
+        "tune": "search the best environment for your program within a budget, and confirm it",
         "resume": "go on with a run that was stopped, killed or cut short",
         "exec": "run any command inside an environment",
     },

@@ -83,11 +83,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Made:
-    """The matrix that was made for a program, its text with comments, and what its run is called."""
+    """The matrix that was made for a program, its text with comments, what its run is called, and how long it took."""
 
     matrix: Matrix
     text: str
     name: str
+    took_s: float
 
 
 def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: Callable[[str], None]) -> Made:
@@ -107,6 +108,7 @@ def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: 
             parse(text, file),
             text,
             f"{_stem(asked.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
+            seen.wall_s,
         )
 
 

@@ -93,3 +93,22 @@ def add_answer(parser: Parser) -> None:
     """Add what is printed while a run goes on and at its end."""
     add_json(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def add_program(parser: Parser) -> argparse._ArgumentGroup:
+    """Add what is said of a program of the user's own, as hyperfine's users expect it."""
+    group = parser.add_argument_group("with -- PROGRAM")
+    group.add_argument("-s", "--setup", metavar="LINE", help="shell line, run once before the first run")
+    group.add_argument("-p", "--prepare", metavar="LINE", help="shell line, run before each run, in its trial")
+    group.add_argument("-c", "--cleanup", metavar="LINE", help="shell line, run once at the end")
+    group.add_argument("-w", "--warmup", type=whole(0), metavar="N", help="runs before the first block (default: 1)")
+    group.add_argument("--metric-regex", metavar="PATTERN", help="how fast it was: a number in ( ) in its output")
+    group.add_argument(
+        "--metric-json", metavar="FILE:KEY", help="the same: a number (a.b.0.c) in a JSON file it writes"
+    )
+    return group
+
+
+def shell(line: str | None) -> tuple[str, ...]:
+    """Return the command that a line of the command line is, as hyperfine reads it: the user's own shell runs it."""
+    return ("/bin/sh", "-c", line) if line else ()

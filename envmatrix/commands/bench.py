@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envmatrix.commands import answer, common, launching
 from envmatrix.commands import arguments as shared
-from envmatrix.commands.grammar import Parser, names, whole
+from envmatrix.commands.grammar import Parser, names
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
 
@@ -42,11 +42,7 @@ def add_arguments(parser: Parser) -> None:
 def _add_program(parser: Parser) -> None:
     """Add a program of the user's own, and what hyperfine's users expect around it."""
     parser.takes_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
-    group = parser.add_argument_group("with -- PROGRAM")
-    group.add_argument("-s", "--setup", metavar="LINE", help="shell line, run once before the first run")
-    group.add_argument("-p", "--prepare", metavar="LINE", help="shell line, run before each run, in its trial")
-    group.add_argument("-c", "--cleanup", metavar="LINE", help="shell line, run once at the end")
-    group.add_argument("-w", "--warmup", type=whole(0), metavar="N", help="runs before the first block (default: 1)")
+    group = shared.add_program(parser)
     group.add_argument(
         "-L", "--parameter-list", nargs=2, action="append", metavar=("NAME", "A,B"), help="{NAME} in its words is each"
     )
@@ -54,10 +50,6 @@ def _add_program(parser: Parser) -> None:
         "-r", "--requirements", type=Path, action="append", metavar="FILE",
         help="what its Python lacks (requirements.txt, pyproject.toml), in a venv on top of it",
     )  # fmt: skip
-    group.add_argument("--metric-regex", metavar="PATTERN", help="how fast it was: a number in ( ) in its output")
-    group.add_argument(
-        "--metric-json", metavar="FILE:KEY", help="the same: a number (a.b.0.c) in a JSON file it writes"
-    )
     group.add_argument(
         "--save",
         nargs="?",
@@ -93,7 +85,8 @@ def _run_program(arguments: argparse.Namespace) -> int:
 
     _check_program(arguments)
     asked = programs.Asked(
-        tuple(arguments.command), _shell(arguments.setup), _shell(arguments.prepare), _shell(arguments.cleanup),
+        tuple(arguments.command), shared.shell(arguments.setup), shared.shell(arguments.prepare),
+        shared.shell(arguments.cleanup),
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "",
         arguments.metric_json or "",
         tuple((name, tuple(names(values))) for name, values in arguments.parameter_list or ()),
@@ -112,11 +105,6 @@ def _run_program(arguments: argparse.Namespace) -> int:
             command=tuple(sys.argv[1:]), host_names=arguments.host_names, say=say,
         )  # fmt: skip
     return answer.carry_out(experiment, arguments, is_set_up=True)
-
-
-def _shell(line: str | None) -> tuple[str, ...]:
-    """Return the command that a line of the command line is, as hyperfine reads it: the user's own shell runs it."""
-    return ("/bin/sh", "-c", line) if line else ()
 
 
 def _check_program(arguments: argparse.Namespace) -> None:

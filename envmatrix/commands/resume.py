@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from envmatrix.commands import answer, common, launching
+from envmatrix.commands import answer, common, launching, searching
 from envmatrix.commands import arguments as shared
 from envmatrix.commands.grammar import Parser
+from envmatrix.errors import InputError
 
 
 def add_arguments(parser: Parser) -> None:
@@ -24,8 +25,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Go on where the run stopped: nothing lost, repeated or reordered."""
-    from envmatrix.api import runs
+    from envmatrix.api import runs, tunes
 
+    if study := tunes.find_study(arguments.run_name, arguments.results):
+        if arguments.target is not None:
+            raise InputError("--target: a search has none", remedy="--budget gives it more time")
+        return searching.carry_out(tunes.resume_study(study, arguments.budget, common.say_to_stderr), arguments)
     experiment = runs.reopen_run(
         arguments.run_name,
         budget=arguments.budget,

@@ -33,7 +33,8 @@ def results(tmp_path):
 
 def test_the_whole_interface_is_there_and_no_room_has_one_of_its_names():
     assert sorted(envmatrix.__all__) == envmatrix.__all__
-    assert set(FUNCTIONS) == {"run", "resume", "load", "effects", "compare", "history", "export", "reproduce", "rerun"}
+    wanted = {"run", "resume", "load", "effects", "compare", "history", "export", "reproduce", "rerun", "tune"}
+    assert set(FUNCTIONS) == wanted
     assert {*FUNCTIONS, *TYPES, "__version__"} == set(envmatrix.__all__)
     rooms = {path.stem for path in PACKAGE.iterdir()}
     assert not rooms & {name for name in envmatrix.__all__ if not name.startswith("__")}

@@ -1,0 +1,313 @@
+"""The best environment for a program, searched and confirmed within a budget; everything is resumed from its trials."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+from envmatrix import __version__
+from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, split_names
+from envmatrix.api.programs import Asked, cleaned_up_on_failure, make_matrix
+from envmatrix.errors import ExitCode, InputError, Where, suggestion
+from envmatrix.host import this_host
+from envmatrix.matrix import Design, Matrix
+from envmatrix.matrix.extended import with_includes
+from envmatrix.matrix.model import NAME
+from envmatrix.plan.environment import resolve
+from envmatrix.plan.export import export_lines
+from envmatrix.plan.space import space_of
+from envmatrix.report.tuning import lines_of, to_html, to_json
+from envmatrix.runner.tuning import Tuning, Watch, check_budget, search_on
+from envmatrix.runner.tuning_progress import watch_step
+from envmatrix.say import Say, silent
+from envmatrix.stats.tuning import Search
+from envmatrix.stats.tuning_answer import TuneAnswer, answer
+from envmatrix.stats.tuning_steps import Step, read_step
+from envmatrix.store.files import write_whole
+from envmatrix.store.patience import patient
+from envmatrix.store.study import Study, StudyFolder
+from envmatrix.trials.around import around
+from envmatrix.trials.experiment import Experiment, find_design, reopen
+from envmatrix.trials.requested import Overrides, requested_engines
+from envmatrix.trials.trial import preload_paths
+from envmatrix.units import parse_duration
+
+#: What is spent unless a budget is given, as long as that can confirm anything (seconds).
+_USUAL_BUDGET_S = 1200.0
+_SPARE = 1.15
+_TARGET = 0.01
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """A search on disk and what it found. ``folder`` holds study.json, tune.json, report.html and a run for each step.
+
+    ``interrupted``: Ctrl-C ended it, and ``envmatrix resume`` goes on.
+    """
+
+    folder: Path
+    interrupted: bool = False
+
+    @cached_property
+    def _read(self) -> tuple[Search, list[Step]]:
+        folder = StudyFolder(self.folder)
+        study = folder.load()
+        steps = folder.steps()
+        search = _search(_matrix_of(folder), study)
+        return search, [read_step(step, search.space) for step in steps]
+
+    @cached_property
+    def answer(self) -> TuneAnswer:
+        """All that was found. Raises StoreError when the folder cannot be read."""
+        return answer(*self._read)
+
+    @property
+    def name(self) -> str:
+        """Name of the search."""
+        return self.folder.name
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Factor -> level of the recommended recipe: {} where nothing is shown to be faster than the baseline."""
+        return self.answer.settings
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast the recipe that was confirmed is as the baseline, on fresh blocks (None: none was)."""
+        return self.answer.effect.ratio if self.answer.effect else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of ``ratio``."""
+        effect = self.answer.effect
+        return (effect.low, effect.high) if effect and effect.low is not None and effect.high is not None else None
+
+    @property
+    def lines(self) -> str:
+        """The shell's lines that set up the recommended recipe, '' where nothing is recommended."""
+        file = self.folder / "recipe.sh"
+        return file.read_text(encoding="utf-8") if file.exists() else ""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What ``envmatrix tune`` exits with: 4 when not one candidate ever ran well."""
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
+        return ExitCode.FINE if self.answer.ran_well else ExitCode.NOTHING_RAN
+
+    def to_json(self) -> dict[str, object]:
+        """Return the answer as tune.json has it."""
+        return to_json(self.name, self.answer, self.lines)
+
+    def __str__(self) -> str:
+        return "\n".join(lines_of(self.answer))
+
+
+def tune(
+    program: str | Sequence[str], *, budget: float | str | None = None, factors: Names | None = None,
+    engine: str | None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results",
+    metric_regex: str = "", metric_json: str = "", say: Say = silent,
+) -> TuneResult:  # fmt: skip
+    """Search the best environment for a program within a budget, and confirm what it gains on fresh blocks.
+
+    Args:
+        program: a command line as a list of words, or the name of a design of a matrix.
+        budget: the time that all trials take: seconds, or '90s', '20m', '2h'; None: 20 minutes, or as many as it needs.
+        factors: only these are searched, as names or 'a,b'; None: all setting factors, or the design's.
+        engine: where processes start; None: here ('local'), or the design's first one.
+        matrix: where the design is; None: ./matrix.yaml, else the one that comes with envmatrix.
+        name: of the search; None: the program and the time.
+        results: the folder in which the folder of the search is made.
+        metric_regex: how fast a program of words was: a number in ( ) in its output; None: as ``envmatrix bench`` does.
+        metric_json: the same: FILE:KEY of a JSON file that it writes.
+        say: takes lines of progress; ``print`` shows them.
+
+    Returns:
+        The TuneResult, with its report written into its folder.
+
+    Raises:
+        InputError: an argument is wrong, the space is empty, or the budget is too small to confirm anything.
+        EngineError: an engine is not there or could not build.
+        NothingRanError: the program or the baseline fails.
+        StoreError: the folder cannot be written.
+
+    """
+    watch = partial(watch_step, quiet=False, tell=say)
+    if isinstance(program, str):
+        begun = begin_design(program, budget, split_names(factors), engine, matrix, name, results, say)
+        return carry_out(begun, watch)
+    asked = Asked(tuple(program), metric_regex=metric_regex, metric_json=metric_json)
+    begun = begin_program(asked, budget, split_names(factors), name, results, say, lambda _: None)
+    return carry_out(begun, watch, is_set_up=True)
+
+
+def begin_program(
+    asked: Asked, budget: float | str | None, factors: Sequence[str] | None, name: str | None, results: PathLike,
+    say: Say, show: Callable[[str], None],
+) -> Tuning:  # fmt: skip
+    """Run a program once, and make the study of its default space. Raises as ``tune``."""
+    file = Path("matrix.yaml")
+    made = make_matrix(asked, Overrides(), file, _only_of_look(say), show)
+    with cleaned_up_on_failure(made.matrix.workloads.values(), say):
+        torch = "threads" not in made.text.partition("factors:")[2].partition("environments:")[0]
+        libraries = ("recipes", "hugepages") if torch else ("malloc", "hugepages")
+        matrix = with_includes(made.text, file, [f"envmatrix:{one}" for one in libraries])
+        levels = {one.name: tuple(one.levels) for one in matrix.factors.values() if not one.is_image}
+        design = matrix.designs["default"].model_copy(update={"target": _TARGET})
+        named = [one for one in matrix.environments if one != design.baseline]
+        return _begun(
+            matrix, design, _chosen(levels, factors), named, budget, name or f"tune-{made.name}", results, say,
+            made.took_s,
+        )  # fmt: skip
+
+
+def begin_design(
+    name_of_design: str, budget: float | str | None, factors: Sequence[str] | None, engine: str | None,
+    matrix: PathLike | None, name: str | None, results: PathLike, say: Say,
+) -> Tuning:  # fmt: skip
+    """Make the study of a design: its factors, or the levels of its environments. Raises as ``tune``."""
+    whole = load_matrix(matrix)
+    design = find_design(whole, name_of_design)
+    if len(design.workloads) != 1:
+        said = (
+            f"design {name_of_design!r} has {len(design.workloads)} workloads, and the best environment is that of one"
+        )
+        raise InputError(said, remedy="tune a design with one workload")
+    engines = requested_engines(design, [engine] if engine else None, say)
+    design = design.model_copy(update={"engines": engines[:1], "target": _TARGET})
+    levels = _levels_of(whole, design)
+    made = f"tune-{name_of_design}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
+    return _begun(
+        whole, design, _chosen(levels, factors), design.environments, budget, name or made, results, say, None
+    )
+
+
+def resume_study(folder: Path, budget: float | str | None, say: Say) -> Tuning:
+    """Return a search that was stopped, as it stands; ``budget`` is a new one for the whole of it."""
+    study_folder = StudyFolder(folder)
+    study = study_folder.load()
+    if budget is not None:
+        study = study.model_copy(update={"budget": parse_duration(budget)})
+    return Tuning(study_folder, study, (matrix := _matrix_of(study_folder)), _search(matrix, study), say)
+
+
+def find_study(name: PathLike | None, results: PathLike = "results") -> Path | None:
+    """Return the folder of a search by its path or name, None where there is none of that name."""
+    if name is None:
+        return None
+    return next((path for path in (Path(name), Path(results) / name) if (path / "study.json").exists()), None)
+
+
+def carry_out(tuning: Tuning, watch: Watch, *, is_set_up: bool = False) -> TuneResult:
+    """Go on with a search until it is over or interrupted, and write what it found."""
+    workloads = [tuning.matrix.workloads[name] for name in tuning.study.design.workloads]
+    with patient(tuning.say), around(workloads, tuning.say, is_set_up=is_set_up):
+        ended = search_on(tuning, watch, engine=tuning.study.design.engines[0])
+    result = TuneResult(tuning.folder.path, interrupted=ended is not None)
+    if tuning.steps:
+        _write(tuning, result)
+    return result
+
+
+def _write(tuning: Tuning, result: TuneResult) -> None:
+    """Write recipe.sh, tune.json and report.html."""
+    folder, found = tuning.folder.path, result.answer
+    last = tuning.folder.steps()[-1]
+    if found.settings:
+        experiment = reopen(last, Path(tuning.matrix.path), silent)
+        write_whole(folder / "recipe.sh", _recipe(experiment) + "\n")
+    write_whole(folder / "tune.json", json.dumps(result.to_json(), indent=1) + "\n")
+    write_whole(folder / "report.html", to_html(result.name, found, tuning.search, tuning.steps, result.lines))
+
+
+def _recipe(experiment: Experiment) -> str:
+    arm = experiment.plan.arms[-1]
+    environment = experiment.run.environments[arm.runs]
+    prepared = experiment.prepared[environment.image_key, arm.engine]
+    return export_lines(environment, preload_paths(prepared, environment), "sh")
+
+
+def _begun(
+    matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], named: Sequence[str],
+    budget: float | str | None, name: str, results: PathLike, say: Say, trial_s: float | None,
+) -> Tuning:  # fmt: skip
+    if not NAME.match(name):
+        raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
+    folder = StudyFolder(Path(results) / name)
+    if folder.path.exists():
+        raise InputError(
+            "it is already there", where=Where(folder.path), remedy="another --name, or `envmatrix resume`"
+        )
+    study = Study(
+        name=name, created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        envmatrix=__version__, design=design, budget=_USUAL_BUDGET_S, factors=levels, named=tuple(named),
+        trial_s=trial_s,
+    )  # fmt: skip
+    search = _search(matrix, study)
+    needed_s = search.fewest_trials() * (trial_s or 0.0) * _SPARE
+    given_s = parse_duration(budget) if budget is not None else max(_USUAL_BUDGET_S, needed_s)
+    if trial_s is not None:
+        check_budget(search, given_s, trial_s)
+    study = study.model_copy(update={"budget": given_s})
+    space = search.space
+    say(
+        f"searching {len(space.codes) - 1} configurations of {', '.join(space.factors)} "
+        f"({space.equal} equal ones and {space.impossible} impossible ones left out)"
+    )
+    folder.create(study)
+    return Tuning(folder, study, matrix, search, say)
+
+
+def _search(matrix: Matrix, study: Study) -> Search:
+    facts = this_host().facts()
+    design = study.design
+    named = [name for name in study.named if _is_of_levels(matrix, name, study, facts)]
+    return Search(space_of(matrix, study.factors, named, design.baseline, facts), design.seed)
+
+
+def _is_of_levels(matrix: Matrix, name: str, study: Study, facts: Mapping[str, str]) -> bool:
+    """Say whether an environment differs from the baseline in levels that are searched alone."""
+    own, home = (resolve(matrix, one, facts).levels for one in (name, study.design.baseline))
+    return all(level == home[factor] or level in study.factors.get(factor, ()) for factor, level in own.items())
+
+
+def _levels_of(matrix: Matrix, design: Design) -> dict[str, tuple[str, ...]]:
+    """Return the levels that a design crosses, else those of its environments, by setting factors."""
+    if design.factors:
+        return {name: tuple(levels) for name, levels in design.factors.items()}
+    found: dict[str, dict[str, None]] = {}
+    for name in (*design.environments, *design.cumulative):
+        for factor, level in resolve(matrix, name, {}).levels.items():
+            found.setdefault(factor, {})[level] = None
+    return {name: tuple(levels) for name, levels in found.items() if not matrix.factors[name].is_image}
+
+
+def _chosen(levels: Mapping[str, tuple[str, ...]], factors: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
+    for name in factors or ():
+        if name not in levels:
+            raise InputError(f"--factors: no factor {name!r} to search", remedy=suggestion(name, levels))
+    return {name: given for name, given in levels.items() if not factors or name in factors}
+
+
+def _matrix_of(folder: StudyFolder) -> Matrix:
+    """Return the matrix of a study as its first step kept it, its programs where they lie."""
+    steps = folder.steps()
+    if not steps:
+        raise InputError("nothing of it was run yet", where=Where(folder.path), remedy="begin it anew")
+    run = steps[0].load_here()
+    matrix = matrix_of_run(steps[0], run)
+    return matrix.model_copy(update={"workloads": {**matrix.workloads, **run.workloads}})
+
+
+def _only_of_look(say: Say) -> Say:
+    """Pass on what is said of the program itself: what a benchmark of it would hold is no matter here."""
+
+    def tell(line: str) -> None:
+        if not line.startswith(("environments:", "budget ", "one block takes")):
+            say(line)
+
+    return tell

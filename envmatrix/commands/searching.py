@@ -1,0 +1,35 @@
+"""What ``tune`` and ``resume`` show of a search, while it goes on and at its end."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING
+
+from envmatrix.commands import common
+
+if TYPE_CHECKING:
+    from envmatrix.runner.tuning import Tuning
+
+
+def carry_out(begun: Tuning, arguments: argparse.Namespace, *, is_set_up: bool = False) -> int:
+    """Go on with a search and show what it found."""
+    from envmatrix.api import tunes
+    from envmatrix.runner.tuning_progress import watch_step
+
+    watch = partial(
+        watch_step, quiet=arguments.quiet, tell=common.say_to_stderr,
+        show_output=getattr(arguments, "show_output", False),
+    )  # fmt: skip
+    result = tunes.carry_out(begun, watch, is_set_up=is_set_up)
+    if result.interrupted:
+        common.say_to_stderr(f"go on with: envmatrix resume {result.name}")
+        return result.exit_code
+    if arguments.json:
+        common.print_json(result.to_json())
+        return result.exit_code
+    common.print_text(str(result))
+    if result.lines:
+        common.print_text(f"\nto have it elsewhere (recipe.sh):\n\n{result.lines}")
+    common.print_text(f"report: {result.folder / 'report.html'}")
+    return result.exit_code

@@ -1,0 +1,84 @@
+"""``envmatrix tune``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envmatrix.commands import arguments as shared
+from envmatrix.commands import common, searching
+from envmatrix.commands.grammar import Parser, one_name
+from envmatrix.engines.catalog import AUTO, ENGINES
+from envmatrix.errors import InputError
+
+if TYPE_CHECKING:
+    from envmatrix.runner.tuning import Tuning
+
+_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "metric_regex", "metric_json")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("design", nargs="?", type=one_name, metavar="DESIGN", help="a design with one workload")
+    shared.add_matrix(parser)
+    parser.add_argument(
+        "--engine",
+        type=one_name,
+        metavar="NAME",
+        help=f"{', '.join(ENGINES.names())} or {AUTO} (default: the design's)",
+    )
+    parser.add_list("--factors", "NAME", "search only these: a,b or given again")
+    shared.add_budget(parser, "the time that all trials take, such as 20m (default) or 2h")
+    parser.add_argument("--name", metavar="NAME", help="name of the search (default: program and time)")
+    shared.add_results(parser)
+    shared.add_answer(parser)
+    parser.takes_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
+    shared.add_program(parser)
+    parser.add_argument("--show-output", action="store_true", help="print what each trial printed")
+    parser.examples(
+        "envmatrix tune --budget 20m -- python train.py", "envmatrix tune default --factors malloc,openmp --budget 1h"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search the best environment of a program or a design, and confirm it."""
+    if arguments.command:
+        return searching.carry_out(_program(arguments), arguments, is_set_up=True)
+    given = next((name for name in _OF_PROGRAM if getattr(arguments, name) is not None), None)
+    if given:
+        option = given.replace("_", "-")
+        raise InputError(f"--{option} is for a program, and there is none", remedy="envmatrix tune -- python train.py")
+    if arguments.design is None:
+        raise InputError(
+            "tune what?",
+            remedy="your own program: `envmatrix tune -- python train.py`; a design: `envmatrix tune default`",
+        )
+    from envmatrix.api import tunes
+
+    begun = tunes.begin_design(
+        arguments.design, arguments.budget, arguments.factors, arguments.engine, arguments.matrix, arguments.name,
+        arguments.results, common.say_to_stderr,
+    )  # fmt: skip
+    return searching.carry_out(begun, arguments)
+
+
+def _program(arguments: argparse.Namespace) -> Tuning:
+    from envmatrix.api import programs, tunes
+
+    odd = {
+        f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix, "--engine": arguments.engine,
+    }  # fmt: skip
+    given = next((name for name, value in odd.items() if value), None)
+    if given:
+        said = f"{given} and a program cannot both be: a program is run here, in a matrix that is made for it"
+        raise InputError(said, remedy="`envmatrix bench --save -- PROGRAM` writes that matrix; edit it and tune that")
+    asked = programs.Asked(
+        tuple(arguments.command), shared.shell(arguments.setup), shared.shell(arguments.prepare),
+        shared.shell(arguments.cleanup),
+        1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "", arguments.metric_json or "",
+    )  # fmt: skip
+    show = common.say_to_stderr if arguments.show_output else lambda _: None
+    return tunes.begin_program(
+        asked, arguments.budget, arguments.factors, arguments.name, Path(arguments.results), common.say_to_stderr, show
+    )

@@ -1,0 +1,129 @@
+"""What a search is shown as: lines for a terminal, JSON, and a page with its history, effects and confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from envmatrix.printable import one_line
+from envmatrix.report.formatting import bounds, ratio
+from envmatrix.report.html_file import page_environment, page_values
+from envmatrix.report.svg import drawing, line, mark, text, ticks
+from envmatrix.stats.tuning import REFERENCES, Search
+from envmatrix.stats.tuning_answer import TuneAnswer
+
+if TYPE_CHECKING:
+    from envmatrix.stats.tuning_steps import Step
+
+_PHASES = ("evidence", "screen", "race", "confirm")
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 860.0, 300.0, 60.0, 34.0, 16.0
+
+
+def lines_of(answer: TuneAnswer) -> list[str]:
+    """Return the answer as lines of text."""
+    found = [answer.headline]
+    if answer.contributions:
+        found += ["", "what each setting brings in it (the model of the search, 95 %; not confirmed one by one):"]
+        found += [
+            f"  {one.factor + '=' + one.level:34} {ratio(one.ratio)} ({bounds(one.low, one.high)})"
+            for one in answer.contributions
+        ]
+    if answer.dropped:
+        found += ["", "dropped:"]
+        found += [f"  {name:34} {one_line(why)}" for name, why in answer.dropped.items()]
+    phases = ", ".join(f"{name} {trials}" for name, trials in answer.phases.items())
+    found += [
+        "",
+        f"{answer.seen} of {answer.cells - 1} configurations tried in {answer.spent_s:.0f} s (trials: {phases})",
+    ]
+    return found
+
+
+def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
+    """Return the answer for programs; ratios above 1 are faster."""
+    effect = answer.effect
+    return {
+        "schema": 1,
+        "study": name,
+        "headline": answer.headline,
+        "recommended": dict(answer.settings) if answer.settings else None,
+        "tried": dict(answer.tried),
+        "ratio": effect.ratio if effect else None,
+        "low": effect.low if effect else None,
+        "high": effect.high if effect else None,
+        "blocks": effect.blocks if effect else 0,
+        "flags": list(effect.flags) if effect else [],
+        "contributions": [asdict(one) for one in answer.contributions],
+        "dropped": dict(answer.dropped),
+        "trials": dict(answer.phases),
+        "configurations": answer.cells - 1,
+        "seen": answer.seen,
+        "spent_s": answer.spent_s,
+        "export": lines,
+    }
+
+
+def to_html(name: str, answer: TuneAnswer, search: Search, steps: Sequence[Step], lines: str) -> str:
+    """Return the page of a search."""
+    from markupsafe import Markup  # every text inside is escaped where the figure is made
+
+    return page_environment().get_template("tune.html.j2").render(
+        **page_values(len(_PHASES)), name=name, answer=answer, lines=lines, figure=Markup(_history(steps)),  # noqa: S704
+        legend=[(kind, phase, Markup(mark(6, 6, kind, 4.0))) for kind, phase in enumerate(_PHASES)],  # noqa: S704
+        levels=_levels(search, steps),
+    )  # fmt: skip
+
+
+def _levels(search: Search, steps: Sequence[Step]) -> list[tuple[str, float, float, float, int]]:
+    """Return each level's effect after the model: name, ratio, bounds, and in how many trials it was."""
+    posterior, space = search.posterior([step.batch for step in steps]), search.space
+    spread = np.sqrt(np.diag(posterior.covariance))
+    found = []
+    for factor, (name, levels) in enumerate(zip(space.factors, space.levels, strict=True)):
+        for level in range(1, len(levels)):
+            at = int(search.terms.mains[factor]) + level - 1
+            mean, reach = float(posterior.mean[at]), 1.96 * float(spread[at])
+            met = sum(
+                int(np.isfinite(step.batch.scores[place]).sum())
+                for step in steps
+                for place, row in enumerate(step.batch.rows, REFERENCES)
+                if space.codes[row, factor] == level
+            )
+            found.append((f"{name}={levels[level]}", *np.exp([mean, mean - reach, mean + reach]).tolist(), met))
+    return found
+
+
+def _history(steps: Sequence[Step]) -> str:
+    """Draw every reading over the mean of its block's references, in the order of the steps."""
+    points: list[tuple[int, str, float]] = []
+    number = 0
+    for step in steps:
+        base = np.nanmean(step.batch.scores[:REFERENCES], axis=0)
+        for at in range(REFERENCES, len(step.batch.scores)):
+            for gain in step.batch.scores[at] - base:
+                number += 1
+                if np.isfinite(gain):
+                    points.append((number, step.batch.phase, float(np.exp(gain))))
+    if not points:
+        return ""
+    values = [value for *_, value in points]
+    low, high = min(0.95, *values), max(1.05, *values)
+
+    def x(place: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - 10) * place / max(1, number)
+
+    def y(value: float) -> float:
+        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - value) / (high - low)
+
+    body = "".join(
+        line(_LEFT, y(tick), _WIDTH - 10, y(tick), "grid") + text(_LEFT - 8, y(tick) + 4, f"{tick:g}", "end")
+        for tick in ticks(low, high)
+    )
+    for at, phase, value in points:
+        kind = _PHASES.index(phase)
+        body += f'<g class="k{kind}">{mark(x(at), y(value), kind, 3.0)}</g>'
+    told = "Each trial's speed over the baseline of its block, in the order they ran"
+    return drawing(_WIDTH, _HEIGHT, "Search history", told, body, "search")

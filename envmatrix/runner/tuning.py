@@ -1,0 +1,186 @@
+"""The loop of a search: what is on disk says what runs next, each step a run of its own in the study's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from envmatrix.errors import InputError, NothingRanError
+from envmatrix.launchers.catalog import LAUNCHERS
+from envmatrix.matrix import Matrix
+from envmatrix.matrix.extended import with_design
+from envmatrix.plan.space import Space
+from envmatrix.runner.loop import Ended
+from envmatrix.runner.loop import run as run_trials
+from envmatrix.runner.progress import LineProgress, left_text
+from envmatrix.say import Say
+from envmatrix.stats.tuning import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
+from envmatrix.stats.tuning_answer import expected, text_of
+from envmatrix.stats.tuning_steps import Step, dropped_levels, read_step, spent_s, trials_of
+from envmatrix.store.folder import RunFolder
+from envmatrix.store.study import Study, StudyFolder
+from envmatrix.trials.experiment import Experiment, begin, reopen
+from envmatrix.units import as_duration
+
+#: A step of one block is never ended by its budget (seconds).
+_NO_END_S = 7 * 24 * 3600.0
+#: A candidate that takes so many times as long as the baseline is hopeless: its trial ends.
+_HOPELESS, _LEAST_LIMIT_S = 4.0, 10.0
+#: Time that confirming takes beside its trials.
+_SPARE = 1.2
+
+Watch = Callable[[Experiment, str], AbstractContextManager[LineProgress]]
+
+
+@dataclass
+class Tuning:
+    """A search that goes on: its study, its space, and the steps that were read."""
+
+    folder: StudyFolder
+    study: Study
+    matrix: Matrix
+    search: Search
+    say: Say
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def space(self) -> Space:
+        """What is searched."""
+        return self.search.space
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        return max(0.0, self.study.budget - spent_s(self.steps))
+
+    @property
+    def trial_s(self) -> float:
+        """Seconds that a trial takes with all that belongs to it."""
+        trials = trials_of(self.steps)
+        return spent_s(self.steps) / trials if trials else self.study.trial_s or 1.0
+
+    def budget(self) -> Budget:
+        """Return the budget in trials."""
+        return Budget(self.study.budget / self.trial_s, self.left_s / self.trial_s)
+
+    def next_step(self) -> Proposal | None:
+        """Return what runs next: a function of what is on disk."""
+        batches = [step.batch for step in self.steps]
+        return self.search.next_step(batches, self.budget(), dropped_levels(self.space, self.steps))
+
+
+def check_budget(search: Search, budget_s: float, trial_s: float) -> None:
+    """Raise InputError for a budget that cannot confirm anything, with the one that can."""
+    needed_s = search.fewest_trials() * trial_s
+    if needed_s > budget_s:
+        first = len(search.first) + REFERENCES
+        raise InputError(
+            f"{as_duration(budget_s)} are too few to confirm anything: with {trial_s:.1f} s a trial it takes "
+            f"{search.fewest_trials()} trials ({first} to see each level once, a screen, {MIN_BLOCKS} fresh blocks)",
+            remedy=f"give it --budget {as_duration(max(60.0, needed_s * 1.1))}, or fewer factors: --factors A,B",
+        )
+
+
+def search_on(tuning: Tuning, watch: Watch, *, engine: str) -> Ended | None:
+    """Go on until the search is over or interrupted; return how the step ended that ended it, None: it is over.
+
+    Raises NothingRanError where the baseline fails, InputError where the budget turns out to be too small.
+    """
+    for number, folder in enumerate(folders := tuning.folder.steps(), 1):
+        if number == len(folders):  # it may have been killed in its middle
+            experiment = reopen(folder, Path(tuning.matrix.path), tuning.say)
+            ended = _run(tuning, experiment, number, watch)
+            if ended.interrupted:
+                return ended
+        else:
+            _read(tuning, folder)
+    while step := tuning.next_step():
+        number = len(tuning.steps) + 1
+        if number == 2:  # now it is known what a trial takes
+            check_budget(tuning.search, tuning.study.budget, tuning.trial_s)
+        _tell(tuning, step, number)
+        ended = _run(tuning, _begun(tuning, step, number, engine), number, watch)
+        if ended.interrupted:
+            return ended
+    return None
+
+
+def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experiment:
+    study, space = tuning.study, tuning.space
+    home = tuning.matrix.environments[study.design.baseline].levels
+    names = {space.name(row): {**home, **space.chosen(row)} for row in step.rows}
+    design = _design(tuning, step, number, list(names))
+    added = {name: levels for name, levels in names.items() if name not in space.named}
+    matrix = with_design(tuning.matrix, step.phase, design, added)
+    matrix = matrix.model_copy(update={"workloads": {**matrix.workloads, **tuning.matrix.workloads}})
+    label = f"{number:03d}-{step.phase}-{study.name}"  # no other run is called so
+    return begin(
+        matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say,
+        ("tune", study.name, label), name=label,
+    )  # fmt: skip
+
+
+def _design(tuning: Tuning, step: Proposal, number: int, names: list[str]) -> dict[str, object]:
+    study = tuning.study
+    kept = study.design.model_dump(mode="json", exclude_defaults=True)
+    for key in ("name", "description", "factors", "cumulative", "application", "reference_values", "race", "steady"):
+        kept.pop(key, None)
+    confirms = step.phase == "confirm"
+    needed_s = MIN_BLOCKS * (1 + REFERENCES) * tuning.trial_s * _SPARE
+    walls = [one.baseline_s for one in tuning.steps if one.baseline_s]
+    limit_s = min(study.design.trial_limit, max(_LEAST_LIMIT_S, _HOPELESS * max(walls))) if walls else None
+    kept |= {
+        "environments": names, "schedule": "sequential", "seed": study.design.seed + number,
+        "max_blocks": step.blocks, "budget": max(tuning.left_s, needed_s) if confirms else _NO_END_S,
+        **({"min_blocks": MIN_BLOCKS} if confirms else {"target": 0.0001}),
+        **({"trial_limit": limit_s} if limit_s else {}),
+    }  # fmt: skip
+    if not confirms:
+        kept.pop("min_blocks", None)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
+
+
+def _run(tuning: Tuning, experiment: Experiment, number: int, watch: Watch) -> Ended:
+    """Run what is left of a step and read it. A step whose baseline fails ends the search."""
+    label = f"{experiment.run.design.name} ({number})"
+    with watch(experiment, label) as observer:
+        launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.say, None)
+        try:
+            ended = run_trials(experiment, launcher, observer, observer.say)
+        finally:
+            experiment.folder.unlock()
+    _read(tuning, experiment.folder)
+    if not ended.interrupted and (ended.lost or not _has_baseline(tuning.steps[-1])):
+        first = ended.why or "it never ran well"
+        raise NothingRanError(
+            f"the baseline fails, with which all is compared: {first}",
+            remedy=f"its logs are in {experiment.folder.logs}; when that is mended: envmatrix tune ...",
+        )
+    return ended
+
+
+def _has_baseline(step: Step) -> bool:
+    return bool(np.isfinite(step.batch.scores[:REFERENCES]).any())
+
+
+def _read(tuning: Tuning, folder: RunFolder) -> None:
+    tuning.steps.append(read_step(folder, tuning.space))
+
+
+def _tell(tuning: Tuning, step: Proposal, number: int) -> None:
+    """Say where the search stands and what comes now."""
+    seen = len({row for one in tuning.steps for row in one.batch.rows})
+    best = expected(tuning.search, tuning.steps) if tuning.steps else None
+    ahead = "none ahead so far"
+    if best:
+        name = text_of(tuning.space.settings(best.row))
+        ahead = f"best so far {name}: {best.ratio:.2f}x expected ({best.low:.2f} to {best.high:.2f}), not confirmed"
+    what = f"{step.blocks} blocks of it" if step.phase == "confirm" else f"{len(step.rows)} configurations"
+    tuning.say(
+        f"{step.phase} ({number}): {what}; {seen} of {len(tuning.space.codes) - 1} seen; "
+        f"{ahead}; {left_text(tuning.left_s)} left"
+    )

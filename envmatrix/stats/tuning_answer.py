@@ -1,0 +1,151 @@
+"""What a search found: the recipe, what it gains on fresh blocks, what each setting brings, what was dropped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from envmatrix.plan.space import Space
+from envmatrix.stats.effects import Effect, may_lead
+from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.tuning import REFERENCES, Search
+from envmatrix.stats.tuning_steps import Step, dropped_levels, spent_s
+
+_SURE = 1.96
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What the recipe would lose without one setting, as a ratio with its 95 % interval, after the model."""
+
+    factor: str
+    level: str
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the model expects of a cell before it is confirmed."""
+
+    row: int
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class TuneAnswer:
+    """The answer of a search. ``settings`` (factor -> level) are the recipe's, {} where nothing is shown to gain.
+
+    ``effect`` is that of the ``tried`` recipe on fresh blocks (None: none were run), which chose nothing. ``dropped``
+    says of a level or a cell why it is out. ``phases`` counts the trials of each, ``cells`` are all of the space,
+    ``seen`` those that ran, ``ran_well`` whether any of them did.
+    """
+
+    settings: Mapping[str, str]
+    tried: Mapping[str, str]
+    effect: Effect | None
+    contributions: tuple[Contribution, ...]
+    dropped: Mapping[str, str]
+    phases: Mapping[str, int]
+    cells: int
+    seen: int
+    spent_s: float
+    ran_well: bool = True
+
+    @property
+    def headline(self) -> str:
+        """The answer in a sentence."""
+        effect, name = self.effect, text_of(self.tried)
+        if not self.ran_well:
+            return "Not one configuration ran well beside the baseline: there is nothing to recommend."
+        if effect is None or effect.ratio is None:
+            return "No recipe could be confirmed: nothing is expected to gain anything over the baseline."
+        if effect.low is None or effect.high is None:
+            return f"{name} was not confirmed: {effect.blocks} complete blocks are too few for a claim."
+        said = f"(95 % interval {effect.low:.3f} to {effect.high:.3f}, {effect.blocks} fresh blocks)"
+        if self.settings:
+            return f"{name} is {effect.ratio:.3f} times as fast as the baseline {said}."
+        if not may_lead(effect):
+            return f"{name} is not recommended ({', '.join(effect.flags)}), whatever its speed."
+        return f"Nothing is shown to be faster than the baseline: {name} is {effect.ratio:.3f} times as fast {said}."
+
+
+def text_of(settings: Mapping[str, str]) -> str:
+    """Write settings for people."""
+    return ", ".join(f"{factor}={level}" for factor, level in settings.items()) or "the baseline"
+
+
+def expected(search: Search, steps: Sequence[Step]) -> Expected | None:
+    """Return the best so far and what the model expects of it, allowing for all it has seen; None: nothing gains."""
+    batches = [step.batch for step in steps]
+    row = search.winner(batches, dropped_levels(search.space, steps))
+    if not row:
+        return None
+    mean, covariance = search.posterior(batches).of_rows([row], search.columns[[row]])
+    reach = _SURE * float(np.sqrt(covariance[0, 0]))
+    return Expected(row, ratio_of(mean[0]), ratio_of(mean[0] - reach), ratio_of(mean[0] + reach))
+
+
+def answer(search: Search, steps: Sequence[Step]) -> TuneAnswer:
+    """Return what the steps on disk amount to."""
+    space = search.space
+    confirmed = [step for step in steps if step.batch.phase == "confirm"]
+    row = confirmed[-1].batch.rows[0] if confirmed else 0
+    effect = next((one for step in confirmed[-1:] for one in step.effects), None)
+    gains = bool(effect and effect.low is not None and effect.low > 1.0 and may_lead(effect))
+    phases: Counter[str] = Counter()
+    for step in steps:
+        phases[step.batch.phase] += step.batch.trials
+    return TuneAnswer(
+        settings=space.settings(row) if gains else {},
+        tried=space.settings(row),
+        effect=effect,
+        contributions=_contributions(search, steps, row) if row else (),
+        dropped=_dropped(search, steps),
+        phases=dict(phases),
+        cells=len(space.codes),
+        seen=len({cell for step in steps for cell in step.batch.rows}),
+        spent_s=spent_s(steps),
+        ran_well=any(np.isfinite(step.batch.scores[REFERENCES:]).any() for step in steps),
+    )
+
+
+def _contributions(search: Search, steps: Sequence[Step], row: int) -> tuple[Contribution, ...]:
+    """Compare the recipe with itself without each of its settings, after the model of all readings but the last."""
+    space, found = search.space, []
+    posterior = search.posterior([step.batch for step in steps])
+    for factor in np.flatnonzero(space.codes[row]).tolist():
+        fewer = space.codes[[row, row]].copy()
+        fewer[1, factor] = 0
+        design = posterior.terms.design(posterior.terms.columns(fewer))
+        change = np.append(design[0] - design[1], np.zeros(len(posterior.watched)))
+        mean, reach = float(change @ posterior.mean), _SURE * float(np.sqrt(change @ posterior.covariance @ change))
+        name, level = space.factors[factor], space.levels[factor][space.codes[row, factor]]
+        found.append(Contribution(name, level, ratio_of(mean), ratio_of(mean - reach), ratio_of(mean + reach)))
+    return tuple(sorted(found, key=lambda one: -one.ratio))
+
+
+def _dropped(search: Search, steps: Sequence[Step]) -> dict[str, str]:
+    space = search.space
+    known = search.known([step.batch for step in steps])
+    reasons = {row: why for step in steps for row, why in step.reasons.items()}
+    found = {_level(space, *level): why for level, why in dropped_levels(space, steps).items()}
+    for factor, level in known.failing:
+        alone = [row for row in reasons if space.codes[row, factor] == level]
+        simplest = min(alone, key=lambda row: int((space.codes[row] > 0).sum()))
+        found[_level(space, factor, level)] = reasons[simplest]
+    out = set(known.failing)
+    for row, why in reasons.items():
+        if out.isdisjoint((factor, int(code)) for factor, code in enumerate(space.codes[row]) if code):
+            found[text_of(space.settings(row))] = why
+    return found
+
+
+def _level(space: Space, factor: int, level: int) -> str:
+    return f"{space.factors[factor]}={space.levels[factor][level]}"

@@ -1,0 +1,111 @@
+"""The steps of a search as their trials tell them: readings, what failed and why, what changes nothing, the time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from envmatrix.plan import Arm
+from envmatrix.plan.space import Space
+from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.measurements import Measurements, fold, read_trials
+from envmatrix.stats.pairing import logs_of
+from envmatrix.stats.tuning import REFERENCES, Batch, Phase
+from envmatrix.store import Run, RunFolder
+
+#: A longer pause between two trials was no work of the search: it was stopped, and resumed (seconds).
+_LONGEST_GAP_S = 10.0
+_WOULD_FAIL_AGAIN = 2
+_PHASES: Mapping[str, Phase] = {"evidence": "evidence", "screen": "screen", "race": "race", "confirm": "confirm"}
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One run of a search. ``reasons`` say of a row why it is out, ``no_ops`` are rows that change nothing.
+
+    ``spans`` are (start, end) of its trials in seconds since the epoch, ``effects`` those of its rows.
+    """
+
+    batch: Batch
+    reasons: Mapping[int, str]
+    no_ops: tuple[int, ...]
+    spans: tuple[tuple[float, float], ...]
+    effects: tuple[Effect, ...]
+    baseline_s: float | None
+
+
+def read_step(folder: RunFolder, space: Space) -> Step:
+    """Read the run of a step. Raises StoreError."""
+    run = folder.load()
+    trials = list(read_trials(folder, run.plan))
+    measured = fold(run.plan, trials)
+    analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
+    arms = [run.arms[0], run.arms[1], *run.arms[REFERENCES:]]
+    rows = tuple(row_of(space, run, arm) for arm in arms[REFERENCES:])
+    batch, reasons = _readings(run, measured, analysis, rows)
+    found = {arm.name: row for arm, row in zip(arms[REFERENCES:], rows, strict=True)}
+    effects = {found[one.arm]: one for one in analysis.primary_effects() if one.arm in found}
+    no_ops = tuple(row for row, effect in effects.items() if Flag.NO_OP in effect.flags)
+    spans = tuple((one.started, one.started + one.wall_s) for one in trials if one.started and one.wall_s)
+    walls = [one.wall_s for one in trials if one.arm == arms[0].name and one.wall_s and one.outcome == "ok"]
+    return Step(batch, reasons, no_ops, spans, tuple(effects.values()), float(np.median(walls)) if walls else None)
+
+
+def row_of(space: Space, run: Run, arm: Arm) -> int:
+    """Return the row of the space that an arm ran."""
+    levels = run.environments[arm.runs].levels
+    code = [known.index(levels[name]) for name, known in zip(space.factors, space.levels, strict=True)]
+    return int(np.flatnonzero((space.codes == np.array(code)).all(axis=1))[0])
+
+
+def _readings(
+    run: Run, measured: Measurements, analysis: Analysis, rows: Sequence[int]
+) -> tuple[Batch, dict[int, str]]:
+    metric = analysis.primary[run.arms[0].workload]
+    names = [arm.name for arm in run.arms]
+    at = [measured.arms.index(name) for name in names]
+    scores = metric.sign * logs_of(measured.table[metric.name][at])
+    attempted = np.asarray(measured.attempted[at])
+    broken = (attempted & ~np.isfinite(scores)).astype(np.int64)
+    reasons: dict[int, str] = {}
+    for place, (name, row) in enumerate(zip(names[REFERENCES:], rows, strict=True), REFERENCES):
+        effect, facts = analysis.find(name), measured.facts[name]
+        sure = run.skipped.get(name, "") or (next(iter(facts.reasons), "") if facts.outcomes["invalid"] else "")
+        if effect and Flag.UNEQUAL_WORK in effect.flags:
+            sure = f"other work: {'; '.join(effect.notes)}"
+        if sure:
+            scores[place], broken[place] = np.nan, 0
+            broken[place, :1] = _WOULD_FAIL_AGAIN
+        if sure or broken[place].any():
+            reasons[row] = sure or next(iter(facts.reasons), "failed")
+    phase = _PHASES[run.design.name]
+    if not scores.shape[1]:
+        scores, broken = np.full((len(names), 1), np.nan), np.zeros((len(names), 1), np.int64)
+    return Batch(phase, tuple(rows), scores, broken), reasons
+
+
+def spent_s(steps: Iterable[Step]) -> float:
+    """Return the seconds that trials took, and what lay between them while the search was going on."""
+    spans = sorted(span for step in steps for span in step.spans)
+    gaps = (later[0] - earlier[1] for earlier, later in itertools.pairwise(spans))
+    return sum(end - begin for begin, end in spans) + sum(min(max(0.0, gap), _LONGEST_GAP_S) for gap in gaps)
+
+
+def dropped_levels(space: Space, steps: Iterable[Step]) -> dict[tuple[int, int], str]:
+    """Return (factor, level) -> why: levels whose evidence is that of the baseline, shown where they stood alone."""
+    found: dict[tuple[int, int], str] = {}
+    for step in steps:
+        for row in step.no_ops:
+            at = np.flatnonzero(space.codes[row])
+            if len(at) == 1:
+                found[int(at[0]), int(space.codes[row, at[0]])] = "no-op: what it promises is so in the baseline too"
+    return found
+
+
+def trials_of(steps: Iterable[Step]) -> int:
+    """Return how many trials ran."""
+    return sum(step.batch.trials for step in steps)

@@ -1,0 +1,69 @@
+"""results/STUDY/: study.json, written once, and a run for each step of a search, which is resumed from them alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from envmatrix.errors import StoreError, Where
+from envmatrix.matrix.model import Design
+from envmatrix.store.checked import check_schema, first_mistake
+from envmatrix.store.files import os_error, read_text, write_whole
+from envmatrix.store.folder import RunFolder
+from envmatrix.store.json_text import json_of
+
+SCHEMA = 1
+_RESTORE = "restore the file from a copy"
+
+
+class Study(BaseModel):
+    """What a search began with. ``budget`` is in seconds, ``factors`` are the levels it searches.
+
+    ``design`` is what every trial keeps to: the workload, the baseline, the engine, limits. ``trial_s`` is how long the
+    program took before the search (None: nobody looked).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_number: Literal[1] = Field(default=1, alias="schema")
+    name: str
+    created: str
+    envmatrix: str
+    design: Design
+    budget: float = Field(gt=0)
+    factors: Mapping[str, tuple[str, ...]]
+    named: tuple[str, ...] = ()
+    trial_s: float | None = None
+
+
+class StudyFolder:
+    """The folder of one search."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = path / "study.json"
+
+    def create(self, study: Study) -> None:
+        """Make the folder and write study.json."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise os_error(error, self.path) from error
+        write_whole(self.file, json.dumps(study.model_dump(mode="json", by_alias=True), indent=1) + "\n")
+
+    def load(self) -> Study:
+        """Read study.json. Raises StoreError."""
+        body = check_schema(json_of(read_text(self.file), self.file), self.file, SCHEMA)
+        try:
+            return Study.model_validate(body)
+        except ValidationError as error:
+            said = f"this is no study.json that envmatrix wrote ({first_mistake(error)[1]})"
+            raise StoreError(said, where=Where(self.file), remedy=_RESTORE) from error
+
+    def steps(self) -> list[RunFolder]:
+        """Return the runs of its steps, in order."""
+        return [RunFolder(file.parent) for file in sorted(self.path.glob("[0-9]*/run.json"))]

@@ -1,0 +1,122 @@
+"""``envmatrix tune``: what it refuses before anything runs, and what it tells of what is on disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from envmatrix import cli
+from envmatrix.api import tunes
+from envmatrix.errors import InputError
+from envmatrix.matrix.extended import with_design, with_includes
+from envmatrix.matrix.parse import parse
+from envmatrix.stats.tuning_steps import Step, spent_s
+
+MATRIX = """
+version: 2
+factors:
+  size:
+    small: {env: {SIZE: null}}
+    "1.10": {env: {SIZE: "1.10"}}
+    large: {env: {SIZE: large}, turns: false}
+  place:
+    here: {}
+    there: {env: {PLACE: there}}
+environments:
+  baseline: {}
+  both: {size: large, place: there}
+workloads:
+  own: {command: [python, x.py]}
+  other: {command: [python, y.py]}
+designs:
+  default: {environments: [both], workloads: own}
+  alone: {environments: [], workloads: own}
+  two: {environments: [both], workloads: [own, other]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def refused(*words):
+    arguments = cli.parse(["tune", *words])
+    with pytest.raises(InputError) as error:
+        cli.run_command(arguments)
+    return f"{error.value.message}; {error.value.remedy}"
+
+
+def test_the_words_of_a_program_come_behind_the_options():
+    arguments = cli.parse(["tune", "--budget", "20m", "--factors", "malloc,threads", "--", "python", "train.py", "-v"])
+    assert (arguments.command, arguments.budget, arguments.factors) == (
+        ["python", "train.py", "-v"], 1200.0, ["malloc", "threads"]
+    )  # fmt: skip
+    assert arguments.design is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "envmatrix tune -- python train.py"),
+        (["--metric-regex", "x"], "--metric-regex is for a program"),
+        (["default", "--", "python", "x.py"], "a program cannot both be"),
+        (["nothing"], "no design 'nothing'"),
+        (["two"], "design 'two' has 2 workloads"),
+        (["alone"], "there is nothing to search"),
+        (["default", "--factors", "siz"], "no factor 'siz' to search"),
+        (["default", "--name", "../x"], "no usable name"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(folder, words, said):
+    assert said in refused(*words)
+    assert not (folder / "results").exists()
+
+
+def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
+    said = []
+    begun = tunes.begin_design("default", "5m", None, None, None, "mine", "results", said.append)
+    assert begun.study.factors == {"size": ("large",), "place": ("there",)}
+    assert begun.study.budget == 300.0
+    assert begun.space.named == {"both": 3}
+    assert "searching 3 configurations of size, place" in said[0]
+    assert tunes.find_study("mine") is not None
+    with pytest.raises(InputError, match="nothing of it was run yet"):
+        tunes.resume_study(folder / "results" / "mine", None, said.append)
+    with pytest.raises(InputError, match="it is already there"):
+        tunes.begin_design("default", "5m", None, None, None, "mine", "results", said.append)
+
+
+def test_a_budget_that_confirms_nothing_is_refused_with_the_one_that_does(folder):
+    begun = tunes.begin_design("default", "5m", None, None, None, "mine", "results", lambda _: None)
+    with pytest.raises(InputError, match=r"20s are too few to confirm anything: with 2\.0 s a trial") as error:
+        tunes.check_budget(begun.search, 20.0, 2.0)
+    assert f"{begun.search.fewest_trials()} trials" in error.value.message
+    assert "--budget" in error.value.remedy
+    tunes.check_budget(begun.search, begun.search.fewest_trials() * 2.0, 2.0)
+
+
+def test_a_step_is_a_matrix_of_its_own_with_texts_as_they_were_written(folder):
+    whole = parse(MATRIX, folder / "matrix.yaml")
+    made = with_design(
+        whole, "screen", {"environments": ["cell"], "workloads": ["own"], "max_blocks": 1}, {"cell": {"size": "1.10"}}
+    )
+    assert list(made.designs) == ["screen"]
+    assert made.environments["cell"].levels == {"size": "1.10"}
+    assert made.factors == whole.factors
+    again = parse(made.text, folder / "matrix.yaml")
+    assert again.environments == made.environments
+
+
+def test_further_libraries_are_included_in_the_matrix_of_a_program(folder):
+    made = with_includes("version: 2\nenvironments: {baseline: {}}\n", folder / "matrix.yaml", ["envmatrix:hugepages"])
+    assert "glibc" in made.factors["hugepages"].levels
+
+
+def test_the_time_of_a_search_is_that_of_its_trials_and_what_lies_between_but_not_a_night():
+    def step(*spans):
+        return Step(None, {}, (), spans, (), None)
+
+    assert spent_s([step((0.0, 2.0), (3.0, 5.0)), step((5.5, 6.0))]) == pytest.approx(6.0)
+    assert spent_s([step((0.0, 2.0)), step((50_000.0, 50_002.0))]) == pytest.approx(14.0)
