@@ -274,7 +274,7 @@ class TestWhatIsProposed:
         assert Proposal("evidence", steps[0].rows, 1) == steps[0]
 
 
-def test_a_proposal_after_ten_thousand_trials_takes_less_than_a_second_of_cpu():
+def test_a_proposal_after_ten_thousand_trials_takes_less_than_two_seconds_of_cpu():
     there = simulated_tuning.world(1, 0.03, (4, 4, 3, 3, 3, 2, 2, 2))
     chance = np.random.default_rng(1)
     rows = chance.integers(0, len(there.space.codes), (700, 12))
@@ -287,7 +287,7 @@ def test_a_proposal_after_ten_thousand_trials_takes_less_than_a_second_of_cpu():
     assert search.columns.size
     began = time.process_time()
     assert search.next_step(batches, Budget(20_000, 10_000)).phase == "screen"
-    assert time.process_time() - began < 2.0  # of two threads
+    assert time.process_time() - began < 2.0
 
 
 def test_the_figures_of_a_world_are_told_beside_those_of_usual_methods():
