@@ -25,7 +25,7 @@ from envmatrix.report.catalog import FIGURES, REPORTS
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 #: These take no engine, launcher, run or report.
-ELSEWHERE = {"init", "selftest", "schema", "definitions", "context", "check"}
+ELSEWHERE = {"init", "selftest", "schema", "definitions", "docs", "context", "check"}
 MATRIX = """
 version: 1
 factors: {torch: {mine: {interpreter: python3}}, speed: {plain: {}, fast: {env: {SPEED: "2"}}}}
@@ -109,6 +109,9 @@ def test_the_toys_are_used_in_every_command(project, capsys):
     newest = max((project / "results").glob("default-*"), key=lambda path: path.stat().st_mtime)
     assert "'mark': 'there'" in (newest / "toy-launcher.txt").read_text()
     assert "node-1" not in envmatrix("redact", "one")
+    # A search begins on the toy engine, and then knows what a trial takes.
+    assert "too few to confirm anything" in envmatrix("tune", "default", "--budget", "1s", "--name", "search", code=2)
+    assert '"engine":"toy"' in (project / "results" / "search" / "001-evidence-search" / "trials.jsonl").read_text()
     assert used == set(COMMANDS) - ELSEWHERE | {"check"}
 
 
