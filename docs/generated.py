@@ -27,6 +27,7 @@ _KINDS = {
 
 def write_pages(folder: Path) -> None:
     """Write commands.md, keys.md and evidence.md into ``folder``, each only where it changed."""
+    folder.mkdir(exist_ok=True)
     os.environ["COLUMNS"] = "100"  # argparse wraps the help at the terminal's width
     for name, lines in (("commands", _commands()), ("keys", _keys()), ("evidence", _evidence())):
         file = folder / f"{name}.md"
