@@ -1,10 +1,12 @@
 """The documents name what the code has."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from bench import needs
+from envmatrix.api.answers import figure
 from envmatrix.cli import COMMANDS
 from envmatrix.matrix.model import Design, Level, Workload
 from envmatrix.matrix.reported import Check, MetricSource
@@ -18,7 +20,17 @@ def text(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_readme_names_every_command(name):
-    assert f"| `{name}`" in text("README.md")
+    assert f"`{name}`" in text("README.md").partition("## The commands\n")[2].partition("\n## ")[0]
+
+
+def test_the_readme_is_read_in_a_minute():
+    assert text("README.md").count("\n") < 150
+
+
+def test_the_picture_of_the_readme_is_that_of_the_run_it_names():
+    drawn = figure("forest", "reference-default", results=PROJECT / "results")
+    words = re.compile(r"<text[^>]*>([^<]*)</text>")
+    assert words.findall(text("docs/forest.svg")) == words.findall(drawn) != []
 
 
 @pytest.mark.parametrize(
