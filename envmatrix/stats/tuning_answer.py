@@ -141,10 +141,25 @@ def _dropped(search: Search, steps: Sequence[Step]) -> dict[str, str]:
         simplest = min(alone, key=lambda row: int((space.codes[row] > 0).sum()))
         found[_level(space, factor, level)] = reasons[simplest]
     out = set(known.failing)
+    cells: dict[str, list[int]] = {}
     for row, why in reasons.items():
         if out.isdisjoint((factor, int(code)) for factor, code in enumerate(space.codes[row]) if code):
-            found[text_of(space.settings(row))] = why
+            cells.setdefault(why, []).append(row)
+    for why, rows in cells.items():
+        name = _cells(space, rows)
+        found[name] = f"{found[name]}; others: {why}" if name in found else why
     return found
+
+
+def _cells(space: Space, rows: Sequence[int]) -> str:
+    """Name one cell by its settings, several by those that they share."""
+    if len(rows) == 1:
+        return text_of(space.settings(rows[0]))
+    first = space.settings(rows[0])
+    every = [space.settings(row).items() for row in rows]
+    shared = dict(item for item in first.items() if all(item in settings for settings in every))
+    which = f"with {text_of(shared)}" if shared else f"such as {text_of(first)}"
+    return f"{len(rows)} configurations {which}"
 
 
 def _level(space: Space, factor: int, level: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.space import Space, space_of
-from envmatrix.stats import simulated_tuning
+from envmatrix.stats import simulated_tuning, tuning_answer
 from envmatrix.stats.tuning import Batch, Budget, Proposal, Search
 from envmatrix.stats.tuning_choice import Broken, Known, best_of, pruned, still_in
 from envmatrix.stats.tuning_model import Terms, fit
@@ -300,3 +301,16 @@ def test_the_figures_of_a_world_are_told_beside_those_of_usual_methods():
     ]
     assert 0.6 < found["envmatrix tune"][0].value <= 1.0
     assert all(figure.runs == 1 for figures in found.values() for figure in figures)
+
+
+def test_configurations_that_failed_for_one_reason_are_told_in_one_line(monkeypatch):
+    found = space()
+    rows = [row for row in range(1, len(found.codes)) if found.settings(row).get("runtime") == "intel"]
+    others = [row for row in range(1, len(found.codes)) if row not in rows]
+    steps = [SimpleNamespace(batch=None, reasons={**dict.fromkeys(rows, "it crashed"), others[0]: "too slow"})]
+    monkeypatch.setattr(tuning_answer, "dropped_levels", lambda *_: {})
+    search = SimpleNamespace(space=found, known=lambda _: SimpleNamespace(failing=()))
+    assert tuning_answer._dropped(search, steps) == {
+        f"{len(rows)} configurations with runtime=intel": "it crashed",
+        tuning_answer.text_of(found.settings(others[0])): "too slow",
+    }
