@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from envmatrix import benchmark
+from envmatrix import benchmark, interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
@@ -141,7 +141,9 @@ def cleaned_up_on_failure(workloads: Iterable[Workload], say: Say) -> Iterator[N
     """Clean up where something goes wrong before the run, which cleans up itself."""
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            interrupts.heeded()  # what cleans up now is not to be interrupted by the same signal
         clean_up(workloads, say)
         raise
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from envmatrix import interrupts
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.process import Finished, run
@@ -49,5 +50,8 @@ def around(workloads: Iterable[Workload], say: Say, *, is_set_up: bool = False) 
         if not is_set_up:
             set_up(listed, say)
         yield
+    except KeyboardInterrupt:
+        interrupts.heeded()  # what cleans up now is not to be interrupted by the same signal
+        raise
     finally:
         clean_up(listed, say)
