@@ -172,7 +172,11 @@ def test_the_recipes_are_tried_for_a_program_of_torch_whose_dataloader_has_worke
 
 
 @pytest.mark.timeout(600)
-def test_a_model_of_transformers_from_a_config_is_trained_with_transformers_over_the_python_that_is_there(people):
+def test_a_model_of_transformers_from_a_config_is_trained_with_transformers_over_the_python_that_is_there(
+    people, monkeypatch
+):
+    for name in ("PIP_CONFIG_FILE", "PIP_NO_INDEX", "PIP_FIND_LINKS"):  # of the engines' tests, in the same process
+        monkeypatch.delenv(name, raising=False)
     if not os.environ.get("BENCH_SITE_PACKAGES"):
         pytest.skip("no torch: `nox -s tests` has one")
     (people.folder / "train.py").write_text(TRANSFORMERS)
