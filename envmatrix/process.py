@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ _Streams = tuple[int | IO[bytes] | None, int | IO[bytes] | None, int | IO[bytes]
 _WARDEN, _HEIR = (Path(__file__).with_name(name) for name in ("warden.py", "heir.py"))
 #: Seconds that the warden may take to end a program and what is left of it; then it is killed itself.
 _ENDED_S = 20.0
+_PROC = Path("/proc")
+#: Seconds that a program's start may take in the kernel, which reads its file meanwhile.
+_STARTED_S = 5.0
 _REMEDIES = {
     errno.ENOENT: "install it, or put the folder that holds it on PATH",
     errno.EACCES: "check that it is a file that may be executed, on a file system that is not mounted noexec",
@@ -286,8 +290,29 @@ def carriers(variable: str, beginning: str) -> list[int]:
     """Return this user's processes in whose environment ``variable`` has a value that begins so."""
     wanted = f"\0{variable}={beginning}".encode()
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
+    for folder in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.getuid() and wanted in b"\0" + (folder / "environ").read_bytes():
+            if folder.stat().st_uid == os.getuid() and wanted in b"\0" + _variables(folder):
                 found.append(int(folder.name))
     return [pid for pid in found if pid != os.getpid()]
+
+
+def _variables(folder: Path) -> bytes:
+    """Return a process's variables. One whose program is just being started has none yet: that is waited for."""
+    deadline = time.monotonic() + _STARTED_S
+    while True:
+        if found := (folder / "environ").read_bytes():
+            return found
+        if not _starting(folder) or time.monotonic() > deadline:
+            return (folder / "environ").read_bytes()
+        time.sleep(0.001)
+
+
+def _starting(folder: Path) -> bool:
+    """Whether a process has a program (the kernel's own have none) whose variables have no end: proc_pid_stat(5)."""
+    try:
+        (folder / "exe").readlink()
+        words = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return words[48:49] == [b"0"]

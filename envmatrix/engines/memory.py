@@ -45,6 +45,12 @@ def _group() -> tuple[Path, str, str] | None:
     return (version_2, "memory.max", "cgroup v2") if version_2 else None
 
 
+def limit_holder() -> str:
+    """Return what holds a memory limit of a process here: ``cgroup v1``, ``cgroup v2`` or ``RLIMIT_DATA``."""
+    found = _group()
+    return found[2] if found else "RLIMIT_DATA"
+
+
 def _killed(group: Path) -> bool:
     for name in ("memory.oom_control", "memory.events"):
         with contextlib.suppress(OSError):

@@ -198,7 +198,8 @@ def extensions(root: Path) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
     governor, turbo, load, steal, neighbours, huge_pages, limits, disk, libraries, engines, launchers,
-    installed.apptainer, installed.slurm, installed.modules, installed.cuda, installed.xla, extensions,
+    installed.local, installed.apptainer, installed.enroot, installed.slurm, installed.modules, installed.cuda,
+    installed.xla, extensions,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What doctor says of what is installed: Slurm, CUDA, XLA, environment modules and what Apptainer may do here."""
+"""What doctor says of what is installed: Slurm, CUDA, XLA, modules, and what engines without a daemon may do here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import os
 import re
 import shutil
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from envmatrix import project
 from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
+from envmatrix.engines.memory import limit_holder
 from envmatrix.errors import NoTrialError
 from envmatrix.host import has_gpu
 from envmatrix.preflight.finding import Finding, State, read
-from envmatrix.process import run
+from envmatrix.process import Order, Place, run, run_logged
 
 _ANSWER_S = 15.0
 _SLURM = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
@@ -128,6 +131,60 @@ def modules(root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[F
         yield Finding("modules", "note", "neither Lmod nor environment modules in this shell", remedy)
 
 
+def local(root: Path) -> Iterator[Finding]:
+    """Look at what holds the limits of a trial that no container confines, and whether what is built can be started."""
+    holder = limit_holder()
+    if holder == "RLIMIT_DATA":
+        yield Finding(
+            "local memory limits", "note",
+            "held by RLIMIT_DATA, for each process of a trial by itself: no control group may be made here",
+            "start envmatrix in a group of your own: `systemd-run --user --scope envmatrix bench`",
+        )  # fmt: skip
+    else:
+        yield Finding("local memory limits", "good", f"held by a control group ({holder})")
+    if (root / "sys/devices/system/node/node0").exists():
+        yield _memory_nodes()
+    folder = project.cache_folder()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if os.statvfs(existing).f_flag & os.ST_NOEXEC:
+        remedy = "point ENVMATRIX_CACHE to a folder on another file system"
+        yield Finding("local venvs", "bad", f"{existing} is mounted noexec: no Python there can be started", remedy)
+
+
+def _memory_nodes() -> Finding:
+    """Bind a process to the first memory node, as `memory_nodes` does."""
+    try:
+        run_logged(Order([sys.executable, "-I", "-S", "-c", ""], {}, None, _ANSWER_S, Place(memory_nodes=(0,))), None)
+    except NoTrialError as error:
+        why = error.message.rpartition(": ")[2]
+        remedy = "in a container: start it with --cap-add SYS_NICE, or leave `memory_nodes` out"
+        return Finding("local memory nodes", "note", f"trials cannot be bound to one: {why}", remedy)
+    return Finding("local memory nodes", "good", "trials can be bound to them")
+
+
+def enroot(root: Path) -> Iterator[Finding]:
+    """Look at what Enroot needs (its doc/requirements.md): namespaces, and programs that unpack and mount squashfs."""
+    program = shutil.which("enroot")
+    if program is None:  # the engine's line says so
+        return
+    answers, version = _said(program, "version")
+    missing = [*_no_namespaces(root)] if os.geteuid() != 0 else []
+    if shutil.which("unsquashfs") is None:
+        missing.append(("no unsquashfs", "install squashfs-tools"))
+    if not answers:
+        missing.append((f"`enroot version` fails: {version}", "see its own configuration (enroot.conf)"))
+    if missing:
+        remedy = "; ".join(text for _, text in missing)
+        yield Finding("Enroot's images", "bad", "; ".join(found for found, _ in missing), remedy)
+    else:
+        yield Finding("Enroot's images", "good", f"version {version.strip()}, unpacked by unsquashfs")
+    unmounted = [name for name in ("squashfuse", "fuse-overlayfs") if shutil.which(name) is None]
+    if unmounted:
+        found = f"no {' and no '.join(unmounted)} here"
+        remedy = f"install {' '.join(unmounted)} on the nodes"
+        yield Finding("Enroot under Slurm", "note", f"{found}: a job starts the squashfs itself, by both", remedy)
+
+
 def apptainer(root: Path) -> Iterator[Finding]:
     """Look at how Apptainer may mount an image here, and at what a root lacks that is none."""
     program = find_program()
@@ -156,13 +213,15 @@ def apptainer(root: Path) -> Iterator[Finding]:
 def _no_namespaces(root: Path) -> Iterator[tuple[str, str]]:
     for setting, wrong in (
         ("/proc/sys/user/max_user_namespaces", "0"),
+        ("/proc/sys/user/max_mnt_namespaces", "0"),
         ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
         ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
     ):
         if read(setting, root) == wrong:
             name = setting.removeprefix("/proc/sys/").replace("/", ".")
             other = {"0": "15000" if "max" in name else "1", "1": "0"}[wrong]
-            yield f"no user namespaces ({name} = {wrong})", f"sudo sysctl {name}={other}"
+            kind = "mount" if "mnt" in name else "user"
+            yield f"no {kind} namespaces ({name} = {wrong})", f"sudo sysctl {name}={other}"
 
 
 def _no_fuse(root: Path) -> Iterator[tuple[str, str]]:

@@ -146,7 +146,7 @@ def test_a_trial_that_runs_out_of_memory_fails_with_that_reason_and_the_block_go
     if not cluster.confines_memory:
         pytest.skip("this Slurm cannot confine memory: no memory controller of cgroup v1")
     text = (project.folder / "matrix.yaml").read_text()
-    (project.folder / "programs" / "hog.py").write_text("held = [bytearray(b'x') * 2**20 for _ in range(1024)]")
+    (project.folder / "programs" / "hog.py").write_text("held = bytearray(2**30)")
     hog = "tiny: {command: [python, hog.py], metric: {wall: true}, files: programs}"
     text = re.sub(r"tiny: {model: mlp.*}", hog, text).replace("{nodes: 2,", "{nodes: 2, memory: 150MiB,")
     (project.folder / "matrix.yaml").write_text(text)

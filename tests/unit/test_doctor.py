@@ -1,13 +1,16 @@
 """What doctor says of what is installed: by the machine's tools where they are here, else by what they print."""
 
+import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.engines import apptainer_command
+from envmatrix.engines import apptainer_command, memory
 from envmatrix.launchers.slurm import client
 from envmatrix.preflight import checks, installed
+from envmatrix.process import Place
 
 #: As `cat /proc/driver/nvidia/version` prints it, with NVIDIA's own and with the open kernel module.
 OWN = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version:\n"
@@ -118,3 +121,49 @@ def test_what_apptainer_may_do_here_is_told(tmp_path, monkeypatch):
     assert finding.state == "bad"
     assert finding.found.startswith("no user namespaces (user.max_user_namespaces = 0); no /dev/fuse")
     assert "sudo sysctl user.max_user_namespaces=15000; modprobe fuse" in finding.remedy
+
+
+def program(folder, name, text="exit 0"):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_group", lambda: (tmp_path, "memory.max", "cgroup v2"))
+    assert said(installed.local(tmp_path)) == [("good", "held by a control group (cgroup v2)")]
+    monkeypatch.setattr(memory, "_group", lambda: None)
+    (finding,) = installed.local(tmp_path)
+    assert (finding.state, "held by RLIMIT_DATA" in finding.found) == ("note", True)
+    assert "systemd-run --user --scope" in finding.remedy
+
+
+def test_memory_nodes_that_cannot_be_bound_and_a_cache_without_programs_are_told(tmp_path, monkeypatch):
+    nodes = machine(tmp_path, {"sys/devices/system/node/node0/cpulist": "0"})
+    monkeypatch.setattr(memory, "_group", lambda: (tmp_path, "memory.max", "cgroup v2"))
+    assert said(installed.local(nodes))[1:] == [("good", "trials can be bound to them")]
+    monkeypatch.setattr(installed, "Place", lambda memory_nodes: Place(memory_nodes=(60,)))  # there is none
+    monkeypatch.setattr(installed.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    _, unbound, unstarted = installed.local(nodes)
+    assert (unbound.state, unbound.found) == ("note", "trials cannot be bound to one: Invalid argument")
+    assert (unstarted.state, "is mounted noexec" in unstarted.found) == ("bad", True)
+    assert "ENVMATRIX_CACHE" in unstarted.remedy
+
+
+def test_what_enroot_may_do_here_is_told(tmp_path, monkeypatch):
+    tools = tmp_path / "tools"
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.setattr(installed.os, "geteuid", lambda: 1000)
+    assert list(installed.enroot(tmp_path)) == []
+    for name, text in (("enroot", "echo 3.5.0"), ("unsquashfs", ""), ("squashfuse", ""), ("fuse-overlayfs", "")):
+        program(tools, name, text)
+    assert said(installed.enroot(tmp_path)) == [("good", "version 3.5.0, unpacked by unsquashfs")]
+    program(tools, "enroot", "echo no configuration >&2; exit 1")
+    for name in ("unsquashfs", "squashfuse"):
+        (tools / name).unlink()
+    bare = machine(tmp_path / "bare", {"proc/sys/user/max_mnt_namespaces": "0\n"})
+    bad, note = installed.enroot(bare)
+    assert bad.state == "bad"
+    assert bad.found.startswith("no mount namespaces (user.max_mnt_namespaces = 0); no unsquashfs; `enroot version`")
+    assert bad.remedy.startswith("sudo sysctl user.max_mnt_namespaces=15000; install squashfs-tools; ")
+    assert (note.state, note.remedy) == ("note", "install squashfuse on the nodes")

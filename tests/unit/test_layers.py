@@ -159,6 +159,7 @@ NAMED = {
     ("envmatrix.matrix.parse", "slurm"), ("envmatrix.stats.simulation", "local"),
     ("envmatrix.commands.reproduce", "here"), ("envmatrix.api.packs", "here"), ("envmatrix.api.runs", "here"),
     ("envmatrix.api.environments", "local"), ("envmatrix.api.images", "local"),
+    ("envmatrix.preflight.installed", "enroot"),
 }  # fmt: skip
 
 

@@ -120,6 +120,18 @@ with open({str(tmp_path / "log")!r}, "wb") as log:
     wait_for(lambda: not alive(child))
 
 
+def test_a_process_whose_program_is_just_being_started_is_found_by_its_variables_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "_PROC", tmp_path)
+    for pid, variables_end, program in ((1, 0, "exe"), (2, 0, "the kernel's own"), (3, 7, "exe")):
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "stat").write_text(f"{pid} (a) b) S {'1 ' * 47}{variables_end} 0\n")
+        (folder / "environ").touch()
+        (folder / program).symlink_to(sys.executable)
+    monkeypatch.setattr(time, "sleep", lambda _: (tmp_path / "1" / "environ").write_bytes(b"A=b\0MARK=us/1\0"))
+    assert process.carriers("MARK", "us/") == [1]
+
+
 SPINNING = """
 import os
 if os.fork() == 0:

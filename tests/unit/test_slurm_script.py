@@ -16,7 +16,7 @@ import pytest
 from envmatrix.engines.base import CommandLine
 from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.script import BlockJob, Step, block_script, slurm_time
+from envmatrix.launchers.slurm.script import _FUNCTIONS, BlockJob, Step, block_script, slurm_time
 from envmatrix.matrix import Slurm
 from envmatrix.trials.external import COPIED_BYTES
 
@@ -212,6 +212,28 @@ def test_what_a_trial_leaves_running_is_ended_before_the_next_and_at_the_end(she
     assert [shell.files.end(name).before for name in ("t1", "t2")] == [0, 1]
     assert (shell.files.end("t2").folder / "log").read_text() == "still runs False\n"
     assert not Path("/proc", (tmp_path / "left").read_text(), "exe").exists()
+
+
+#: Stands in for /proc: what is put there is seen by the script alone. Its first sleep gives a process its variables.
+SEEN_LATE = """
+mark=m; say() { :; }
+sleep() { [ ! -d PROC/101 ] || printf 'ENVMATRIX_TRIAL=m\\0' >PROC/101/environ; }
+kill() { rm -r "PROC/$3"; }
+tidy
+echo "$left $tries"
+"""
+
+
+def test_a_daemon_that_is_just_being_started_is_waited_for_and_ended_too(tmp_path):
+    for pid, variables_end, program in (("101", 0, "exe"), ("102", 0, "the kernel's own"), ("103", 7, "exe")):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "stat").write_text(f"{pid} (a) b) S {'1 ' * 47}{variables_end} 0\n")
+        for name in ("environ", program):
+            (tmp_path / pid / name).touch()
+    text = (_FUNCTIONS + SEEN_LATE.replace("PROC", "/proc")).replace("/proc", str(tmp_path))
+    done = subprocess.run(["sh", "-uc", text], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 2\n", done
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["102", "103"]
 
 
 def test_a_script_started_again_repeats_no_finished_trial(shell):

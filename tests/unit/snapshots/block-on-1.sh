@@ -52,12 +52,22 @@ insist() {  # COMMAND...: a folder that cannot be written for a moment (it is re
   done
 }
 carriers() { grep -lszxF "ENVMATRIX_TRIAL=$mark" /proc/[0-9]*/environ; }
+starting() {  # whether a program is in the middle of its start: its variables (the 51st word: their end) come last
+  for file in $(grep -Lsz '' /proc/[0-9]*/environ); do
+    file=${file%/environ}
+    [ -e "$file/exe" ] && read -r line <"$file/stat" || continue
+    set -- ${line##*) }
+    [ "${49:-1}" != 0 ] || return 0
+  done 2>/dev/null
+  return 1
+}
 tidy() {  # what an earlier trial of this job left running is ended; $left: how many processes
-  left=0 tries=0
-  while found=$(carriers); [ -n "$found" ] && [ "$tries" -lt 50 ]; do
+  left=0 tries=0 ended=
+  while found=$(carriers); [ -n "$found" ] || starting || { found=$(carriers); [ -n "$found" ]; }; do
+    [ "$tries" -lt 50 ] || break
     for file in $found; do
-      [ "$tries" != 0 ] || left=$((left + 1))
       file=${file%/environ}
+      case "$ended " in *" $file "*) ;; *) ended="$ended $file" left=$((left + 1)) ;; esac
       kill -s KILL "${file#/proc/}" 2>/dev/null
     done
     tries=$((tries + 1))
