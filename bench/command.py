@@ -28,6 +28,8 @@ _CHUNK_BYTES = 1 << 16
 _READ_S = 2.0
 #: Between terminate and kill: shorter than what the host gives this process between interrupt and terminate.
 _GRACE_S = 1.0
+#: How often (seconds) it is looked whether it shall end, where that cannot be waited for.
+_LOOK_S = 0.1
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 #: What the kernel counts of the machine or the control group, whichever process asks.
 _OF_ALL = ("pressure_s", "throttled_s", "energy_j", "gpu_energy_j")
@@ -85,6 +87,41 @@ def _digest(options: Mapping[str, Any]) -> str:
     return digest.options_digest(dict(options, command=["python" if own else program, *rest]))
 
 
+class _Told:
+    """While this is entered the first SIGINT or SIGTERM is only remembered, and ``wake`` can be read: see ``_wait``.
+
+    Raised anywhere it could leave the program behind; by itself SIGTERM would leave it and the files behind.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.wake, self._written = os.pipe()
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> _Told:
+        if threading.current_thread() is threading.main_thread():
+            self._old = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def _hear(self, number: int, _frame: object) -> None:
+        if not self.number:
+            self.number = number
+            os.write(self._written, b".")
+
+    def heed(self) -> None:
+        """End, if that was asked for."""
+        if self.number:
+            raise SystemExit(128 + self.number)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        for file in (self.wake, self._written):
+            os.close(file)
+        if kind is None:
+            self.heed()
+
+
 def run(
     argv: Sequence[str],
     wanted: metric.Wanted,
@@ -102,14 +139,16 @@ def run(
     numbers = metric.Numbers(wanted)
     if prepare:
         _prepare(prepare, log or sys.stderr.buffer)
-    probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
     before, first, counted = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch(), counters.read()
-    try:
-        watched, wall_ns, output = _run(argv, probed, limit_s, log or sys.stderr.buffer, log_limit_bytes, numbers)
-        grown, used = counters.since(counted), _usage(before)
-        seen, probe_ns = programs.evidence(probed, watched, used["user_s"] + used["system_s"])
-    finally:
-        shutil.rmtree(probed, ignore_errors=True)
+    with _Told() as told:
+        probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
+        limits = (limit_s, log_limit_bytes, told)
+        try:
+            watched, wall_ns, output = _run(argv, probed, limits, log or sys.stderr.buffer, numbers)
+            grown, used = counters.since(counted), _usage(before)
+            seen, probe_ns = programs.evidence(probed, watched, used["user_s"] + used["system_s"])
+        finally:
+            shutil.rmtree(probed, ignore_errors=True)
     seen["system"].update(load_1m=first["load_1m"], steal_ticks=grown["steal_ticks"])
     used |= {name: grown[name] for name in _OF_ALL}
     used["run_delay_s"] = watched.run_delay_s(used["user_s"] + used["system_s"])
@@ -155,11 +194,11 @@ def _how(status: int) -> str:
 def _run(
     argv: Sequence[str],
     probed: str,
-    limit_s: float | None,
+    limits: tuple[float | None, int, _Told],
     log: BinaryIO,
-    log_limit_bytes: int,
     numbers: metric.Numbers,
 ) -> tuple[tree.Watch, int, Output]:
+    limit_s, log_limit_bytes, told = limits
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
@@ -176,7 +215,7 @@ def _run(
     )
     watched = tree.Watch(process.pid)
     try:
-        _wait(process, limit_s)
+        _wait(process, limit_s, told)
         wall_ns = time.perf_counter_ns() - start
         watched.stop()  # before it is waited for: then nothing of it is there to be read
         status = process.wait()
@@ -191,18 +230,33 @@ def _run(
     return watched, wall_ns, output
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float | None) -> None:
-    """Wait for a process to end and leave it there, so that what it cost can still be read."""
+def _wait(process: subprocess.Popen[bytes], limit_s: float | None, told: _Told) -> None:
+    """Wait for a process to end and leave it there, so that what it cost can still be read; end when told to."""
     try:
         file = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):  # Linux before 5.3
-        process.wait(limit_s)
+    except (AttributeError, OSError):  # Linux before 5.3: what it cost is what others of it say
+        _wait_and_reap(process, limit_s, told)
         return
     try:
-        if not select.select([file], [], [], limit_s)[0]:
-            raise subprocess.TimeoutExpired(process.args, limit_s or 0.0)
+        ready = select.select([file, told.wake], [], [], limit_s)[0]
     finally:
         os.close(file)
+    told.heed()
+    if not ready:
+        raise subprocess.TimeoutExpired(process.args, limit_s or 0.0)
+
+
+def _wait_and_reap(process: subprocess.Popen[bytes], limit_s: float | None, told: _Told) -> None:
+    deadline = time.monotonic() + (float("inf") if limit_s is None else limit_s)
+    while True:
+        try:
+            process.wait(max(0.0, min(_LOOK_S, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            told.heed()
+            if time.monotonic() >= deadline:
+                raise
+        else:
+            return
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -68,7 +68,8 @@ def _become(argv: list[bytes], env: dict[bytes, bytes], place: tuple[tuple[int, 
     """Turn this new process into the program, which leads a session of its own."""
     try:
         os.setsid()
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, programs expect them
+        # Python ignores the first two, a shell's background job the others: by those it is told to end.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         _confine(*place)
     except OSError as error:

@@ -64,9 +64,7 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
     loop = _taken_up(lambda: _Loop(experiment, observer, launcher, say), folder, say)
     loop.announce()
     try:
-        with interrupts.remembered(), alone_on_machine(say) if launcher.measures_here else contextlib.nullcontext():
-            if launcher.measures_here:
-                _sweep(experiment, say)
+        with interrupts.remembered(), _alone(experiment, say) if launcher.measures_here else contextlib.nullcontext():
             for trial in launcher.trials(loop.blocks(), loop):
                 with interrupts.held():  # what has ended is on disk, whole
                     recorded = folder.append(trial)
@@ -78,9 +76,6 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
                 for look in loop.looks():
                     with interrupts.held():
                         folder.append_look(look)
-            if launcher.measures_here:
-                with contextlib.suppress(EnvmatrixError):  # what is left now is removed when the next run begins
-                    _sweep(experiment, say)
     except KeyboardInterrupt:
         interrupts.heeded()
         launcher.interrupted()
@@ -121,6 +116,18 @@ def _take_up(loop: _Loop, folder: RunFolder, say: Say) -> None:
     lacking = loop.look_back()
     if lacking:
         say(f"{count(lacking, 'trial')} of blocks that were run {'has' if lacking == 1 else 'have'} no line: run again")
+
+
+@contextlib.contextmanager
+def _alone(experiment: Experiment, say: Say) -> Iterator[None]:
+    """Measure alone on this machine, when what killed runs left is gone; it leaves nothing, however it ends."""
+    with alone_on_machine(say):
+        _sweep(experiment, say)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(EnvmatrixError), interrupts.held():  # the next run removes what is left now
+                _sweep(experiment, say)
 
 
 def _sweep(experiment: Experiment, say: Say) -> None:

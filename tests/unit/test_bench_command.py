@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -125,6 +126,31 @@ def test_processes_that_the_program_leaves_behind_are_ended(tmp_path):
     assert taken < 20
     shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert f"sleep {mark}" not in shown
+
+
+STUBBORN = """
+import signal, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_end_it_ends_a_program_that_ignores_that_and_removes_its_files(tmp_path, number):
+    log = tmp_path / "log"
+    argv = [sys.executable, "-m", "bench", "command", "--log", str(log), "--", sys.executable, "-c", STUBBORN]
+    process = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL)
+    while not (log.exists() and "ready" in log.read_text()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    (child,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)  # who waits no longer says so again; what is under way is not cut short
+    assert process.wait(60) in (128 + number, 128 + signal.SIGTERM)
+    assert not Path(f"/proc/{child}").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists))

@@ -14,6 +14,7 @@ from envmatrix.launchers.here import Here
 from envmatrix.process import Order, run_logged
 from envmatrix.runner import loop as runner
 from envmatrix.store import RunFolder
+from envmatrix.trials import leftovers
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 
@@ -51,6 +52,7 @@ def interrupted_run(path, monkeypatch, seconds, number):
     made = {trial.trial: trial for trial in make_trials(plan, Machine({}), plan.max_blocks)}
 
     def run_trial(experiment, slot, say):
+        (leftovers.folder() / experiment.run.name).mkdir(parents=True, exist_ok=True)
         with (path / "log").open("ab") as log:
             assert run_logged(Order(["/bin/sleep", "0.005"], {}, path, 20), log).ok
         return made[slot.trial]
@@ -80,6 +82,7 @@ def test_a_signal_soon_after_a_line_reached_the_disk_ends_the_run(tmp_path, monk
         assert ended.interrupted, f"the signal of attempt {attempt} was lost"
         assert names == planned[: len(names)]
         assert 0 < len(names) < len(planned)
+        assert leftovers.killed_runs() == [], "its work folder is gone with it"
 
 
 @pytest.mark.parametrize("deep", [1, 2])

@@ -11,7 +11,7 @@ from envmatrix.launchers.base import check_commands
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
 from envmatrix.launchers.slurm.files import BlockFolder, trial_end
-from envmatrix.launchers.slurm.flight import clock_offset, explain_loss, not_started
+from envmatrix.launchers.slurm.flight import Flight, clock_offset, explain_loss, not_started
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.process import Exit
 from envmatrix.store import RunFolder
@@ -121,6 +121,17 @@ def test_why_a_job_ended_decides_who_is_blamed(queue, past, stopped, unusable, c
 def test_a_held_job_is_told_from_one_that_waits(name, reason, held, by_somebody):
     found = state(name, "", reason)
     assert (found.held, found.held_by_somebody) == (held, by_somebody)
+
+
+def test_a_job_that_ran_and_was_requeued_to_be_held_is_kept_by_somebody(tmp_path):
+    flight = Flight(0, {}, BlockFolder(tmp_path), attempt=1)
+    requeued, failed = (
+        state("PENDING", "", reason) for reason in ("job requeued in held state", "launch failed requeued held")
+    )
+    assert not flight.kept(requeued), "it never began: Slurm could not start it"
+    (tmp_path / "begun-1").write_text('{"job":"7","node":"n1","epoch":1,"restarts":0}')
+    assert flight.kept(requeued)
+    assert not flight.kept(failed)
 
 
 @pytest.mark.parametrize(

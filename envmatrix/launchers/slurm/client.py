@@ -25,6 +25,8 @@ ALIVE = frozenset({
 })  # fmt: skip
 #: Why a job waits that nothing but `scontrol release` lets run, as squeue's %r says it.
 _HELD = re.compile(r"held|Held|JobHoldMaxRequeue")
+#: What `scontrol requeuehold` makes of a job that runs (launch failures have words of their own, or it never began).
+REQUEUED_BY_SOMEBODY = "job requeued in held state"
 _USABLE = frozenset({
     "idle", "alloc", "allocated", "mix", "mixed", "comp", "completing", "plnd", "planned", "resv", "reserved",
     "reboot", "powering_up", "pow_up", "powered_down", "pow_dn",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from envmatrix.launchers.slurm.client import JobState
+from envmatrix.launchers.slurm.client import REQUEUED_BY_SOMEBODY, JobState
 from envmatrix.launchers.slurm.files import BlockFolder
 from envmatrix.launchers.slurm.script import OTHER_NODE, STOPPED
 from envmatrix.plan import Slot
@@ -59,6 +59,11 @@ class Flight:
     def unfinished(self) -> bool:
         """Whether a trial of it has left no result yet."""
         return any(self.files.end(name) is None for name in self.slots)
+
+    def kept(self, state: JobState) -> bool:
+        """Whether a person holds its job, before it began or by `scontrol requeuehold`; else Slurm does."""
+        began = self.files.begun(self.attempt) is not None
+        return state.held_by_somebody or (state.held and began and state.reason == REQUEUED_BY_SOMEBODY)
 
     def news(self, state: JobState) -> str:
         """Return one line when the job's state or what it waits for has changed, else ''."""

@@ -279,7 +279,7 @@ class SlurmLauncher:
         stopped = flight.files.stopped(flight.attempt)
         if state and state.alive and not stopped:
             flight.gone = 0
-            if state.held and not state.held_by_somebody:
+            if state.held and not flight.kept(state):
                 self._take_back(flight, state)
                 return
             unusable = self._placing.unusable() if state.state == "PENDING" and flight.places else {}
