@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where
+from envmatrix.images.builds_of_torch import local_version, resolve_one_build, strangers
 from envmatrix.images.cache import Cache, digest_of
 from envmatrix.images.debian import Apt, distribution
 from envmatrix.images.lockfile import Lock, Pinned, Section, asked_text, read_lock
 from envmatrix.images.overlays import Base, pip_over
-from envmatrix.images.pip import Request, host_platform, pip_of, resolve
+from envmatrix.images.pip import Request, host_platform, pip_of, reachable, resolve
 from envmatrix.images.pythons import Python, remembered_python
 from envmatrix.images.sources import check_python
+from envmatrix.images.wheelhouse import Wheelhouse
 from envmatrix.plan.environment import Image, Library
 from envmatrix.say import Say
 
@@ -45,7 +47,43 @@ class Locks:
     def of_image(self, image: Image, python: Python, say: Say) -> tuple[Path, Section]:
         """Return the lock's path and its section for ``image``; made on the fly when none fits."""
         committed = self.image_file(image, python)
-        return self._find(committed, "image", image.name, image_asked(image), say, lambda: self._pip(image, python))
+        path, section = self._find(
+            committed, "image", image.name, image_asked(image), say, lambda: self._pip(image, python, say)
+        )
+        lost = self._out_of_reach(section, image, python)
+        return self._without_index(path, image, python, lost, say) if lost else (path, section)
+
+    def _out_of_reach(self, section: Section, image: Image, python: Python) -> tuple[str, ...]:
+        """Return what only the image's own indexes have, where none of them can be reached.
+
+        That is what has a local version (2.13.0+cpu), which PyPI takes none of, and lies in no folder that pip knows.
+        """
+        house = Wheelhouse(self.cache)
+        local = (pin for pin in section.packages if local_version(pin.version))
+        missing = tuple(str(pin) for pin in local if house.held(pin) is None)
+        if not missing or not image.index or any(map(reachable, image.index)):
+            return ()
+        lost = []
+        for name in missing:
+            try:
+                self._resolve(Request((name,), dependencies=False), python)
+            except EngineError:
+                lost.append(name)
+        return tuple(lost)
+
+    def _without_index(
+        self, path: Path, image: Image, python: Python, lost: Sequence[str], say: Say
+    ) -> tuple[Path, Section]:
+        """Return a lock of the cache for an image whose indexes cannot be reached: what else can be had here."""
+        bare = replace(image, index=())
+        asked = image_asked(bare)
+        said = (
+            f"image {image.name}: {', '.join(lost)} of {path.name} cannot be had, as {', '.join(image.index)} cannot "
+            "be reached; locking, in the cache, what can be had without it: other packages than the lock names"
+        )
+        fresh = self._fresh(self.image_file(image, python), "image", image.name, asked)
+        empty = Section("image", image.name, asked)
+        return self._made(fresh, empty, lambda: self._pip(bare, python, say), lambda: say(said))
 
     def of_overlay(self, image: Image, python: Python, base: Base, say: Say) -> tuple[Path, Section]:
         """Return the lock's path and its section for what ``image`` lacks of its requirements on a Python's own."""
@@ -54,7 +92,9 @@ class Locks:
 
         def make() -> tuple[Pinned, ...]:
             with self.cache.scratch("lock") as scratch:
-                return resolve(pip_over(self.cache, python, base), request, scratch)
+                pip = pip_over(self.cache, python, base)
+                there = dict(base.packages).get("torch")
+                return resolve_one_build(lambda one: resolve(pip, one, scratch), request, say, there)
 
         fresh = self._fresh(self.folder / f"overlay.{python.tag}.txt", "image", "overlay", asked)
         said = f"locking, in the cache, what {python.path} lacks of the requirements"
@@ -148,11 +188,12 @@ class Locks:
             raise InputError(f"{kind} {name} cannot be locked as it is written: {asked!r}", where=Where(path))
         return section
 
-    def _pip(self, image: Image, python: Python) -> tuple[Pinned, ...]:
+    def _pip(self, image: Image, python: Python, say: Say) -> tuple[Pinned, ...]:
         check_python(image, python)  # pip makes metadata of a source with its own Python alone
         sources = tuple(build.name for build in image.builds)
         variables = dict(pair for build in image.builds for pair in build.env)
-        return self._resolve(Request(image.requirements, image.index, sources=sources, env=variables), python)
+        request = Request(image.requirements, image.index, sources=sources, env=variables)
+        return resolve_one_build(lambda one: self._resolve(one, python), request, say)
 
     def _resolve(self, request: Request, python: Python) -> tuple[Pinned, ...]:
         with self.cache.scratch("lock") as scratch:
@@ -169,7 +210,8 @@ class Locks:
     def make(self, images: Sequence[Image], libraries: Sequence[Library], say: Say) -> list[Path]:
         """Make every lock anew and write it into ``folder``; return the files written.
 
-        An image whose Python is not on this machine keeps the lock it has, and that is said.
+        An image whose Python is not on this machine, or whose packages cannot be had in one build of torch, keeps the
+        lock it has, and that is said.
         """
         written = [path for image in images if (path := self._make_image(image, say))]
         python = remembered_python(self.cache, None)
@@ -199,9 +241,12 @@ class Locks:
             return None
         try:
             python = remembered_python(self.cache, image.python)
-            section = Section("image", image.name, image_asked(image), self._pip(image, python))
+            section = Section("image", image.name, image_asked(image), self._pip(image, python, say))
         except SkipEnvironmentError as error:
             say(f"not locked: {image.name}: {error.message}")
+            return None
+        if strangers(section.packages):  # a lock is for every machine; it was said
+            say(f"not locked: {image.name}: its packages are of more than one build of torch")
             return None
         written = self._write(self.image_file(image, python), [section], say)
         return written[0] if written else None
