@@ -59,7 +59,7 @@ def target_options(version: str) -> list[str]:
     platforms += [f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")] + [f"linux_{machine}"]
     abi = f"cp{version.replace('.', '')}"
     return [
-        "--python-version", version, "--implementation", "cp",
+        "--python-version", version.removesuffix("t"), "--implementation", "cp",
         *(word for name in (abi, "abi3", "none") for word in ("--abi", name)),
         *(word for name in platforms for word in ("--platform", name)),
     ]  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ _FACTS = (
     "'cp%d%d%s' % (*sys.version_info[:2], 't' if sysconfig.get_config_var('Py_GIL_DISABLED') else ''), "
     "sysconfig.get_platform().replace('-', '_').replace('.', '_')]))"
 )
-_VERSION = re.compile(r"\d+\.\d+(\.\d+)?\Z")
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?t?\Z")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class Python:
     version: str
     tag: str
     target: str = ""
+
+    def fits(self, wanted: str) -> bool:
+        """Whether this is the Python that a version such as 3.13, 3.13.1 or 3.13t (free-threaded) names."""
+        number, free = wanted.removesuffix("t"), wanted.endswith("t")
+        same = self.version == number or self.version.startswith(number + ".")
+        return same and free == self.tag.partition("-")[0].endswith("t")
 
 
 def ask(path: str, env: Mapping[str, str] | None = None) -> Python | None:
@@ -50,7 +57,8 @@ def ask(path: str, env: Mapping[str, str] | None = None) -> Python | None:
 
 def _pyenv(version: str) -> Iterator[str]:
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    pattern = version if version.count(".") == 2 else f"{version}.*"
+    number, free = version.removesuffix("t"), "t" if version.endswith("t") else ""
+    pattern = version if version.count(".") == 2 else f"{number}.*{free}"
     found = (folder / "bin" / "python" for folder in root.glob(pattern))
     yield from sorted((str(path) for path in found if path.exists()), reverse=True)
 
@@ -65,36 +73,39 @@ def _uv(version: str) -> Iterator[str]:
 
 
 def _candidates(version: str) -> Iterator[str]:
-    own = "{}.{}.{}".format(*sys.version_info[:3])
-    if own == version or own.startswith(version + "."):
+    if _own_version().startswith(version.removesuffix("t")):
         yield getattr(sys, "_base_executable", sys.executable)
-    minor = ".".join(version.split(".")[:2])
-    on_path = shutil.which(f"python{minor}")
-    if on_path:
-        yield on_path
+    minor, free = ".".join(version.removesuffix("t").split(".")[:2]), version.endswith("t")
+    named = (f"python{minor}t", f"python{minor}-nogil") if free else (f"python{minor}",)
+    yield from filter(None, map(shutil.which, named))
     yield from _pyenv(version)
     yield from _uv(version)
 
 
+def _own_version() -> str:
+    free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+    return "{}.{}.{}".format(*sys.version_info[:3]) + free
+
+
 def find_python(version: str | None) -> Python:
-    """Return a Python of that version (None: the one that runs envmatrix).
+    """Return a Python of that version, such as 3.13 or, free-threaded, 3.13t (None: the one that runs envmatrix).
 
     Raises SkipEnvironmentError when the machine has none.
     """
     if version is None:
-        version = "{}.{}.{}".format(*sys.version_info[:3])
+        version = _own_version()
     if not _VERSION.match(version):
         raise SkipEnvironmentError(
-            f"python: {version!r} is no version", remedy="write it as '3.11' (with quotes) or '3.11.7'"
+            f"python: {version!r} is no version", remedy="write it as '3.11' (with quotes), '3.11.7' or '3.13t'"
         )
     for path in _candidates(version):
         python = ask(path)
-        if python and (python.version == version or python.version.startswith(version + ".")):
+        if python and python.fits(version):
             return python
+    or_apt = "" if version.endswith("t") else f" or `apt-get install python{version} python{version}-venv`"
     raise SkipEnvironmentError(
         f"there is no Python {version} on this machine (looked on PATH, in pyenv and in uv)",
-        remedy=f"install it: `uv python install {version}`, `pyenv install {version}` or "
-        f"`apt-get install python{version} python{version}-venv`",
+        remedy=f"install it: `uv python install {version}`, `pyenv install {version}`{or_apt}",
     )
 
 

@@ -221,6 +221,11 @@ class Level(Frozen):
             (self.python, self.suite, self.base, self.image, self.interpreter, self.modules, self.index)
         )
 
+    @property
+    def changes_image(self) -> bool:
+        """Whether the image of an image factor is another by this level: it installs or names something."""
+        return self.is_image or bool(self.requirements or self.apt)
+
 
 class Factor(Frozen):
     """A factor and its levels in the order written; the first level is the reference."""

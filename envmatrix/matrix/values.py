@@ -11,7 +11,7 @@ from envmatrix.matrix import templates
 
 _SUITE = re.compile(r"[a-z][a-z0-9-]*\Z")
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*\Z")
-_PYTHON = re.compile(r"\d+(\.\d+){0,2}\Z")
+_PYTHON = re.compile(r"\d+(\.\d+){0,2}t?\Z")
 _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*\Z")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 
@@ -56,7 +56,7 @@ def is_image_file(value: str) -> bool:
 
 def python(value: str) -> str:
     """Check a version of Python."""
-    return _like(_PYTHON, value, "a version of Python, such as 3.11")
+    return _like(_PYTHON, value, "a version of Python, such as 3.11 or 3.13t")
 
 
 def requirement(value: str) -> str:

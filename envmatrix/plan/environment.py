@@ -137,7 +137,7 @@ def image_of(matrix: Matrix, levels: Mapping[str, str]) -> Image:
     """Combine the image factors' levels into one image; its name joins the level names that say something."""
     chosen = [(factor, levels[factor.name]) for factor in matrix.factors.values() if factor.is_image]
     bits = [factor.levels[level] for factor, level in chosen]
-    named = [f"{factor.name}-{level}" for factor, level in chosen]
+    named = [f"{factor.name}-{level}" for factor, level in chosen if factor.levels[level].changes_image]
 
     def one(attribute: str) -> str | None:
         values = [value for level in bits if (value := getattr(level, attribute))]

@@ -39,7 +39,7 @@ def check(tmp_path, monkeypatch, capsys, text):
         ("suite: 'Bookworm '", "suite: 'Bookworm ' is not a Debian suite"),
         ("base: --x", "base: '--x' is not an image"),
         ("base: 'not an image'", "base: 'not an image' is not an image"),
-        ("python: new", "python: 'new' is not a version of Python, such as 3.11"),
+        ("python: new", "python: 'new' is not a version of Python, such as 3.11 or 3.13t"),
         ("interpreter: ''", "interpreter: '' is none"),
         ("modules: [ok/1, '-v; rm']", "'-v; rm' is not the name of a module"),
         ("index: --trusted-host=x", "index: '--trusted-host=x' is none"),
