@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 if sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)):
     del sys.path[0]
 
+from bench import memory
 from bench.errors import BenchError, RunError
 
 _COMMANDS = ("run", "evidence", "data", "command")
@@ -244,6 +245,7 @@ def main(argv: list[str]) -> int:
         argv = ["run", *argv]
     try:
         arguments = _parser().parse_args(argv)
+        memory.ask()
         _ACTIONS[arguments.command](arguments)
     except BenchError as error:
         return _complain(error, 2)

@@ -13,9 +13,24 @@ from envmatrix.plan.environment import Environment
 _HAS_THEM = "An image of `envmatrix build --engine docker` has them: `envmatrix export --engine docker`."
 
 
+#: What a process of the benchmark asks for itself (bench/memory.py); a program of anybody's is started with a command.
+_ASKED = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
+_NO_HUGE_PAGES = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+def asked_words(environment: Environment, python: str = "python3") -> tuple[str, ...]:
+    """Return the words before a program that ask for its memory as the benchmark asks for its own; () for nothing."""
+    pages, nodes = (environment.variables.get(name) for name in _ASKED)
+    without = (python, "-c", _NO_HUGE_PAGES) if pages else ()
+    return (*without, *(("numactl", f"--interleave={nodes}") if nodes else ()))
+
+
 def variables_of(environment: Environment, preload: tuple[str, ...]) -> dict[str, str | None]:
-    """Return every variable an environment needs, LD_PRELOAD among them; None: must not be set."""
-    listed = dict(environment.variables)
+    """Return every variable an environment needs, LD_PRELOAD among them; None: must not be set.
+
+    What the benchmark alone reads, and ``placement`` does otherwise, is left out.
+    """
+    listed = {name: value for name, value in environment.variables.items() if name not in _ASKED}
     return {**listed, "LD_PRELOAD": ":".join(preload)} if preload else listed
 
 
@@ -26,7 +41,11 @@ def export_lines(environment: Environment, preload: tuple[str, ...], form: str, 
     """
     variables = variables_of(environment, preload)
     if form == "json":
-        placed = {"cpus": environment.cpus, "memory_nodes": environment.memory_nodes}
+        placed = {
+            "cpus": environment.cpus,
+            "memory_nodes": environment.memory_nodes,
+            "start_with": shlex.split(placement(environment)),
+        }
         return json.dumps({"environment": environment.name, "variables": variables, **placed}, indent=2)
     head = f"# environment {environment.name}: {environment.levels_text()}"
     lines = _sh(variables) if form == "sh" else _dockerfile(variables)
@@ -65,7 +84,8 @@ def placement(environment: Environment) -> str:
     """Return what must stand before a command so that it runs where the environment places it; '' for anywhere."""
     cpus = f"taskset --cpu-list {shlex.quote(environment.cpus)} " if environment.cpus else ""
     nodes = environment.memory_nodes
-    return cpus + (f"numactl --membind={shlex.quote(nodes)} " if nodes else "")
+    bound = f"numactl --membind={shlex.quote(nodes)} " if nodes else ""
+    return "".join([cpus, bound, *(f"{shlex.quote(word)} " for word in asked_words(environment))])
 
 
 def _placed(environment: Environment) -> list[str]:

@@ -16,6 +16,7 @@ from envmatrix.errors import EnvmatrixError
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
 from envmatrix.plan.environment import Environment, all_libraries, resolve
+from envmatrix.plan.export import asked_words
 from envmatrix.process import Exit
 from envmatrix.regular import read_bytes
 from envmatrix.say import Say
@@ -82,7 +83,8 @@ class Session:
         It has our stdin, stdout and stderr (in Docker no stdin); ``python`` means the environment's own.
         """
         argv = (self.prepared.python, *command[1:]) if command[0] in ("python", "python3") else command
-        return self.engine.run(self._job(Path.cwd(), argv, limit_s, None))
+        asked = asked_words(self.environment, self.prepared.python)
+        return self.engine.run(self._job(Path.cwd(), (*asked, *argv), limit_s, None))
 
 
 @contextmanager

@@ -1,0 +1,99 @@
+"""What a process asks of the kernel for its memory holds in it and in what it starts, and is exported as a command."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envmatrix.matrix import load
+from envmatrix.plan.environment import Environment, Image, resolve
+from envmatrix.plan.export import export_lines
+from envmatrix.record.model import read_evidence
+from envmatrix.trials.proof import prove
+
+ROOT = Path(__file__).parents[2]
+#: What is said of a process, by one that it started.
+SEEN = """
+import json
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps([status["THP_enabled"].strip(), open("/proc/self/numa_maps").readline().split()[1]]))
+"""
+
+
+def asked(**variables):
+    """Return what a child says of a process that asked for its memory."""
+    code = f"import os, subprocess, sys; from bench import memory; memory.ask(); \
+subprocess.run([sys.executable, '-c', {SEEN!r}], check=True)"
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_process_that_asks_for_nothing_has_what_the_machine_gives():
+    assert json.loads(asked().stdout) == ["1", "default"]
+
+
+def test_no_huge_pages_and_pages_from_all_nodes_hold_in_what_it_starts():
+    done = asked(BENCH_HUGE_PAGES="never", BENCH_INTERLEAVE="all")
+    assert not done.returncode, done.stderr
+    pages, policy = json.loads(done.stdout)
+    assert pages == "0"
+    assert policy.startswith("interleave:0")
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"BENCH_HUGE_PAGES": "no"}, "bench: error: BENCH_HUGE_PAGES must be never, not 'no'"),
+        (
+            {"BENCH_INTERLEAVE": "0;1"},
+            "bench: error: BENCH_INTERLEAVE must be all, or a list of NUMA nodes",
+        ),
+        ({"BENCH_INTERLEAVE": "900"}, "bench: error: memory cannot be interleaved over the NUMA nodes [900]: Invalid"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_runs(variables, said):
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **variables}
+    argv = [sys.executable, "-m", "bench", "command", "--", "true"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert done.stderr.startswith(said), done.stderr
+
+
+def test_it_is_exported_as_a_command_that_does_the_same():
+    asked_for = {"A": "b", "BENCH_HUGE_PAGES": "never"}
+    text = export_lines(Environment("e", "", {}, Image("i"), asked_for, (), ()), (), "sh")
+    assert "BENCH_HUGE_PAGES" not in text
+    told = json.loads(export_lines(Environment("e", "", {}, Image("i"), asked_for, (), ()), (), "json"))
+    assert told["variables"] == {"A": "b"}
+    before = text.split("# start it where it belongs: ")[1].removesuffix(" COMMAND")
+    assert shlex.split(before) == told["start_with"]
+    argv = [*told["start_with"], sys.executable, "-c", SEEN]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)[0] == "0"
+
+
+def test_pages_from_all_nodes_are_exported_as_numactl():
+    wanted = Environment("e", "", {}, Image("i"), {"BENCH_INTERLEAVE": "all"}, (), ())
+    assert export_lines(wanted, (), "sh").endswith("numactl --interleave=all COMMAND")
+
+
+@pytest.mark.parametrize(
+    ("memory", "holds"),
+    [
+        ({"policy": "interleave:0-1", "numa_nodes": 2}, True),
+        ({"policy": "default", "numa_nodes": 2}, False),
+        ({"policy": "interleave:0", "numa_nodes": 1}, False),
+        ({"policy": None, "numa_nodes": 2}, False),
+    ],
+)
+def test_interleaving_that_did_not_happen_or_has_one_node_is_found_out(tmp_path, memory, holds):
+    (tmp_path / "matrix.yaml").write_text(
+        "version: 2\ninclude: envmatrix:numa\nenvironments: {baseline: {}}\n"
+        "workloads: {w: {command: [python, x.py]}}\ndesigns: {default: {workloads: w}}\n"
+    )
+    wanted = resolve(load(tmp_path / "matrix.yaml"), "numa-interleave", {})
+    said = prove(wanted, read_evidence({"memory": memory, "variables": dict(wanted.variables), "preloaded": {}}))
+    assert (not said.wrong and not said.unproven) == holds, said
