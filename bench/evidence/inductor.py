@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from types import ModuleType
 from typing import Any
+
+#: Part of the name of what Inductor compiles to call a graph through C++.
+_ENTRY = "inductor_entry_cpp"
 
 
 def collect() -> dict[str, Any] | None:
@@ -23,11 +28,13 @@ def collect() -> dict[str, Any] | None:
         # It is loaded by what freezes: graphs with gradients are not, whatever the setting (compile_fx.py).
         "frozen": "torch._inductor.freezing" in sys.modules,
         "cpp_wrapper": bool(getattr(config, "cpp_wrapper", False)),
-        "cpp_wrapped": _cpp_wrapped(),
+        "cpp_wrapped": bool(getattr(config, "cpp_wrapper", False)) and _cpp_wrapped(),
     }
 
 
 def _cpp_wrapped() -> bool:
-    """Say whether some graph is called through C++: what was loaded for that is kept here (codecache.py)."""
-    kept = getattr(sys.modules.get("torch._inductor.codecache"), "CppWrapperCodeCache", None)
-    return bool(getattr(kept, "cache", None))
+    """Say whether some graph is called through C++: the module that was compiled for that is alive (codecache.py).
+
+    torch's own list of them is emptied where its caches are off, as they are here.
+    """
+    return any(type(one) is ModuleType and _ENTRY in one.__name__ for one in gc.get_objects())
