@@ -148,7 +148,7 @@ def test_a_program_of_torchvisions_operators_runs_in_the_built_in_venv(tmp_path:
     assert done.stdout == "boxes/s: 3\n", done.stderr
 
 
-@pytest.mark.skipif("ENVMATRIX_TEST_TORCHVISION" not in os.environ, reason="it builds an image of 1.4 GB for this alone")
+@pytest.mark.skipif("ENVMATRIX_TEST_TORCHVISION" not in os.environ, reason="an image of 1.4 GB for this alone")
 @pytest.mark.docker
 @pytest.mark.timeout(1200)
 def test_a_program_of_torchvisions_operators_runs_in_an_image(ground: Places, tmp_path: Path) -> None:
