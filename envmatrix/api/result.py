@@ -70,7 +70,7 @@ class Result:
 
     @property
     def best_set(self) -> tuple[str, ...]:
-        """The environments that cannot be told apart from the best one, the fastest first; ``best`` is one of them."""
+        """The environments that no other is surely better than, the fastest first; ``best`` mostly is one of them."""
         return self.summary.groups[0].best_set if self.summary.groups else ()
 
     @property

@@ -63,7 +63,7 @@ class TuneResult:
     @cached_property
     def answer(self) -> TuneAnswer:
         """All that was found. Raises StoreError when the folder cannot be read."""
-        return answer(*self._read)
+        return answer(*self._read, interrupted=self.interrupted)
 
     @property
     def name(self) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from envmatrix.plan.environment import Environment
-from envmatrix.stats.analysis import estimate
-from envmatrix.stats.effects import Effect
+from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.comparison import unchecked_works, weaker
+from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.replication import Replication, compare
@@ -150,5 +151,16 @@ def reproduction(
     ]
     effects = compare(analyses[0], analyses[1], tolerance)
     short = [(run.name, told_short(one.apart)) for run, one in ((first, then), (second, now))]
-    cautions = tuple(f"{name}: {text}" for name, text in short if text and any(item.low for item in effects))
-    return Reproduction(first, second, tuple(differences), effects, tolerance, cautions)
+    cautions = [f"{name}: {text}" for name, text in short if text and any(item.low for item in effects)]
+    for run, analysis in zip((first, second), analyses, strict=True):
+        cautions += [f"{run.name}: {text}" for text in _weaker(run, analysis)]
+    return Reproduction(first, second, tuple(differences), effects, tolerance, tuple(cautions))
+
+
+def _weaker(run: Run, analysis: Analysis) -> Iterator[str]:
+    """Yield what a run's own tables say against its effects."""
+    for effect in analysis.primary_effects():
+        if Flag.UNEQUAL_WORK in effect.flags:
+            yield f"{effect.arm} did not do the work of its reference: {'; '.join(effect.notes)}"
+    yield from weaker(analysis, (effect.arm for effect in analysis.primary_effects()))
+    yield from unchecked_works(run, (effect.workload for effect in analysis.primary_effects()))

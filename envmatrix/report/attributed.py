@@ -33,6 +33,7 @@ FACTORIAL_NOTE = (
     "Main effect: averaged over the other factors. Share: what the factor brings to the environment in the heading, "
     "its Shapley value; shares multiply up to all of it. Intervals hold together, whichever environment that had been."
 )
+MAIN_NOTE = "Main effect: averaged over the other factors. Intervals of all rows hold together."
 CUMULATIVE_NOTE = (
     "Each step is compared with the one before; steps multiply up to the whole. Intervals of all steps hold together."
 )
@@ -103,6 +104,8 @@ def cumulative(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[
 def title_of(item: Attribution) -> str:
     """Return the heading of an attribution; the baseline itself has no gain to share out."""
     where = f"{item.workload} on {item.engine}"
+    if item.shares and not _proved(item):
+        return f"What might bring a gain of {item.best}: {where}"
     return f"What brings the gain of {item.best}: {where}" if item.shares else f"What each factor brings: {where}"
 
 
@@ -131,7 +134,12 @@ def unproved(item: Attribution) -> tuple[str, ...]:
     """Say where the gain that is shared out is not shown to be one."""
     if _proved(item) or not item.shares:
         return ()
-    return (f"{item.best} is not shown to be faster: its shares are a guess.",)
+    return (f"{item.best} is not shown to gain anything: its shares are a guess.",)
+
+
+def _part(value: float) -> str:
+    text = f"{value:.0%}"
+    return "0%" if text == "-0%" else text
 
 
 def _factorial_table(item: Attribution) -> AttributionTable:
@@ -141,12 +149,13 @@ def _factorial_table(item: Attribution) -> AttributionTable:
     for contrast in item.contrasts:
         if len(contrast.levels) == 1:
             share = shares.get(contrast.levels[0])
-            part = f"{share.part:.0%}" if share and share.part is not None and proved else NONE
+            part = _part(share.part) if share and share.part is not None and proved else NONE
             rows.append((contrast.name, shown(contrast.estimate), shown(share.gain) if share else NONE, part))
     if item.shares:
         rows.append(("all of it", NONE, shown(item.total), "100%" if proved else NONE))
     table = PlainTable(("change", "main effect", "share of the gain", "part"), tuple(rows))
-    return AttributionTable(title_of(item), table, (*unproved(item), *_interactions(item.contrasts), FACTORIAL_NOTE))
+    note = FACTORIAL_NOTE if item.shares else MAIN_NOTE
+    return AttributionTable(title_of(item), table, (*unproved(item), *_interactions(item.contrasts), note))
 
 
 def _cumulative_table(name: str, steps: Sequence[CumulativeStep]) -> AttributionTable:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from envmatrix.report.formatting import NONE, effect_note, interval, p_value, ratio, reference_name
+from envmatrix.report.formatting import NONE, effect_note, interval, p_value, ratio, reference_name, speed_up
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.stats.effects import Effect, Flag, Verdict
 from envmatrix.stats.failures import BROKEN
@@ -77,7 +77,7 @@ def _environment(row: Row, group: Group) -> Cell:
 
 
 def _speed_up(row: Row, _group: Group) -> Cell:
-    return Cell(ratio(row.effect.ratio) if row.effect else "1")
+    return Cell(speed_up(row.effect) if row.effect else "1")
 
 
 def _interval(row: Row, _group: Group) -> Cell:
@@ -88,17 +88,21 @@ def _p(row: Row, _group: Group) -> Cell:
     return Cell(p_value(row.effect.p) if row.effect else "")
 
 
-def _verdict(row: Row, _group: Group) -> Cell:
+def _verdict(row: Row, group: Group) -> Cell:
     if row.effect is None:
         return Cell("reference")
     words = {Flag.FAILS_MORE: ", fails more", Flag.UNPROVEN: ", unproven"}
     words |= {Flag.UNEQUAL_WORK: ", other work"} if row.effect.verdict == "faster" else {}
     asides = "".join(text for flag, text in words.items() if flag in row.effect.flags)
-    return Cell(f"{row.effect.verdict}{asides}", verdict=row.effect.verdict)
+    return Cell(f"{group.metric.said(row.effect.verdict)}{asides}", verdict=row.effect.verdict)
 
 
 def _value(row: Row, group: Group) -> Cell:
     return Cell(NONE if row.value is None else group.metric.show(row.value))
+
+
+def _ratio_title(group: Group) -> str:
+    return "speed-up" if group.metric.is_speed else "ratio"
 
 
 def _metric_title(group: Group) -> str:
@@ -135,7 +139,7 @@ def _cv(row: Row, _group: Group) -> Cell:
 
 
 def _slow(row: Row, _group: Group) -> Cell:
-    return Cell(f"{row.slow.count} of {row.slow.trials}, {row.slow.slower:.0%} slower" if row.slow else "")
+    return Cell(f"{row.slow.count} of {row.slow.trials}, {row.slow.by}" if row.slow else "")
 
 
 def _slow_count(row: Row, effect: Effect) -> int:
@@ -189,7 +193,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("reference", value=lambda _, effect: effect.reference),
     Column("metric", value=lambda _, effect: effect.metric),
     Column("primary", value=lambda _, effect: effect.primary),
-    Column("ratio", "speed-up", lambda _, effect: effect.ratio, _speed_up),
+    Column("ratio", _ratio_title, lambda _, effect: effect.ratio, _speed_up),
     Column("interval", "95 % interval", cell=_interval),
     Column("worst", "at worst", lambda _, effect: effect.worst, _worst, shown=has_failed, gives_way=4),
     Column("low", value=lambda _, effect: effect.low),

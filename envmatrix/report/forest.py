@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from envmatrix.report.formatting import interval, ratio
+from envmatrix.report.formatting import interval, speed_up
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.report.svg import Scale, drawing, line, log_ticks, mark, text
 from envmatrix.stats.effects import Effect, Flag
 
 _WIDTH, _ROW, _TOP, _RIGHT = 860.0, 26.0, 30.0, 215.0
 _LONGEST = 32
+_BARRED = {
+    Flag.UNEQUAL_WORK: ", unequal work", Flag.FAILS_MORE: ", fails more", Flag.UNPROVEN: ", unproven",
+}  # fmt: skip
 _WIDEST = 8.0
 
 
@@ -53,8 +56,8 @@ def _row(row: Row, scale: Scale, y: float) -> str:
     bar = ""
     if effect.low is not None and effect.high is not None:
         bar = line(scale(effect.low), y, scale(effect.high), y, "bar")
-    words = f"{ratio(effect.ratio)}  ({interval(effect)})"
-    words += ", unequal work" if Flag.UNEQUAL_WORK in effect.flags else ""
+    words = f"{speed_up(effect)}  ({interval(effect)})"
+    words += "".join(text for flag, text in _BARRED.items() if flag in effect.flags)
     return f'<g class="{effect.verdict}">{name}{bar}{mark(scale(effect.ratio), y, 1)}</g>' + text(
         _WIDTH - _RIGHT + 14, y + 4, words
     )
@@ -69,11 +72,12 @@ def forest(group: Group, name: str = "forest") -> str:
     left = _left(rows)
     scale = Scale(low, high, left, _WIDTH - _RIGHT, log=True)
     body = _band(group.control.effect if group.control else None, scale, bottom) + _axis(scale, bottom)
-    body += text(left, 16, "slower", "soft") + text(_WIDTH - _RIGHT, 16, "faster", "end soft")
+    said, over = group.metric.said, "speed-up over" if group.metric.is_speed else f"{group.metric.label}: ratio over"
+    body += text(left, 16, said("slower"), "soft") + text(_WIDTH - _RIGHT, 16, said("faster"), "end soft")
     body += "".join(_row(row, scale, _TOP + _ROW * (index + 0.5) + 3) for index, row in enumerate(rows))
-    body += text((left + _WIDTH - _RIGHT) / 2, bottom + 34, f"speed-up over {group.baseline_name}", "mid")
-    described = "; ".join(f"{e.environment} {ratio(e.ratio)}, {interval(e)}, {e.verdict}" for e in effects)
-    title = f"Speed-up over {group.baseline_name}: {group.workload} on {group.engine}"
+    body += text((left + _WIDTH - _RIGHT) / 2, bottom + 34, f"{over} {group.baseline_name}", "mid")
+    described = "; ".join(f"{e.environment} {speed_up(e)}, {interval(e)}, {said(e.verdict)}" for e in effects)
+    title = f"{over[:1].upper()}{over[1:]} {group.baseline_name}: {group.workload} on {group.engine}"
     return drawing(_WIDTH, bottom + 44, title, described or "nothing measured", body, name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Sequence
 
 from envmatrix.printable import one_line
 from envmatrix.stats.effects import Effect, Flag
@@ -13,6 +14,10 @@ from envmatrix.stats.effects import Effect, Flag
 # `<`, `>` and `&` are written as entities instead: a backslash before one would show the entity itself.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]!|~$])")
 NONE = "\N{EN DASH}"
+#: What is nearer to 1 would be rounded to it.
+_NEAR = 0.005
+#: Of an end of an interval beyond this factor only that is known.
+_FAR = 100.0
 #: Characters of a sentence that names many environments.
 _SENTENCE = 2000
 
@@ -39,6 +44,20 @@ def ratio(value: float | None) -> str:
     return f"{value:.2f}" if 0.1 <= value < 100 else f"{value:.3g}"
 
 
+def sure_ratio(value: float | None) -> str:
+    """Format a speed-up that is told as one: 1.00 would hide on which side of 1 it lies."""
+    if value is None or not 0 < abs(value - 1.0) < _NEAR:
+        return ratio(value)
+    digits = next((digits for digits in (3, 4, 5) if round(value, digits) != 1.0), 6)
+    return f"{value:.{digits}f}"
+
+
+def speed_up(effect: Effect) -> str:
+    """Format an effect's ratio; where its interval leaves out 1, so does this."""
+    sure = effect.low is not None and effect.high is not None and not effect.low <= 1.0 <= effect.high
+    return sure_ratio(effect.ratio) if sure else ratio(effect.ratio)
+
+
 def interval(effect: Effect) -> str:
     """Format an effect's interval, or say what is missing for one."""
     if effect.blocks == 0:
@@ -50,14 +69,15 @@ def interval(effect: Effect) -> str:
 
 def bounds(low: float | None, high: float | None) -> str:
     """Format both ends of an interval, a dash where there is none."""
-    return NONE if low is None or high is None else f"{_bound(low)} to {_bound(high)}"
+    if low is None or high is None:
+        return NONE
+    both = ratio if low > _FAR or high < 1 / _FAR else _bound  # ">100 to >100" would say nothing
+    return f"{both(low)} to {both(high)}"
 
 
 def _bound(value: float) -> str:
     """Format one end of an interval; beyond a factor of a hundred only that is known."""
-    if 0 < abs(value - 1.0) < 0.005:
-        return f"{value:.3f}"  # 1.00 would hide on which side of 1 it lies
-    return "<0.01" if value < 0.01 else ">100" if value > 100 else ratio(value)
+    return f"<{1 / _FAR:g}" if value < 1 / _FAR else f">{_FAR:g}" if value > _FAR else sure_ratio(value)
 
 
 def p_value(value: float | None) -> str:
@@ -76,6 +96,14 @@ def percent(level: float) -> str:
 def count(number: int, noun: str) -> str:
     """Return '1 block', '2 blocks'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(numbers: Sequence[int], most: int = 8) -> str:
+    """Return '6, 9 and 12'; of many the first ones and the last."""
+    shown = [str(number) for number in numbers]
+    if len(shown) > most:
+        shown = [*shown[:3], f"{len(shown) - 4} more", shown[-1]]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def effect_note(effect: Effect) -> str:

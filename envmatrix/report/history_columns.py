@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from envmatrix.printable import one_line
-from envmatrix.report.formatting import NONE, bounds, ratio
-from envmatrix.stats.history import Series
+from envmatrix.report.formatting import NONE, bounds, count, ratio, sure_ratio
+from envmatrix.stats.history import History, Series
 from envmatrix.stats.metrics import METRICS, VALUE
 
 Medium = Literal["terminal", "html"]
@@ -54,8 +54,31 @@ def _speed_up(series: Series) -> str:
     last = series.points[-1]
     if last.ratio is None or last.low is None or last.high is None:
         return NONE
-    said = (*last.barred, *(("equal work not checked",) if last.unchecked else ()))
-    return ", ".join((f"{ratio(last.ratio)} ({bounds(last.low, last.high)})", *said))
+    shown = ratio if last.low <= 1.0 <= last.high else sure_ratio
+    more = (("equal work not checked", last.unchecked), ("short run", last.short))
+    said = (*last.barred, *(text for text, there in more if there))
+    return ", ".join((f"{shown(last.ratio)} ({bounds(last.low, last.high)})", *said))
+
+
+def changes_told(history: History) -> str:
+    """Return how many changes of level there are, and in how many series none could be looked for."""
+    followed = [series for series in history.series if series.followed]
+    known = [series for series in followed if series.has_enough]
+    few = len(followed) - len(known)
+    if followed and not known:
+        return "too few runs to look for a change of level"
+    changes = count(sum(len(series.changes) for series in history.series), "change")
+    return f"{changes} of level" + (f"; too few runs to look for any in {few} of {len(followed)} series" if few else "")
+
+
+def short_told(history: History) -> str:
+    """Return what "short run" means, '' where no speed-up that is shown is of one."""
+    if not any(series.points[-1].short and series.points[-1].low is not None for series in history.series):
+        return ""
+    return (
+        "short run: its blocks span so few minutes that its 95 % interval holds for the machine as it was then; slow "
+        "phases of the machine may make it miss the mean over a longer time"
+    )
 
 
 def place(series: Series) -> str:
@@ -66,10 +89,11 @@ def place(series: Series) -> str:
 def _changes(series: Series, most: int | None = None) -> str:
     if not series.followed:
         return NONE
-    if series.followed < series.needed:
+    if not series.has_enough:
         return f"too few runs: {series.followed} of {series.needed}"
     changes = series.changes[-most:] if most else series.changes
-    return ", ".join(f"x{change.factor:.2f} since {one_line(change.run, 40)}" for change in changes) or "no change"
+    told = (f"x{sure_ratio(change.factor)} since {one_line(change.run, 40)}" for change in changes)
+    return ", ".join(told) or "no change"
 
 
 SERIES_COLUMNS: tuple[SeriesColumn, ...] = (

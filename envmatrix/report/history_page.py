@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from envmatrix.printable import one_line
-from envmatrix.report.formatting import count, ratio
-from envmatrix.report.history_columns import series_columns
+from envmatrix.report.formatting import count, sure_ratio
+from envmatrix.report.history_columns import changes_told, series_columns, short_told
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
 from envmatrix.stats.change_points import FEWEST
@@ -26,7 +26,9 @@ _METHOD = (
     "machine's own. A split must fit better than it does in 95.5 % of other orders of the same runs, more for several "
     f"environments (Bonferroni); at least three runs a level, {FEWEST} or more in all. The "
     "factor of a change is the mean of the runs since over that of those before, without an interval: the place was "
-    "picked where they differ most, so that it is rather too far from 1. Intervals are those of the newest run alone."
+    "picked where they differ most, so that it is rather too far from 1. Above 1 is better for an environment; the "
+    "control's is that of the metric itself, so that of a time more is slower. Intervals are those of the newest run "
+    "alone."
 )
 
 
@@ -101,19 +103,19 @@ def _drawn(item: Series, at: np.ndarray, kind: int, across: Scale, up: Scale, sh
 
 def _flag(item: Series, index: int, factor: float, at: np.ndarray, across: Scale, up: Scale) -> str:
     x, y = across(float(at[index])), up(item.points[index].median)
-    words = f"{one_line(item.environment, 40)}: x{ratio(factor)} since {one_line(item.points[index].run, 40)}"
+    words = f"{one_line(item.environment, 40)}: x{sure_ratio(factor)} since {one_line(item.points[index].run, 40)}"
     flag = f'<polygon points="{x:.1f},{y - 22:.1f} {x + 9:.1f},{y - 18:.1f} {x:.1f},{y - 14:.1f}" class="mark"/>'
-    label = text(x + 11, y - 14, f"x{ratio(factor)}", "soft")
+    label = text(x + 11, y - 14, f"x{sure_ratio(factor)}", "soft")
     return f"<g>{line(x, y, x, y - 22, 'thin')}{flag}{label}<title>{html.escape(words)}</title></g>"
 
 
 def to_html(history: History) -> str:
     """Return the page."""
     shown = views(history)
-    changes = sum(len(series.changes) for series in history.series)
     hosts = len({series.host for series in history.series})
     return page_environment().get_template("history.html.j2").render(
         history=history, views=shown, columns=series_columns("html"), method=_METHOD,
-        headline=f"{count(history.runs, 'run')} on {count(hosts, 'host')}: {count(changes, 'change')} of level.",
+        headline=f"{count(history.runs, 'run')} on {count(hosts, 'host')}: {changes_told(history)}.",
+        short=short_told(history),
         **page_values(max((len(view.series) for view in shown), default=0)),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from envmatrix.printable import one_line
 from envmatrix.report.formatting import count
-from envmatrix.report.history_columns import series_columns
+from envmatrix.report.history_columns import series_columns, short_told
 from envmatrix.stats.history import History
 
 
@@ -26,6 +26,8 @@ def history_table(history: History) -> Table:
 def print_history(history: History, console: Console) -> None:
     """Print the table, and which folders could not be read."""
     console.print(history_table(history))
+    if told := short_told(history):
+        console.print(Text(told))
     if history.unreadable:
         names = one_line(", ".join(history.unreadable), 200)
         console.print(Text(f"warning: no readable summary.json in {names}\n  -> envmatrix report RUN writes it"))

@@ -19,11 +19,12 @@ from envmatrix.report.formatting import bounds, count, p_value, ratio
 from envmatrix.report.heat import heat_map, heat_style
 from envmatrix.report.node_table import node_table
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.start_table import STARTS_NOTE
+from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.timeline import colour_of, timeline
 from envmatrix.stats.attribution import Attribution
+from envmatrix.stats.effects import BARS
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.nodes import CANCELS
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _FILTERS = {
     "clean": clean, "one_line": one_line, "ratio": ratio, "p_value": p_value, "heat": heat_style,
-    "bounds": bounds, "unproved": unproved,
+    "bounds": bounds, "unproved": unproved, "barred": lambda effect: not BARS.isdisjoint(effect.flags),
 }  # fmt: skip
 
 
@@ -156,7 +157,7 @@ def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | No
     return [
         ("own", "Further metrics", own, summary.own_table),
         ("engines", "What the engines cost", ENGINES_NOTE, summary.engine_table),
-        ("starts", "Start and steady state", STARTS_NOTE, summary.start_table),
+        ("starts", "Start and steady state", starts_note(summary.start_table), summary.start_table),
         ("workloads", "Workloads", workloads, summary.workload_table),
     ]
 

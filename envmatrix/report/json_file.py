@@ -13,6 +13,7 @@ from envmatrix.stats.nodes import NodeReport
 from envmatrix.stats.starts import Start
 
 SCHEMA = 1
+_SLOW = ("count", "trials", "slower", "share")
 
 
 def _finite(value: float | None) -> float | None:
@@ -25,7 +26,7 @@ def _row_to_json(row: Row, group: Group) -> dict[str, object]:
         "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
         "metric": group.metric.name, "mean": _finite(row.value), "median": _finite(row.median),
         "peak_rss_bytes": _finite(row.memory), "cv": _finite(row.cv),
-        "slow_trials": {**asdict(row.slow), "share": row.slow.share} if row.slow else None,
+        "slow_trials": {key: getattr(row.slow, key) for key in _SLOW} if row.slow else None,
         "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
         "high": _finite(effect.high) if effect else None, "flags": list(effect.flags) if effect else [],
         "outcomes": dict(row.outcomes), "levels": dict(row.levels), "skipped": row.skipped or None,

@@ -12,14 +12,22 @@ from envmatrix.report.node_table import node_table
 from envmatrix.report.operators import OperatorTable
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
-from envmatrix.report.start_table import STARTS_NOTE
+from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Group, Summary
 from envmatrix.stats.nodes import CANCELS, NodeReport
 from envmatrix.stats.pairing import families
 
 _RECOMMENDED = (
-    "Environments of a best set cannot be told apart; recommended is the simplest that is shown to be faster, "
-    "and its gain allows for that choice."
+    " Environments of a best set cannot be told apart; recommended is the simplest that is shown to be better, of "
+    "equally simple ones the one that measured best, and its gain allows for that choice."
+)
+_NOISE = (
+    "The control is a second copy of the baseline: its ratio is over the baseline alone, and its interval is "
+    "the noise floor. The others' are over the mean of both. "
+)
+_COLUMNS = (
+    " The value beside a ratio is the geometric mean over trials, of which the ratios, paired by block, are made; cv "
+    "is the standard deviation of an environment's trials over their mean; memory and accuracy are medians."
 )
 _OWN = "Ratios above 1 are better, whichever way the number counts; their intervals hold together for one metric."
 _PUBLISHED = " Published: a source's own figures, of its own machine and data."
@@ -107,25 +115,30 @@ def comparisons(summary: Summary) -> int:
     return max((sum(arm.name in measured for arm in arms) for arms in every), default=0)
 
 
+def _method(summary: Summary) -> str:
+    """Return what the figures are, of what is there: no best set is explained where none is told."""
+    groups, several = summary.groups, comparisons(summary)
+    held = f" (95 %, max-t over {count(several, 'comparison')} at most, paired by block)" if several else ""
+    return "".join((
+        _NOISE if any(group.control for group in groups) else "",
+        f"A ratio above 1 is better. Intervals hold at once for all environments with one reference{held}.",
+        " Each table is judged on its own." if len(groups) > 1 else "",
+        _COLUMNS,
+        _RECOMMENDED if any(group.choice for group in groups) else "",
+        _WORST if any(has_failed(group) for group in groups) else "",
+        _PUBLISHED if any(has_reference_value(group) for group in groups) else "",
+        *(f" {text}" for text in (summary.race_sentence, summary.looks_sentence) if text),
+    ))  # fmt: skip
+
+
 def to_markdown(summary: Summary) -> str:
     """Return report.md."""
-    noise = (
-        "The control is a second copy of the baseline: its speed-up is over the baseline alone, and its interval is "
-        "the noise floor. The others' are over the mean of both. "
-    )
-    method = (
-        "Speed-up above 1 is faster. Intervals hold at once for all environments with one reference "
-        f"(95 %, max-t over {count(comparisons(summary), 'comparison')} at most, paired by block). "
-        f"{_RECOMMENDED}{_WORST if any(has_failed(group) for group in summary.groups) else ''}"
-    )
-    method += _PUBLISHED if any(has_reference_value(group) for group in summary.groups) else ""
-    method += f" {summary.looks_sentence}" if summary.looks_sentence else ""
     parts = [f"# {markdown_cell(summary.run.name)}\n", *(group_markdown(group) for group in summary.groups)]
     parts += [attribution_markdown(item) for item in attribution_tables(summary.attributions, summary.cumulative)]
     parts += [operators_markdown(found) for found in summary.operators]
     parts += [nodes_markdown(found) for found in summary.nodes]
     parts += [_plain("Further metrics", summary.own_table, _OWN)]
     parts += [_plain("What the engines cost", summary.engine_table, ENGINES_NOTE)]
-    parts += [_plain("Start and steady state", summary.start_table, STARTS_NOTE)]
+    parts += [_plain("Start and steady state", summary.start_table, starts_note(summary.start_table))]
     parts += [_plain("Workloads", summary.workload_table, "Medians over trials.")]
-    return "\n".join([*parts, noise + method + "\n", _cautions(summary), _facts(summary)])
+    return "\n".join([*filter(None, parts), _method(summary) + "\n", _cautions(summary), _facts(summary)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.plan import Arm
-from envmatrix.report.formatting import NONE, interval, ratio
+from envmatrix.report.formatting import NONE, interval, speed_up
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.measurements import Measurements
@@ -27,7 +27,7 @@ def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTabl
 def _row(arm: Arm, metric: Metric, measured: Measurements, analysis: Analysis) -> tuple[str, ...]:
     median = measured.median(arm.name, metric.name)
     effect = analysis.find(arm.name, metric.name)
-    told = (ratio(effect.ratio), interval(effect), effect.verdict) if effect else ("1", "", "reference")
+    told = (speed_up(effect), interval(effect), metric.said(effect.verdict)) if effect else ("1", "", "reference")
     unit = f" {metric.unit}" if metric.unit not in ("", "s", "B") else ""
     shown = NONE if median is None else f"{metric.show(median)}{unit}"
     return f"{arm.workload} on {arm.engine}", arm.environment, metric.label, metric.better, shown, *told

@@ -55,7 +55,7 @@ def scaling_sentence(group: Group) -> str | None:
     rows = scaling(group)
     if not rows:
         return None
-    parts = [f"{row.processes} processes {_share(row)}" for row in rows]
+    parts = [f"{row.processes} process{'' if row.processes == 1 else 'es'} {_share(row)}" for row in rows]
     return f"efficiency (speed-up per process, {_processes(group.baseline)} is 100 %): " + ", ".join(parts)
 
 

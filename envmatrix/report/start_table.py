@@ -12,10 +12,13 @@ from envmatrix.stats.metrics import show_rate, show_seconds
 from envmatrix.stats.starts import Start
 from envmatrix.stats.steady import Steadiness
 
-STARTS_NOTE = (
+_STARTS = (
     "Start-up: from the start of the process until its first step can begin. Time to steps: to the end of so many "
-    "steps, as many as a trial has. Medians over trials, or the long look's. State, rate and step times (over its "
-    "seconds, low is fast) are of one process, the long look: what the baseline has too is likely the machine."
+    "steps, as many as a trial has. Medians over trials, or the long look's."
+)
+_LOOKS = (
+    " State, rate and step times (over its seconds, low is fast) are of one process, the long look: what the baseline "
+    "has too is likely the machine."
 )
 _MARKS = "▁▂▃▄▅▆▇█"
 _LETTERS = 16
@@ -30,6 +33,11 @@ def start_table(starts: Sequence[Start]) -> PlainTable | None:
     head = ("arm" if several else "environment", "start-up", "steps", "time to steps")
     more = ("state", "steady rate", "step times") if looked else ()
     return PlainTable((*head, *more), tuple(_row(start, several, looked) for start in starts))
+
+
+def starts_note(found: PlainTable | None) -> str:
+    """Return what is said below the table, of the columns that it has."""
+    return _STARTS + (_LOOKS if found and "state" in found.head else "")
 
 
 def _row(start: Start, several: bool, looked: bool) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from envmatrix.report.attributed import attributions, cumulative
 from envmatrix.report.caution import Caution
 from envmatrix.report.cautions import find_cautions
 from envmatrix.report.engine_table import engine_table
-from envmatrix.report.formatting import bounds, count, percent, ratio, reference_name
+from envmatrix.report.formatting import bounds, count, listed, percent, reference_name, sure_ratio
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.own_table import own_table
 from envmatrix.report.plain_table import PlainTable
@@ -20,8 +20,9 @@ from envmatrix.report.start_table import start_cautions, start_table
 from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
-from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.effects import Effect, Flag, may_lead
 from envmatrix.stats.equal_work import unchecked
+from envmatrix.stats.failures import BROKEN
 from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY, Metric
@@ -120,18 +121,32 @@ class Group:
         best = self.best
         if best and best.effect and self.baseline and self.choice:
             effect = best.effect
+            alone = effect.reference in {row.arm.name for row in self.alone}
+            reference = self.baseline_name if alone else reference_name(effect)
             return (
-                f"{best.arm.environment} is {ratio(self.choice.gain)} times as fast as "
-                f"{reference_name(effect)}, its choice allowed for (95 % interval "
+                f"{best.arm.environment} is {sure_ratio(self.choice.gain)} times "
+                f"{self.metric.as_fast_as(reference)}, its choice allowed for (95 % interval "
                 f"{bounds(effect.low, effect.high)}, {count(effect.blocks, 'block')})."
                 + (f" {best.slow} than its others." if best.slow else "")
             )
+        if not any(row.effect for row in self.rows):
+            return f"Nothing was compared with {self.baseline_name}."
         if not any(row.effect and row.effect.low is not None for row in self.rows):
-            return "Too little was measured for any claim."
+            return self._unknown
         conditions, reasons = self._barred()
         also = "".join(f"{', and' if number else ' and'} {text}" for number, text in enumerate(conditions))
         said = f": {'; '.join(reasons)}" if reasons else ""
-        return f"No environment is shown to be faster than {self.baseline_name}{also}{said}."
+        faster = self.metric.said("faster")
+        return f"No environment is shown to be {faster} than {self.baseline_name}{also}{said}."
+
+    @property
+    def _unknown(self) -> str:
+        """Why nothing can be said of any environment."""
+        if self.baseline and _never_well(self.baseline):
+            return f"Nothing can be compared with {self.baseline_name}: no trial of it ended well."
+        if all(map(_never_well, self.rows)):
+            return f"Nothing can be said: no trial of {', '.join(row.arm.environment for row in self.rows)} ended well."
+        return "Too little was measured for any claim."
 
     def _barred(self) -> tuple[list[str], list[str]]:
         """Return what environments that are called faster lack to be named, and which lack it."""
@@ -141,16 +156,22 @@ class Group:
             if names:
                 conditions.append(condition)
                 reasons.append(f"{', '.join(names)} {one if len(names) == 1 else several}")
+        gone = [row.arm.environment for row in self.rows if row.effect and _was_faster(row.effect)]
+        if gone:
+            conditions.append("to be the best")
+            reasons.append(f"{', '.join(gone)} left the race, as another was surely better")
         return conditions, reasons
 
     @property
     def best_set_sentence(self) -> str:
-        """What is said of the best set; '' where it has one member, or nothing is recommended."""
-        if len(self.best_set) == 1 or not self.best:
+        """What is said of the best set; '' where it is what is recommended, or nothing is."""
+        best, choice = self.best, self.choice
+        if not best or not choice or choice.best_set == (choice.arm,):
             return ""
+        several = " (cannot be told apart)" if len(self.best_set) > 1 else ""
         return (
-            f"Best set: {', '.join(self.best_set)} (cannot be told apart); {self.best.arm.environment} is recommended, "
-            "the simplest of it that is shown to be faster."
+            f"Best set: {', '.join(self.best_set)}{several}; {best.arm.environment} is recommended, "
+            f"{_why(choice, self.metric.said('faster'))}."
         )
 
     @property
@@ -228,9 +249,19 @@ class Summary:
         if not before:
             return ""
         return (
-            f"It was read before, after {', '.join(map(str, before))} blocks: intervals are computed at "
-            f"{percent(self.analysis.level)}, so that all {len(looks)} looks together err in 5 %."
+            f"It was read before, after {listed(before)} blocks: intervals are computed at "
+            f"{percent(self.analysis.level)}, so that all {len(looks)} looks together err in 5 % of runs at most."
         )
+
+    @property
+    def race_sentence(self) -> str:
+        """Which arms left a race, and why; '' where none did."""
+        if not self.race or not self.race.stopped:
+            return ""
+        several = len(self.groups) > 1
+        names = {arm.name: arm.name if several else arm.environment for arm in self.plan.arms}
+        left = (f"{names[item.arm]} after {item.block} blocks ({item.reason})" for item in self.race.stopped)
+        return f"Left the race: {', '.join(left)}. What left is given at a confidence above 95 %."
 
     @property
     def processors(self) -> str:
@@ -275,6 +306,29 @@ def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...
     """Return the names of the data sets that were made up because the real one could not be had."""
     facts = [measured.facts[name] for name in arms]
     return tuple(sorted({name for fact in facts if fact.stand_in for name in fact.data}))
+
+
+def _never_well(row: Row) -> bool:
+    """Whether trials of an arm ran, and not one of them ended well."""
+    return not row.outcomes.get("ok") and any(row.outcomes.get(name) for name in BROKEN)
+
+
+def _was_faster(effect: Effect) -> bool:
+    """Whether an arm is called faster and nothing bars it: if it is not named, it had left a race."""
+    return effect.verdict == "faster" and may_lead(effect)
+
+
+def _why(choice: Choice, faster: str) -> str:
+    """Say why that one is recommended, and not more than is so: the simplest of one or of equals would be none."""
+    if choice.outdone:
+        return f"which is not of it: some of it is surely {faster}, but not shown to be {faster} than the reference"
+    if choice.faster == 1:
+        return f"the only one of it that is shown to be {faster}"
+    if choice.alike == choice.faster:
+        return f"the one that measured best of the {choice.faster} that are shown to be {faster}, all equally simple"
+    if choice.alike > 1:
+        return f"of the {choice.alike} simplest of it that are shown to be {faster} the one that measured best"
+    return f"the simplest of it that is shown to be {faster}"
 
 
 def _is_faster_but(effect: Effect, flag: str) -> bool:

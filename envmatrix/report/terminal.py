@@ -77,7 +77,7 @@ def group_table(group: Group, width: int) -> Table:
 def _noise_floor(group: Group) -> str:
     effect = group.control.effect if group.control else None
     if effect is None or effect.ratio is None:
-        return "noise floor: not measured (no control)"
+        return f"noise floor: not measured ({'no complete block of the control' if group.control else 'no control'})"
     return f"noise floor: control against {group.baseline_name} {ratio(effect.ratio)}, {interval(effect)}"
 
 
@@ -175,7 +175,7 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     engines = _plain(f"the engines. {ENGINES_NOTE}", summary.engine_table, width)
     workloads = _plain("the workloads, medians", summary.workload_table, width)
     begun = _plain("start and steady state", summary.start_table, width) if _was_looked_at(summary) else []
-    looks = [Text(summary.looks_sentence)] if summary.looks_sentence else []
+    looks = [Text(clean(text)) for text in (summary.race_sentence, summary.looks_sentence) if text]
     changes = [Text(clean(f"resumed: {change.text()}")) for change in summary.run.history]
     return Stack(
         *parts, *own, *engines, *workloads, *begun, *looks, *changes, *_data_line(summary), *_caution_lines(summary)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from envmatrix.printable import one_line
-from envmatrix.report.formatting import bounds, ratio
+from envmatrix.report.formatting import bounds, count, ratio
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.svg import drawing, line, mark, text, ticks
 from envmatrix.stats.tuning import REFERENCES, Search
@@ -24,9 +24,10 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 860.0, 300.0, 60.0, 34.0, 16.0
 
 def lines_of(answer: TuneAnswer) -> list[str]:
     """Return the answer as lines of text."""
-    found = [answer.headline]
+    found = [answer.headline, *answer.cautions]
     if answer.contributions:
-        found += ["", "what each setting brings in it (the model of the search, 95 %; not confirmed one by one):"]
+        after = "after the model of the search, 95 % for each alone; not confirmed one by one"
+        found += ["", f"what each setting brings in it ({after}):"]
         found += [
             f"  {one.factor + '=' + one.level:34} {ratio(one.ratio)} ({bounds(one.low, one.high)})"
             for one in answer.contributions
@@ -37,7 +38,8 @@ def lines_of(answer: TuneAnswer) -> list[str]:
     phases = ", ".join(f"{name} {trials}" for name, trials in answer.phases.items())
     found += [
         "",
-        f"{answer.seen} of {answer.cells - 1} configurations tried in {answer.spent_s:.0f} s (trials: {phases})",
+        f"{answer.seen} of {count(answer.cells - 1, 'configuration')} tried "
+        f"in {answer.spent_s:.0f} s (trials: {phases})",
     ]
     return found
 
@@ -56,6 +58,8 @@ def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
         "high": effect.high if effect else None,
         "blocks": effect.blocks if effect else 0,
         "flags": list(effect.flags) if effect else [],
+        "equal_work_checked": not answer.unchecked,
+        "cautions": list(answer.cautions),
         "contributions": [asdict(one) for one in answer.contributions],
         "dropped": dict(answer.dropped),
         "trials": dict(answer.phases),

@@ -24,6 +24,7 @@ from envmatrix.stats.tuning_steps import Step, dropped_levels, read_step, spent_
 from envmatrix.store.folder import RunFolder
 from envmatrix.store.study import Study, StudyFolder
 from envmatrix.trials.experiment import Experiment, begin, reopen
+from envmatrix.trials.resumed import note_reading
 from envmatrix.units import as_duration
 
 #: A step of one block is never ended by its budget (seconds).
@@ -92,6 +93,7 @@ def search_on(tuning: Tuning, watch: Watch, *, engine: str) -> Ended | None:
     """
     for number, folder in enumerate(folders := tuning.folder.steps(), 1):
         if number == len(folders):  # it may have been killed in its middle
+            note_reading(folder)  # and somebody may have read it: its interval is that of a later look
             experiment = reopen(folder, Path(tuning.matrix.path), tuning.say)
             ended = _run(tuning, experiment, number, watch)
             if ended.interrupted:

@@ -16,6 +16,7 @@ from envmatrix.stats.comparison import (
     lacking,
     logs_in,
     named,
+    other_than_speed,
     smallest_seen,
     status_of,
     unchecked_works,
@@ -181,5 +182,6 @@ def _across(arm: Arm, metric: Metric, pair: _Pair, family: int, allowed: float) 
         verdict_of(low, high, pair.runs[1].plan.margin) if low is not None and high is not None else "undecided",
         counts(pair.measured, (arm.name, arm.name), metric), allowed, status_of(low, high, allowed),
         runs=len(olds), smallest=smallest_seen(ratio, found.high if found else None, allowed),
+        other=other_than_speed(metric),
     )  # fmt: skip
     return unless_broken(compared, *(measured.facts[arm.name] for measured in pair.measured))

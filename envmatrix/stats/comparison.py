@@ -40,7 +40,7 @@ class Compared:
     thing that ``new`` is compared with (0: both were measured in one run), and ``smallest`` is the smallest slow-down
     that would have been called slower; where there are too few runs, had all days been alike. ``unsure`` is why nothing
     is said though there is an interval: a side has slow trials and too few blocks, trials of new broke, or it did
-    other work.
+    other work. ``other`` is what is compared where that is no speed, such as an accuracy.
     """
 
     name: str
@@ -58,33 +58,47 @@ class Compared:
     runs: int = 0
     smallest: float | None = None
     unsure: str = ""
+    other: str = ""
+
+    @property
+    def _slower(self) -> str:
+        """What is asked, such as 'slower by more than 3%'."""
+        word, percent = "worse" if self.other else "slower", 100 * self.allowed
+        exact = f"{percent:.1f}" if abs(percent - round(percent, 1)) < 1e-9 else f"{percent:.4g}"
+        return f"{word} by more than {exact}%" if self.allowed else word
+
+    def _is(self, figures: str) -> str:
+        """Return the beginning of the sentence."""
+        how, where = ("good", f" in {self.other}") if self.other else ("fast", "")
+        more = f" and {self.runs - 1} more runs of the same thing" if self.runs >= FEWEST_RUNS else ""
+        return f"{self.name}: {self.new} is {figures} times as {how} as {self.old}{more}{where}"
 
     def line(self) -> str:
         """Return the sentence for people."""
-        slower = f"slower by more than {self.allowed:.1%}" if self.allowed else "slower"
+        slower, smallest = self._slower, self.smallest
         if self.ratio is not None and 0 < self.runs < FEWEST_RUNS:
-            seen = f" (had all days been alike, {self.smallest:.1%} would have been seen)" if self.smallest else ""
+            seen = f" (had all days been alike, a measured {smallest:.1%} would have been seen)" if smallest else ""
             return (
-                f"{self.name}: {self.new} is {_figure(self.ratio)} times as fast as {self.old}: cannot say whether it "
+                f"{self._is(figure(self.ratio))}: cannot say whether it "
                 f"is {slower}: how much runs differ from day to day takes {FEWEST_RUNS} runs of the same thing in the "
                 f"folder of {self.old}, which has {self.runs}{seen}; two environments of one run need none"
             )
         if self.unsure and self.ratio is not None:
-            return (
-                f"{self.name}: {self.new} is {_figure(self.ratio)} times as fast as {self.old}: cannot say whether it "
-                f"is {slower}: {self.unsure}"
-            )
+            return f"{self._is(figure(self.ratio))}: cannot say whether it is {slower}: {self.unsure}"
         if self.ratio is None or self.low is None or self.high is None:
             return f"{self.name}: too few trials to compare {self.new} with {self.old}: cannot say"
-        figures = f"{_figure(self.ratio)} (95 % interval {_figure(self.low)} to {_figure(self.high)}, {self.verdict})"
-        seen = f" ({self.smallest:.1%} would have been seen)" if self.smallest else ""
+        said = {"faster": "better", "slower": "worse"}.get(self.verdict, "") if self.other else ""
+        figures = (
+            f"{figure(self.ratio)} (95 % interval {figure(self.low)} to {figure(self.high)}, {said or self.verdict})"
+        )
+        seen = f" (a measured {smallest:.1%} would have been seen)" if smallest else ""
         verdict = {
             "slower": slower,
             "not slower": f"not {slower}",
             "cannot say": f"the data cannot say whether it is {slower}{seen}",
         }[self.status]
-        more = f" and {self.runs - 1} more runs of the same thing" if self.runs else ""
-        return f"{self.name}: {self.new} is {figures} times as fast as {self.old}{more}: {verdict}"
+        small = ", by so little that the design's margin calls it the same"
+        return f"{self._is(figures)}: {verdict}{small if (self.status, self.verdict) == ('slower', 'same') else ''}"
 
 
 @dataclass(frozen=True)
@@ -109,8 +123,10 @@ class Comparison:
         return [*(item.line() for item in self.items), *(f"caution: {text}" for text in self.cautions)]
 
 
-def _figure(value: float) -> str:
-    return f"{value:.3f}" if value < 1000 else f"{value:.3g}"
+def figure(value: float) -> str:
+    """Write a ratio to three places, to more where those would hide on which side of 1 it lies."""
+    digits = next((digits for digits in (3, 4, 5) if value == 1.0 or round(value, digits) != 1.0), 6)
+    return f"{value:.{digits}f}" if value < 1000 else f"{value:.3g}"
 
 
 def status_of(low: float | None, high: float | None, allowed: float) -> Status:
@@ -142,6 +158,11 @@ def unless_broken(found: Compared, old: ArmFacts, new: ArmFacts) -> Compared:
 def unless_other_work(found: Compared, other: bool) -> Compared:
     """Take back 'not slower' where new did other work: that much faster is what skipped work is."""
     return unsure(found, "it did other work") if other and found.status == "not slower" else found
+
+
+def other_than_speed(metric: Metric) -> str:
+    """Return what is compared where that is no speed, '' of one."""
+    return "" if metric.is_speed else metric.label
 
 
 def counts(measured: Iterable[Measurements], arms: Iterable[str], metric: Metric) -> tuple[int, int]:

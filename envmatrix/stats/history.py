@@ -23,6 +23,8 @@ from envmatrix.store import RunFolder
 
 _SUMMARY = "summary.json"
 _SCHEMA = 1
+#: The warning of a summary.json that was too short a run (``report.caution.Kind.SHORT_RUN``).
+_SHORT = "short-run"
 _EFFECTS = b'\n "effects": ['
 
 
@@ -31,7 +33,7 @@ class Point:
     """One run's result for one environment: ``median`` in the metric's unit, ``ratio`` over the baseline.
 
     ``barred`` says why it may not be called the best, as that it did other work; ``unchecked`` that nothing shows it to
-    have done the same work.
+    have done the same work; ``short`` that the run was too short to allow for slow phases of the machine.
     """
 
     run: str
@@ -42,6 +44,7 @@ class Point:
     high: float | None
     barred: tuple[str, ...] = ()
     unchecked: bool = False
+    short: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,11 @@ class Series:
         """What is followed, or the medians where nothing is."""
         return [value for value in map(self.value, self.points) if value] or [point.median for point in self.points]
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether there are as many runs as it takes to look for a change."""
+        return self.followed >= self.needed
+
     def value(self, point: Point) -> float | None:
         """Return what is followed of a run."""
         return point.median if self.is_machine else point.ratio
@@ -122,6 +130,7 @@ class _Read:
     arms: tuple[Mapping[str, object], ...]
     schedule: str
     unchecked: frozenset[tuple[str, str]]
+    short: bool
 
 
 def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
@@ -133,7 +142,8 @@ def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
         ratio, low, high = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
         flags = arm.get("flags")
         barred = tuple(sorted(BARS.intersection(map(str, flags)))) if isinstance(flags, list) else ()
-        point = Point(run, body.created, median, ratio, low, high, barred, (workload, engine) in body.unchecked)
+        unknown = (workload, engine) in body.unchecked
+        point = Point(run, body.created, median, ratio, low, high, barred, unknown, body.short)
         yield (body.host, workload, engine, body.schedule, metric, environment), point
 
 
@@ -162,7 +172,8 @@ def _read(file: Path) -> _Read | None:
         host = RunFolder(file.parent).names.real_host(str(body.get("host") or ""))
     except StoreError:
         return None
-    read = _Read(str(body.get("created") or ""), host, tuple(arms), _schedule(body), frozenset(_unchecked(body)))
+    unknown, short = frozenset(_unchecked(body)), _is_short(body)
+    read = _Read(str(body.get("created") or ""), host, tuple(arms), _schedule(body), unknown, short)
     return read if len(set(keys)) == len(keys) else None
 
 
@@ -182,6 +193,13 @@ def _unchecked(body: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             said = str(answer.get("headline")).endswith("Equal work not checked.")
             if not answer.get("equal_work_checked", not said):
                 yield str(answer.get("workload")), str(answer.get("engine"))
+
+
+def _is_short(body: Mapping[str, object]) -> bool:
+    """Whether the run's own report says that its intervals hold for the machine as it was then."""
+    warnings = body.get("warnings")
+    told = warnings if isinstance(warnings, list) else []
+    return any(isinstance(item, dict) and item.get("kind") == _SHORT for item in told)
 
 
 def _followed(series: Series, error: float) -> Series:

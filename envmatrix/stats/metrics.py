@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -56,6 +57,16 @@ def show_value(value: float, *, digits: int = 6) -> str:
     return f"{value:,.{digits}g}"
 
 
+#: What the number is called that a program reports without naming it.
+_UNNAMED = "reported value"
+_TIMES = frozenset({"s", "ms", "us", "ns", "min", "h"})
+_RATE = re.compile(
+    r"/\s*(s|sec|second|ms|min|minute|h|hour)\b|\bper[ _]s|\b(fps|qps|rps|tps|hz|[kmgt]?flops)\b", re.IGNORECASE
+)
+#: What words of speed are of a metric that is none.
+_OF_OTHERS = {"fast": "good", "faster": "better", "slower": "worse"}
+
+
 @dataclass(frozen=True)
 class Metric:
     """A number of a trial: where it is in the record, which direction is better, how it is shown."""
@@ -71,12 +82,27 @@ class Metric:
         """+1 when higher is better, -1 when lower is: log ratios times this are positive when better."""
         return 1.0 if self.better == "higher" else -1.0
 
+    @property
+    def is_speed(self) -> bool:
+        """Whether better means faster: a time or a rate, or the one number by which a program says how fast it was."""
+        if not self.unit:
+            return self.label == _UNNAMED
+        return self.unit in _TIMES or bool(_RATE.search(self.unit))
+
+    def said(self, word: str) -> str:
+        """Return 'fast', 'faster' or 'slower' as it is, or, of an accuracy or a size, what it means there."""
+        return word if self.is_speed else _OF_OTHERS.get(word, word)
+
+    def as_fast_as(self, other: object) -> str:
+        """Return 'as fast as baseline', or 'as good as baseline in accuracy'."""
+        return f"as {self.said('fast')} as {other}{'' if self.is_speed else f' in {self.label}'}"
+
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("samples_per_s", "throughput", "samples/s", "higher", show_rate),
-        Metric("value", "reported value", "", "higher", show_value),
+        Metric("value", _UNNAMED, "", "higher", show_value),
         Metric("training_s", "training time", "s", "lower", show_seconds),
         Metric("step_median_s", "median step", "s", "lower", show_seconds),
         Metric("startup_s", "start-up", "s", "lower", show_seconds),

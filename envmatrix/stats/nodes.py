@@ -54,11 +54,15 @@ class NodeReport:
     def line(self) -> str:
         """Say it in one or two sentences."""
         best, worst = self.rows[0], self.rows[-1]
-        sure = "" if self.p is None else f" (p = {self.p:.2g})"
-        known = "too few blocks to tell from noise" if self.p is None else ""
+        if self.p is None:
+            known = "too few blocks to tell from noise"
+        elif self.p < _LEVEL:
+            known = f"more than noise (p = {self.p:.2g})"
+        else:
+            known = f"no more than noise may (p = {self.p:.2g})"
         text = (
-            f"{len(self.rows)} nodes differ by {self.spread:.1%} in the baseline of {self.workload}@{self.engine}"
-            f"{sure}: {best.node} is the fastest, {worst.node} the slowest{f'; {known}' if known else ''}. "
+            f"{len(self.rows)} nodes differ by {self.spread:.1%} in the baseline of {self.workload}@{self.engine}, "
+            f"{known}: {best.node} measured best, {worst.node} last. "
         )
         unlike = [name for name, p in self.interactions.items() if p < _LEVEL]
         if unlike:

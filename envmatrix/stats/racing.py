@@ -172,7 +172,9 @@ def field_of(family: Family, plan: Plan, measured: Measurements, workloads: Mapp
     index = {name: position for position, name in enumerate(measured.arms)}
     table = metric.sign * logs_of(measured.table[metric.name])
     barred = [
-        bool(unequal_work(measured, arm, plan)) or fails_more(measured, arm.name, family.copies) for arm in family.arms
+        bool(measured.facts[arm.name].unproven or unequal_work(measured, arm, plan))
+        or fails_more(measured, arm.name, family.copies)
+        for arm in family.arms
     ]
     logs, copies = table[[index[arm.name] for arm in family.arms]], table[[index[name] for name in family.copies]]
     return Field(family, logs, copies, ~np.array(barred, dtype=np.bool_), measured.apart)
@@ -234,7 +236,7 @@ def next_arms(plan: Plan, measured: Measurements, workloads: Mapping[str, Worklo
     A copy of a reference (``plan.turns``) leaves with the last arm that is compared with it.
 
     The last block counts once every arm that was still in has run in it, so a block that is half on disk changes
-    nothing. An arm that did unequal work, or that fails more often than its reference, never stops another one.
+    nothing. An arm that did unequal work, fails more often than its reference or is unproven never stops another one.
     """
     race = _replayed(plan, first_blocks(measured, max(0, len(measured.blocks) - 1)), workloads or {})
     ran = [measured.arms.index(name) for name in race.active]

@@ -27,12 +27,17 @@ _HALVES, _SEED = 200, 20_260_102
 class Choice:
     """The answer of one table. ``best_set`` are arms that cannot be told apart, the fastest first.
 
-    ``arm`` is the recommended one of them, ``gain`` its ratio with the choice allowed for.
+    ``arm`` is the recommended one of them, ``gain`` its ratio with the choice allowed for. ``faster`` counts those of
+    the set that are shown to be faster, ``alike`` those of these that are as simple as the recommended one, itself
+    among them. ``outdone``: some of the set is surely better than it, but not shown to be faster than the reference.
     """
 
     arm: str
     gain: float
     best_set: tuple[str, ...]
+    faster: int = 1
+    alike: int = 1
+    outdone: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,10 @@ def choose(
     # What all looks may err is shared among them as that of the table is.
     chosen, within, gain = recommended(candidates, max(1, tests) * (1.0 - ALL_LOOKS) / (1.0 - analysis.level))
     ranked = sorted(np.flatnonzero(within), key=lambda at: -(found[at][1].ratio or 0.0))
-    return Choice(found[chosen][0].name, ratio_of(gain), tuple(found[at][0].name for at in ranked))
+    able = _able(candidates, within)
+    alike = sum(candidates.settings[at] == candidates.settings[chosen] for at in able)
+    names = tuple(found[at][0].name for at in ranked)
+    return Choice(found[chosen][0].name, ratio_of(gain), names, len(able), alike, not within[chosen])
 
 
 def _differences(analysis: Analysis, measured: Measurements, arms: Sequence[Arm]) -> Views:
@@ -107,21 +115,25 @@ def recommended(candidates: Candidates, tests: float) -> tuple[int, Bools, float
 
     The set holds whoever no other is surely better than (multiple comparisons with the best, Hsu 1984): the truly
     best one is left out in at most 5 % of runs. Recommended is, of those in it that are shown to be faster than the
-    reference, the simplest; of equally simple ones the fastest. One of ``candidates`` must be faster.
+    reference, the simplest; of equally simple ones the fastest. Where some that is not shown to be faster than the
+    reference (it has slow trials, or another reference) is surely better than all that are, it is the simplest of
+    these, and not in the set. One of ``candidates`` must be faster.
     """
     differences = candidates.differences
     within = ~surely_not_best(differences, differences, max(1, tests))
     numbers = differences.paired()[0]
     mean = numbers.mean
-    able = np.flatnonzero(candidates.faster & within)
-    if not able.size:  # some that is not shown to be faster is surely better than all that are
-        able = np.flatnonzero(candidates.faster)
-    chosen = min(able.tolist(), key=lambda at: (candidates.settings[at], -mean[at]))
-    within[chosen] = True
+    chosen = min(_able(candidates, within), key=lambda at: (candidates.settings[at], -mean[at]))
     rivals = [at for at, settings in enumerate(candidates.settings) if settings == candidates.settings[chosen]]
     raw, low = float(mean[chosen]), float(candidates.low[chosen])
     crossed = min(raw, cross_fitted(differences.measured[rivals]))
     return chosen, within, max(low, (crossed + given_shown(crossed, low, float(numbers.error[chosen]))) / 2)
+
+
+def _able(candidates: Candidates, within: Bools) -> list[int]:
+    """Return who may be recommended: who is shown to be faster, in the best set where any such one is."""
+    able = np.flatnonzero(candidates.faster & within)
+    return [int(at) for at in (able if able.size else np.flatnonzero(candidates.faster))]
 
 
 @lru_cache(maxsize=64)

@@ -26,6 +26,7 @@ LEAST_BLOCKS = 20
 #: How often trials of one normal population are taken for two.
 ERROR = 0.002
 _FEWEST = 6
+_LEAST_SHOWN = 0.0095
 _OTHERS = 12
 _TIE = 1e-9
 _DRAWS, _MOST_DRAWN, _SEED = 20_000, 2_000_000, 20_260_104
@@ -33,11 +34,21 @@ _DRAWS, _MOST_DRAWN, _SEED = 20_000, 2_000_000, 20_260_104
 
 @dataclass(frozen=True)
 class SlowTrials:
-    """``count`` of an arm's ``trials`` are slow: they took ``slower`` longer than its others (0.25: 25 %)."""
+    """``count`` of an arm's ``trials`` are slow: they took ``slower`` longer than its others (0.25: 25 %).
+
+    Of what is no speed they are worse by that much.
+    """
 
     count: int
     trials: int
     slower: float
+    is_speed: bool = True
+
+    @property
+    def by(self) -> str:
+        """Return '25% slower', and of little that it is not nothing."""
+        size = f"{self.slower:.0%}" if self.slower >= _LEAST_SHOWN else f"{100 * self.slower:.1g}%"
+        return f"{size} {'slower' if self.is_speed else 'worse'}"
 
     @property
     def share(self) -> tuple[float, float]:
@@ -50,7 +61,7 @@ class SlowTrials:
 
     def __str__(self) -> str:
         """Return '4 of 10 trials are 25 % slower'."""
-        return f"{self.count} of {self.trials} trials {'is' if self.count == 1 else 'are'} {self.slower:.0%} slower"
+        return f"{self.count} of {self.trials} trials {'is' if self.count == 1 else 'are'} {self.by}"
 
 
 def find_slow(logs: Floats) -> Bools:
@@ -112,7 +123,8 @@ def described(
         own, mask = _without_blocks(logs, slow)[row], slow[row]
         others = np.isfinite(own) & ~mask
         by = float(own[others].mean() - own[mask].mean())
-        found[plan.arms[row].name] = SlowTrials(int(mask.sum()), int((others | mask).sum()), ratio_of(by) - 1.0)
+        counted, of = int(mask.sum()), int((others | mask).sum())
+        found[plan.arms[row].name] = SlowTrials(counted, of, ratio_of(by) - 1.0, metrics[row].is_speed)
     return found
 
 

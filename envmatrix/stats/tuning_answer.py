@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from envmatrix.plan.space import Space
-from envmatrix.stats.effects import Effect, may_lead
+from envmatrix.stats.comparison import figure
+from envmatrix.stats.effects import BARS, Effect, may_lead
+from envmatrix.stats.metrics import THROUGHPUT, Metric
 from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.slow_trials import LEAST_BLOCKS
 from envmatrix.stats.tuning import REFERENCES, Search
 from envmatrix.stats.tuning_steps import Step, dropped_levels, spent_s
 
@@ -44,7 +47,9 @@ class TuneAnswer:
 
     ``effect`` is that of the ``tried`` recipe on fresh blocks (None: none were run), which chose nothing. ``dropped``
     says of a level or a cell why it is out. ``phases`` counts the trials of each, ``cells`` are all of the space,
-    ``seen`` those that ran, ``ran_well`` whether any of them did.
+    ``seen`` those that ran, ``ran_well`` whether any of them did. ``cautions`` are sentences that stand below the
+    headline, ``unchecked`` says that nothing shows equal work. Of a search that was ``interrupted`` nothing is claimed:
+    whoever read an interval and went on for a better one would look twice.
     """
 
     settings: Mapping[str, str]
@@ -57,23 +62,41 @@ class TuneAnswer:
     seen: int
     spent_s: float
     ran_well: bool = True
+    metric: Metric = THROUGHPUT
+    cautions: tuple[str, ...] = ()
+    unchecked: bool = False
+    interrupted: bool = False
 
     @property
     def headline(self) -> str:
         """The answer in a sentence."""
+        is_told = self.effect is not None and self.effect.low is not None
+        return f"{self._answer} Equal work not checked." if self.unchecked and is_told else self._answer
+
+    @property
+    def _answer(self) -> str:
         effect, name = self.effect, text_of(self.tried)
+        if self.interrupted:
+            return f"Not over yet: {f'{name} is being confirmed' if self.tried else 'nothing is confirmed so far'}."
         if not self.ran_well:
             return "Not one configuration ran well beside the baseline: there is nothing to recommend."
         if effect is None or effect.ratio is None:
             return "No recipe could be confirmed: nothing is expected to gain anything over the baseline."
         if effect.low is None or effect.high is None:
-            return f"{name} was not confirmed: {effect.blocks} complete blocks are too few for a claim."
-        said = f"(95 % interval {effect.low:.3f} to {effect.high:.3f}, {effect.blocks} fresh blocks)"
+            are = "block is" if effect.blocks == 1 else "blocks are"
+            return f"{name} was not confirmed: {effect.blocks} complete {are} too few for a claim."
+        said = f"(95 % interval {figure(effect.low)} to {figure(effect.high)}, {effect.blocks} fresh blocks)"
+        ratio, metric = f"{figure(effect.ratio)} times", self.metric
         if self.settings:
-            return f"{name} is {effect.ratio:.3f} times as fast as the baseline {said}."
+            return f"{name} is {ratio} {metric.as_fast_as('the baseline')} {said}."
         if not may_lead(effect):
-            return f"{name} is not recommended ({', '.join(effect.flags)}), whatever its speed."
-        return f"Nothing is shown to be faster than the baseline: {name} is {effect.ratio:.3f} times as fast {said}."
+            reasons = ", ".join(sorted(BARS.intersection(effect.flags)))
+            return f"{name} is not recommended ({reasons}), whatever its speed."
+        waits = f"; with slow trials there is no verdict below {LEAST_BLOCKS} blocks" if effect.low > 1.0 else ""
+        return (
+            f"Nothing is shown to be {metric.said('faster')} than the baseline: {name} is {ratio} as "
+            f"{metric.said('fast')} {said}{waits}."
+        )
 
 
 def text_of(settings: Mapping[str, str]) -> str:
@@ -92,13 +115,16 @@ def expected(search: Search, steps: Sequence[Step]) -> Expected | None:
     return Expected(row, ratio_of(mean[0]), ratio_of(mean[0] - reach), ratio_of(mean[0] + reach))
 
 
-def answer(search: Search, steps: Sequence[Step]) -> TuneAnswer:
-    """Return what the steps on disk amount to."""
+def answer(search: Search, steps: Sequence[Step], *, interrupted: bool = False) -> TuneAnswer:
+    """Return what the steps on disk amount to; of those of a search that was ``interrupted`` there is no effect yet."""
     space = search.space
     confirmed = [step for step in steps if step.batch.phase == "confirm"]
     row = confirmed[-1].batch.rows[0] if confirmed else 0
-    effect = next((one for step in confirmed[-1:] for one in step.effects), None)
-    gains = bool(effect and effect.low is not None and effect.low > 1.0 and may_lead(effect))
+    effect = None if interrupted else next((one for step in confirmed[-1:] for one in step.effects), None)
+    last = confirmed[-1] if confirmed else None
+    # Where there are slow trials an interval above 1 is no verdict yet.
+    waits = effect is not None and effect.verdict == "undecided"
+    gains = bool(effect and effect.low is not None and effect.low > 1.0 and may_lead(effect) and not waits)
     phases: Counter[str] = Counter()
     for step in steps:
         phases[step.batch.phase] += step.batch.trials
@@ -112,6 +138,10 @@ def answer(search: Search, steps: Sequence[Step]) -> TuneAnswer:
         cells=len(space.codes),
         seen=len({cell for step in steps for cell in step.batch.rows}),
         spent_s=spent_s(steps),
+        metric=last.metric if last else THROUGHPUT,
+        cautions=last.cautions if last and effect and effect.low is not None else (),
+        unchecked=bool(last and last.unchecked),
+        interrupted=interrupted,
         ran_well=any(np.isfinite(step.batch.scores[REFERENCES:]).any() for step in steps),
     )
 

@@ -12,8 +12,12 @@ from envmatrix.plan import Arm
 from envmatrix.plan.space import Space
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.equal_work import unchecked
+from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, fold, read_trials
+from envmatrix.stats.metrics import THROUGHPUT, Metric
 from envmatrix.stats.pairing import logs_of
+from envmatrix.stats.slow_trials import described
 from envmatrix.stats.tuning import REFERENCES, Batch, Phase
 from envmatrix.store import Run, RunFolder
 
@@ -27,7 +31,8 @@ _PHASES: Mapping[str, Phase] = {"evidence": "evidence", "screen": "screen", "rac
 class Step:
     """One run of a search. ``reasons`` say of a row why it is out, ``no_ops`` are rows that change nothing.
 
-    ``spans`` are (start, end) of its trials in seconds since the epoch, ``effects`` those of its rows.
+    ``spans`` are (start, end) of its trials in seconds since the epoch, ``effects`` those of its rows. ``cautions`` are
+    sentences without which its effects may not be told, ``unchecked`` says that nothing shows equal work.
     """
 
     batch: Batch
@@ -36,6 +41,9 @@ class Step:
     spans: tuple[tuple[float, float], ...]
     effects: tuple[Effect, ...]
     baseline_s: float | None
+    metric: Metric = THROUGHPUT
+    cautions: tuple[str, ...] = ()
+    unchecked: bool = False
 
 
 def read_step(folder: RunFolder, space: Space) -> Step:
@@ -52,7 +60,13 @@ def read_step(folder: RunFolder, space: Space) -> Step:
     no_ops = tuple(row for row, effect in effects.items() if Flag.NO_OP in effect.flags)
     spans = tuple((one.started, one.started + one.wall_s) for one in trials if one.started and one.wall_s)
     walls = [one.wall_s for one in trials if one.arm == arms[0].name and one.wall_s and one.outcome == "ok"]
-    return Step(batch, reasons, no_ops, spans, tuple(effects.values()), float(np.median(walls)) if walls else None)
+    workload = run.arms[0].workload
+    slow = described(run.plan, measured, analysis.primary, analysis.slow)
+    cautions = (*(f"Of {name} {text} than the others." for name, text in slow.items()), told_short(measured.apart))
+    return Step(
+        batch, reasons, no_ops, spans, tuple(effects.values()), float(np.median(walls)) if walls else None,
+        analysis.primary[workload], tuple(filter(None, cautions)), unchecked(run.workloads.get(workload)),
+    )  # fmt: skip
 
 
 def row_of(space: Space, run: Run, arm: Arm) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from envmatrix.errors import InputError
 from envmatrix.plan import SIDES, Arm
 from envmatrix.stats.analysis import between, estimate, held_with, waiting
@@ -11,6 +13,7 @@ from envmatrix.stats.comparison import (
     counts,
     lacking,
     named,
+    other_than_speed,
     smallest_seen,
     status_of,
     unchecked_works,
@@ -45,6 +48,7 @@ def compare_environments(
         effect = held_with(effect, several, analysis.level, run.plan.margin)
         trials = counts((measured, measured), (one.name, other.name), analysis.primary[one.workload])
         item = _item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed)
+        item = replace(item, other=other_than_speed(analysis.primary[one.workload]))
         item = unless_broken(item, measured.facts[one.name], measured.facts[other.name])
         item = unless_other_work(item, Flag.UNEQUAL_WORK in effect.flags)
         slow = waiting(analysis, (one.name, other.name), effect.blocks)

@@ -95,7 +95,7 @@ def test_names_that_steer_a_terminal_are_shown_as_text(tmp_path, capsys):
 
 def test_one_environment_alone_gets_a_report(tmp_path, capsys):
     write(tmp_path, ())
-    assert "Too little was measured" in call(capsys, tmp_path, ["report", "odd"])[1]
+    assert "Nothing was compared with" in call(capsys, tmp_path, ["report", "odd"])[1]
 
 
 def test_values_that_make_no_ratio_are_told(tmp_path, capsys):

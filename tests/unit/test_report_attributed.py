@@ -125,7 +125,7 @@ def test_an_environment_that_did_other_work_is_not_the_one_explained(tmp_path):
 def test_shares_of_a_gain_that_is_not_shown_are_called_a_guess(tmp_path):
     summary = factorial(tmp_path / "run", Machine(dict.fromkeys(SPEED, 1.01), noise=0.1))
     for text in (printed(summary), to_markdown(summary), to_html(summary)):
-        assert "is not shown to be faster: its shares are a guess" in " ".join(text.split())
+        assert "is not shown to gain anything: its shares are a guess" in " ".join(text.split())
 
 
 def test_the_page_says_of_the_shares_what_the_other_reports_say(tmp_path):

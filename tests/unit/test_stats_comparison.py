@@ -176,7 +176,7 @@ def test_days_that_differ_are_no_slow_down_and_it_is_told_what_would_have_been_s
     item = found.items[0]
     assert item.status == "cannot say"
     assert item.smallest == pytest.approx(item.high / item.ratio - 1)
-    assert f"({item.smallest:.1%} would have been seen)" in item.line()
+    assert f"(a measured {item.smallest:.1%} would have been seen)" in item.line()
 
 
 def test_what_the_tables_of_stored_runs_say_of_an_environment_is_said_beside_their_comparison(tmp_path):

@@ -18,9 +18,9 @@ from envmatrix.report.history_page import to_html
 from envmatrix.report.history_table import print_history
 from envmatrix.report.write import write_reports
 from envmatrix.stats.change_points import ERROR, SHORTEST, best_split, change_points, fewest_runs
-from envmatrix.stats.history import History, Point, Series, read_history
+from envmatrix.stats.history import Change, History, Point, Series, read_history
 from envmatrix.store import RunFolder
-from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
+from tests.synthetic import Machine, make_plan, make_run, make_trials, slowed, write_run
 
 
 @given(st.lists(st.integers(-30, 30), min_size=6, max_size=40))
@@ -241,3 +241,39 @@ def test_a_speed_up_without_a_check_of_equal_work_says_so_in_its_history(tmp_pat
         assert fast.points[0].unchecked == unchecked
     for text in told(Point("run", "2026-01-01", 100.0, 1.25, 1.2, 1.3, unchecked=True)):
         assert "1.25 (1.20 to 1.30), equal work not checked" in text
+
+
+def test_a_speed_up_of_a_short_run_says_so_in_its_history_and_what_that_means(tmp_path):
+    plan = make_plan(("fast",))
+    for name, period, short in (("short", 10.0, True), ("long", 300.0, False)):
+        folder = RunFolder(tmp_path / name / "run")
+        folder.create(make_run(plan, "run"), "version: 1\n")
+        for trial in slowed(plan, Machine({"fast": 1.3}, noise=0.01), 8, lambda _: False, period=period):
+            folder.append(trial)
+        write_reports(folder)
+        (fast,) = (one for one in read_history(tmp_path / name).series if one.environment == "fast")
+        assert fast.points[0].short is short
+    point = Point("run", "2026-01-01", 100.0, 1.25, 1.2, 1.3)
+    for text in told(replace(point, short=True)):
+        assert "1.25 (1.20 to 1.30), short run" in text
+        assert "interval holds for the machine as it was then" in text
+    for text in told(point):
+        assert "hort run" not in text
+
+
+def test_a_page_of_too_few_runs_does_not_count_no_changes():
+    points = tuple(Point(f"run-{day}", f"2026-{day}", 100.0, 1.25, 1.2, 1.3) for day in range(3))
+    few = Series("host", "cnn", "local", "fast", "samples_per_s", points, (), followed=3)
+    enough = replace(few, environment="old", followed=14)
+    assert "3 runs on 1 host: too few runs to look for a change of level." in to_html(History(3, (few,), ()))
+    both = to_html(History(3, (few, enough), ()))
+    assert "0 changes of level; too few runs to look for any in 1 of 2 series." in both
+
+
+def test_a_factor_and_a_speed_up_near_1_show_on_which_side_of_it_they_are():
+    change = Change(0, "run", "2026-01-01", 1.0024)
+    point = Point("run", "2026-01-01", 100.0, 1.003, 1.001, 1.005)
+    series = Series("host", "cnn", "local", "fast", "samples_per_s", (point,), (change,), followed=14)
+    for text in (history_columns._changes(series), to_html(History(1, (series,), ()))):
+        assert "x1.002 since run" in text
+    assert history_columns._speed_up(series) == "1.003 (1.001 to 1.005)"

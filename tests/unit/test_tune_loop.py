@@ -14,6 +14,7 @@ from envmatrix.errors import InputError, NothingRanError
 from envmatrix.launchers.here import Here
 from envmatrix.runner import loop
 from envmatrix.runner.tuning_progress import watch_step
+from envmatrix.store.study import StudyFolder
 from envmatrix.store.trial import trial_of
 
 MATRIX = """
@@ -102,10 +103,19 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
     assert "size=broken" in page
     assert "fresh blocks" in page
     assert any(line.startswith("confirm") and "not confirmed" in line for line in said)
+    assert result.answer.headline.endswith(" Equal work not checked.")
+    (short,) = body["cautions"]
+    assert short.startswith("Short run: its blocks span")
+    assert not body["equal_work_checked"]
+    assert short in str(result)
+    assert short in page
+    early = tunes.TuneResult(result.folder, interrupted=True)
+    assert (early.interval, early.settings, early.ratio) == (None, {}, None), "nobody ends it for what it shows so far"
+    assert early.answer.headline == "Not over yet: size=large, place=there is being confirmed."
 
 
-@pytest.mark.parametrize("at", [30, 100])
-def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(machine, at):
+@pytest.mark.parametrize(("at", "is_confirmed"), [(30, False), (112, True)])
+def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(machine, at, is_confirmed):
     machine.stops_at = at
     with pytest.raises(Stopped):
         tunes.carry_out(begun(), watch)
@@ -113,6 +123,8 @@ def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(mach
     result = tunes.carry_out(tunes.resume_study(tunes.find_study("mine"), None, lambda _: None), watch)
     assert result.settings == {"size": "large", "place": "there"}
     assert len(machine.ran) == len(set(machine.ran)) == sum(result.answer.phases.values())
+    confirmation = StudyFolder(result.folder).steps()[-1].load()
+    assert bool(confirmation.plan.looked) is is_confirmed, "what could be read of a confirmation is paid for"
 
 
 def test_a_search_that_is_over_is_resumed_without_a_further_trial(machine):

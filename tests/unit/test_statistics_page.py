@@ -1,0 +1,59 @@
+"""What docs/statistics.md says of its own constants is what the code computes with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envmatrix.plan.turns import APART
+from envmatrix.stats import contrasts, equal_work, longrun, racing, selection, slow_trials, steady
+from envmatrix.stats.change_points import ERROR, FEWEST, SHORTEST, fewest_runs
+from envmatrix.stats.effects import ALL_LOOKS, CONFIDENCE, FIRST_SHARE, LEVEL
+from envmatrix.stats.maxt import DRAWS
+from envmatrix.stats.precision import CONFIRMATIONS
+from envmatrix.stats.run_to_run import FEWEST_RUNS
+from envmatrix.trials import together
+
+PAGE = " ".join((Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding="utf-8").split())
+NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
+MINUTES = longrun.LEAST_PHASES * longrun.PHASE_S / 60
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"drawn ({DRAWS:,} draws, fixed seed) for the actual number of blocks and of comparisons",
+        f"p is below {1 - CONFIDENCE:.0%}".replace("%", " %"),
+        f"(a) {NUMBERS[CONFIRMATIONS]} blocks in a row must find them narrow enough",
+        f"intervals of effects are computed at {100 * ALL_LOOKS:.1f} %, all looks at a run together",
+        f"has {NUMBERS[round(5 * FIRST_SHARE)]} fifths of it: it is computed at {100 * LEVEL:.2f} %",
+        f"1 - (n1/n)^2 / {1 / (1 - FIRST_SHARE):.0f}",
+        f"Below {slow_trials.LEAST_BLOCKS} blocks a comparison with an arm that has slow trials",
+        f"in all but {100 * slow_trials.ERROR:.1f} % of cases",
+        f"whose period is at least twice {longrun.PHASE_S:.0f} s",
+        f"From {longrun.LEAST_PHASES} times {longrun.PHASE_S:.0f} s ({MINUTES:.0f} minutes) on",
+        f"an F test at {100 * longrun.STANDS_OUT:.0f} % of the slowest B (3 at least), 2 B",
+        f"up to {longrun._WRONG[2][1]}, below {longrun._WRONG[1][0]:.0f} minutes up to {longrun._WRONG[1][1]}",
+        f"and up to {longrun._WRONG[0][1]} below {longrun._WRONG[0][0]:.0f} minutes",
+        f"levels alike to {100 * steady.TOLERANCE:.0f} % are one, and the last one must have lasted a third",
+        f"{steady._PENALTY:.0f} log n times",
+        f"in {selection._HALVES} random halves of the blocks",
+        f"loss: {100 * equal_work.LOSS_RELATIVE:.0f} % + {equal_work.LOSS_ABSOLUTE}; "
+        f"accuracy: {equal_work.ACCURACY_ABSOLUTE}",
+        f"(at most {racing._MOST_LOOKS} looks)",
+        f"({100 * racing.EARLY_VERDICT_ERROR:.0f} % over all looks) is kept for arms that stop early",
+        f"others' are given at {100 * (1 - (1 - LEVEL) * racing._LEFT):.1f} % at the first look",
+        f"a one-sided paired t test at {100 * racing.ELIMINATION_ERROR:.0f} % divided by (number of arms x looks)",
+        f"({contrasts._DRAWS:,} draws, as above; Bonferroni for more than {contrasts.MOST_DRAWN} contrasts or "
+        f"{contrasts._MOST_BLOCKS_DRAWN} blocks)",
+        f"each lasting at least {SHORTEST} runs, and better than two fit {100 * (1 - ERROR):.1f} % of other orders",
+        f"Below {FEWEST} runs, or {fewest_runs(ERROR / 10)} for ten series, none is looked for",
+        f"Below {NUMBERS[FEWEST_RUNS]} runs there is no interval",
+        f"The first {NUMBERS[APART]} steps of each turn",
+        f"({together.UNKNOWN_BYTES // 2**30} GiB where it is not known yet) must fit into "
+        f"{NUMBERS[round(5 * together._SHARE)]} fifths of what is free",
+    ],
+)
+def test_a_constant_that_the_page_names_is_the_one_of_the_code(said):
+    assert said in PAGE
