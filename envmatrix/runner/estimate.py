@@ -8,12 +8,20 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.runner.outlook import outlook
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.effects import may_lead
+from envmatrix.stats.effects import Effect, Flag, may_lead
 from envmatrix.stats.equal_work import unchecked
 from envmatrix.stats.measurements import MeasurementBuilder
 from envmatrix.stats.precision import precise_enough
 from envmatrix.stats.racing import Race, next_arms
 from envmatrix.store import Trial
+
+_DOUBTS = {Flag.UNEQUAL_WORK: "other work", Flag.FAILS_MORE: "fails more", Flag.UNPROVEN: "unproven"}
+
+
+def _doubts(effect: Effect) -> str:
+    """Return what a ratio may not be told without."""
+    said = ", ".join(text for flag, text in _DOUBTS.items() if flag in effect.flags)
+    return f" ({said})" if said else ""
 
 
 class RunningEstimate:
@@ -55,7 +63,9 @@ class RunningEstimate:
         """Say how all environments stand; no more than a first look, without interval and verdict."""
         found = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         ordered = sorted(found, key=lambda effect: -(effect.ratio or 0.0))
-        return ", ".join(f"{effect.environment} {effect.ratio:.2f}x" for effect in ordered)
+        said = ", ".join(f"{effect.environment} {effect.ratio:.2f}x{_doubts(effect)}" for effect in ordered)
+        unknown = any(unchecked(self._workloads.get(effect.workload)) for effect in ordered)
+        return f"{said}; equal work not checked" if unknown else said
 
     def outlook(self, budget_ends: float) -> str:
         """Say when each open question of the arms that still run will be answered; '' before any is known."""
