@@ -28,6 +28,15 @@ def has_one_process(workload: Workload) -> bool:
 
 def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
     """Say why an arm takes no turns, '' when it can."""
+    if why := no_gate(arm, environment, workload, engine):
+        return why
+    if not environment.turns:
+        return f"a level of environment {environment.name} says `turns: false`: a pause would change what it does"
+    return ""
+
+
+def no_gate(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
+    """Say why no process of an arm can wait at a gate before its steps, '' when they can."""
     options = workload.options
     if workload.command:
         return f"workload {arm.workload} is a program of your own, which does not mark its steps"
@@ -39,8 +48,6 @@ def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine
         return f"workload {arm.workload} runs on a device whose memory all processes would share"
     if not isinstance(engine, TakesTurns):
         return f"engine {arm.engine} cannot stop a process for a while"
-    if not environment.turns:
-        return f"a level of environment {environment.name} says `turns: false`: a pause would change what it does"
     return ""
 
 
@@ -78,6 +85,16 @@ def sequential(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
     for name, reason in lone_arms(there, run.environments, run.workloads, engines).items():
         found.setdefault(roots[name], reason)
     return found
+
+
+def without_gate(run: Run, engines: Mapping[str, Engine]) -> set[str]:
+    """Return the roots of what is compared with one another and holds an arm that cannot wait at a gate."""
+    roots = compared(run.arms)
+    return {
+        roots[arm.name]
+        for arm in run.arms
+        if no_gate(arm, run.environments[arm.runs], run.workloads[arm.workload], engines[arm.engine])
+    }
 
 
 def needs(arms: Iterable[Arm], peaks: Mapping[str, int], limit: int | None) -> dict[str, int]:

@@ -89,8 +89,8 @@ def _of(slot: Slot) -> Iterator[None]:
         raise _NotStartedError(slot, error) from error
 
 
-def run_together(experiment: Experiment, company: Company, say: Say) -> list[Trial]:
-    """Run trials that take turns, to the end of all of them.
+def run_together(experiment: Experiment, company: Company, say: Say, *, one_turn: bool = False) -> list[Trial]:
+    """Run trials that take turns, to the end of all of them; with ``one_turn`` each takes all its steps in one go.
 
     Where one did not come to a trial, what is missing is made again and all begin anew; one that is refused twice is a
     failure of its environment, and the others go on without it. Raises EngineGoneError as ``run_surely`` does.
@@ -100,7 +100,7 @@ def run_together(experiment: Experiment, company: Company, say: Say) -> list[Tri
     while True:
         try:
             left = company.without(found)
-            done = _run_company(experiment, left) if left.slots else []
+            done = _run_company(experiment, left, one_turn=one_turn) if left.slots else []
         except _NotStartedError as error:
             restore(experiment, error.slot, error.cause, say)
             if error.slot.trial in tried:
@@ -111,12 +111,12 @@ def run_together(experiment: Experiment, company: Company, say: Say) -> list[Tri
         return [found[slot.trial] for slot in company.slots]
 
 
-def _run_company(experiment: Experiment, company: Company) -> list[Trial]:
+def _run_company(experiment: Experiment, company: Company, *, one_turn: bool) -> list[Trial]:
     """Run trials together; the work folders are gone afterwards."""
     ended_before = leftovers.end_processes()
     folder = leftovers.folder() / experiment.run.name
     try:
-        trials = _Waves(experiment, company, folder).run()
+        trials = _Waves(experiment, company, folder, one_turn=one_turn).run()
     finally:
         for slot in company.slots:
             shutil.rmtree(folder / slot.trial, ignore_errors=True)
@@ -160,8 +160,8 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
 class _Waves:
     """The waves of a company, and the rounds of each: who lives when, whose turn is when, and how long it is."""
 
-    def __init__(self, experiment: Experiment, company: Company, folder: Path) -> None:
-        self.experiment, self.company, self.folder = experiment, company, folder
+    def __init__(self, experiment: Experiment, company: Company, folder: Path, *, one_turn: bool) -> None:
+        self.experiment, self.company, self.folder, self.one_turn = experiment, company, folder, one_turn
         self.limit_s, self.seed, self.steps = (design := experiment.run.design).trial_limit, design.seed, design.turn
         self.slots, self.waves = company.slots, len(company.waves)
         self.broken: list[Trial] = []
@@ -206,7 +206,8 @@ class _Waves:
         _wait([process for process in processes if process.left is None and not process.over], self._together_s)
         while order := self._next_round(processes, wave):
             for process in order:
-                _take_turn(process, self.steps, self.limit_s)
+                apart, steps = (0, process.left or 0) if self.one_turn else (APART, self.steps)
+                _take_turn(process, apart, steps, self.limit_s)
             self.round += 1
 
     def _next_round(self, processes: Sequence[_Process], wave: int) -> list[_Process]:
@@ -265,8 +266,8 @@ def _wait(processes: Sequence[_Process], seconds: float) -> None:
         waiting = [process for process in waiting if process not in there]
 
 
-def _take_turn(process: _Process, steps: int, limit_s: float) -> None:
-    process.gate.go(APART, steps)
+def _take_turn(process: _Process, apart: int, steps: int, limit_s: float) -> None:
+    process.gate.go(apart, steps)
     process.turns += 1
     began = time.monotonic()
     process.go_on()
