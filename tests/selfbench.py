@@ -21,7 +21,7 @@ from envmatrix.matrix.parse import parse
 from envmatrix.plan import Plan, make_arms
 from envmatrix.trials.experiment import begin, find_design
 from envmatrix.trials.trial import make_job, run_trial
-from tests import precision, verdicts
+from tests import precision, tuned, verdicts
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 
 Line = tuple[str, float, float, str]
@@ -161,9 +161,12 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     precision.add_arguments(parser)
     verdicts.add_arguments(parser)
+    tuned.add_arguments(parser)
     chosen = parser.parse_args()
     if chosen.precision or chosen.agreement:
         return precision.measure(chosen)
+    if chosen.tune:
+        return tuned.measure(chosen)
     if chosen.alarms or chosen.decides:
         return verdicts.measure(chosen)
     measures = [help_time(), planning(), trial_overhead(chosen.pairs, "local", 0.1), second_environment()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,7 +115,7 @@ def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experime
     study, space = tuning.study, tuning.space
     home = tuning.matrix.environments[study.design.baseline].levels
     names = {space.name(row): {**home, **space.chosen(row)} for row in step.rows}
-    design = _design(tuning, step, number, list(names))
+    design = _design(tuning, step, number, names)
     added = {name: levels for name, levels in names.items() if name not in space.named}
     matrix = with_design(tuning.matrix, step.phase, design, added)
     matrix = matrix.model_copy(update={"workloads": {**matrix.workloads, **tuning.matrix.workloads}})
@@ -126,7 +126,7 @@ def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experime
     )  # fmt: skip
 
 
-def _design(tuning: Tuning, step: Proposal, number: int, names: list[str]) -> dict[str, object]:
+def _design(tuning: Tuning, step: Proposal, number: int, names: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
     study = tuning.study
     kept = study.design.model_dump(mode="json", exclude_defaults=True)
     for key in ("name", "description", "factors", "cumulative", "application", "reference_values", "race", "steady"):
@@ -136,14 +136,21 @@ def _design(tuning: Tuning, step: Proposal, number: int, names: list[str]) -> di
     walls = [one.baseline_s for one in tuning.steps if one.baseline_s]
     limit_s = min(study.design.trial_limit, max(_LEAST_LIMIT_S, _HOPELESS * max(walls))) if walls else None
     kept |= {
-        "environments": names, "schedule": "sequential", "seed": study.design.seed + number,
+        "environments": list(names), "seed": study.design.seed + number,
         "max_blocks": step.blocks, "budget": max(tuning.left_s, needed_s) if confirms else _NO_END_S,
         **({"min_blocks": MIN_BLOCKS} if confirms else {"target": 0.0001}),
         **({"trial_limit": limit_s} if limit_s else {}),
     }  # fmt: skip
+    if confirms and not _takes_turns(tuning.matrix, names.values()):
+        kept.pop("schedule", None)  # its trials would be held against one copy of the baseline, not against two
     if not confirms:
         kept.pop("min_blocks", None)
     return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
+
+
+def _takes_turns(matrix: Matrix, cells: Iterable[Mapping[str, str]]) -> bool:
+    levels = [matrix.factors[factor].levels[level] for cell in cells for factor, level in cell.items()]
+    return all(level.turns for level in levels)
 
 
 def _run(tuning: Tuning, experiment: Experiment, number: int, watch: Watch) -> Ended:

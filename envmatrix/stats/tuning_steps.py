@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +31,8 @@ class Step:
     """One run of a search. ``reasons`` say of a row why it is out, ``no_ops`` are rows that change nothing.
 
     ``spans`` are (start, end) of its trials in seconds since the epoch, ``effects`` those of its rows. ``cautions`` are
-    sentences without which its effects may not be told, ``unchecked`` says that nothing shows equal work.
+    sentences without which its effects may not be told, ``unchecked`` says that nothing shows equal work. ``baseline_s``
+    is what a trial of the baseline took.
     """
 
     batch: Batch
@@ -52,14 +52,15 @@ def read_step(folder: RunFolder, space: Space) -> Step:
     trials = list(read_trials(folder, run.plan))
     measured = fold(run.plan, trials)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
-    arms = [run.arms[0], run.arms[1], *run.arms[REFERENCES:]]
+    arms = [arm for arm in run.arms if not arm.is_alone]
     rows = tuple(row_of(space, run, arm) for arm in arms[REFERENCES:])
-    batch, reasons = _readings(run, measured, analysis, rows)
+    batch, reasons = _readings(run, measured, analysis, arms, rows)
     found = {arm.name: row for arm, row in zip(arms[REFERENCES:], rows, strict=True)}
     effects = {found[one.arm]: one for one in analysis.primary_effects() if one.arm in found}
     no_ops = tuple(row for row, effect in effects.items() if Flag.NO_OP in effect.flags)
     spans = tuple((one.started, one.started + one.wall_s) for one in trials if one.started and one.wall_s)
-    walls = [one.wall_s for one in trials if one.arm == arms[0].name and one.wall_s and one.outcome == "ok"]
+    own = [one for one in trials if one.arm == arms[0].name and one.outcome == "ok"]
+    walls = [one.wall_s / (one.together or 1) for one in own if one.wall_s]
     workload = run.arms[0].workload
     slow = described(run.plan, measured, analysis.primary, analysis.slow)
     cautions = (*(f"Of {name} {text} than the others." for name, text in slow.items()), told_short(measured.apart))
@@ -77,14 +78,18 @@ def row_of(space: Space, run: Run, arm: Arm) -> int:
 
 
 def _readings(
-    run: Run, measured: Measurements, analysis: Analysis, rows: Sequence[int]
+    run: Run, measured: Measurements, analysis: Analysis, arms: Sequence[Arm], rows: Sequence[int]
 ) -> tuple[Batch, dict[int, str]]:
-    metric = analysis.primary[run.arms[0].workload]
-    names = [arm.name for arm in run.arms]
+    metric = analysis.primary[arms[0].workload]
+    names = [arm.name for arm in arms]
     at = [measured.arms.index(name) for name in names]
     scores = metric.sign * logs_of(measured.table[metric.name][at])
     attempted = np.asarray(measured.attempted[at])
     broken = (attempted & ~np.isfinite(scores)).astype(np.int64)
+    for place, arm in enumerate(arms):
+        if arm.reference and arm.reference not in names:  # it took no turns: over the copy that took none either
+            copy = metric.sign * logs_of(measured.table[metric.name][measured.arms.index(arm.reference)])
+            scores[place] += scores[0] - copy
     reasons: dict[int, str] = {}
     for place, (name, row) in enumerate(zip(names[REFERENCES:], rows, strict=True), REFERENCES):
         effect, facts = analysis.find(name), measured.facts[name]
@@ -103,10 +108,13 @@ def _readings(
 
 
 def spent_s(steps: Iterable[Step]) -> float:
-    """Return the seconds that trials took, and what lay between them while the search was going on."""
-    spans = sorted(span for step in steps for span in step.spans)
-    gaps = (later[0] - earlier[1] for earlier, later in itertools.pairwise(spans))
-    return sum(end - begin for begin, end in spans) + sum(min(max(0.0, gap), _LONGEST_GAP_S) for gap in gaps)
+    """Return the seconds in which a trial ran, or several did, and what lay between while the search was going on."""
+    total = last = 0.0
+    for number, (begin, end) in enumerate(sorted(span for step in steps for span in step.spans)):
+        total += min(max(0.0, begin - last), _LONGEST_GAP_S) if number else 0.0
+        total += max(0.0, end - max(begin, last))
+        last = max(last, end)
+    return total
 
 
 def dropped_levels(space: Space, steps: Iterable[Step]) -> dict[tuple[int, int], str]:

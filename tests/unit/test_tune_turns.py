@@ -1,0 +1,61 @@
+"""A search whose trials take turns: how its steps run, and how they are read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from envmatrix.api import tunes
+from envmatrix.matrix.parse import parse
+from envmatrix.plan.space import Space
+from envmatrix.runner.tuning import Tuning, _design
+from envmatrix.say import silent
+from envmatrix.stats.tuning import Proposal
+from envmatrix.stats.tuning_steps import Step, read_step, spent_s
+from envmatrix.store.study import Study, StudyFolder
+from tests.synthetic import Machine, mixed_plan, write_mixed
+
+MATRIX = """
+version: 2
+factors:
+  size: {small: {}, lone: {env: {SIZE: "2"}, turns: false}, large: {env: {SIZE: "3"}}}
+environments:
+  baseline: {}
+workloads:
+  cnn: {model: fashion-cnn, steps: 2}
+designs:
+  default: {factors: {size: [small, lone, large]}, workloads: cnn, schedule: SCHEDULE}
+"""
+
+
+def test_trials_that_ran_together_took_their_time_once():
+    together = Step(None, {}, (), ((0.0, 9.0), (0.1, 9.5), (0.2, 8.0), (10.0, 12.0)), (), None)
+    assert spent_s([together]) == pytest.approx(12.0)
+
+
+def test_what_took_no_turns_is_read_as_a_gain_over_the_copy_of_the_baseline_that_took_none(tmp_path):
+    names = ("baseline", "a", "b", "c")
+    folder = write_mixed(
+        tmp_path / "screen", Machine({"a": 1.2, "b": 1.5}, noise=0.001), 2, mixed_plan(design="screen")
+    )
+    step = read_step(folder, Space(("malloc",), (names,), np.arange(4)[:, None], {}))
+    assert step.batch.rows == (1, 2, 3)
+    gains = step.batch.scores[2:] - step.batch.scores[0]
+    assert np.exp(gains.mean(axis=1)) == pytest.approx([1.2, 1.5, 1.0], rel=0.01)
+    assert not step.batch.broken.any()
+
+
+@pytest.mark.parametrize(
+    ("asked", "phase", "level", "schedule"),
+    [("turns", "screen", "lone", "turns"), ("turns", "confirm", "lone", "sequential"),
+     ("turns", "confirm", "large", "turns"), ("sequential", "screen", "large", "sequential")],
+)  # fmt: skip
+def test_steps_run_as_the_design_does_but_what_takes_no_turns_is_confirmed_beside_two_copies(
+    tmp_path, asked, phase, level, schedule
+):
+    matrix = parse(MATRIX.replace("SCHEDULE", asked), tmp_path / "matrix.yaml")
+    design = matrix.designs["default"]
+    study = Study(name="s", created="now", envmatrix="0", design=design, budget=600.0, factors=design.factors)
+    tuning = Tuning(StudyFolder(tmp_path), study, matrix, tunes._search(matrix, study), silent)
+    made = _design(tuning, Proposal(phase, (1,), 6), 3, {"one": {"size": level}})
+    assert made.get("schedule", "sequential") == schedule
