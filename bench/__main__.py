@@ -115,6 +115,9 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
         "--prepare", metavar="WORD", action="append", default=[],
         help="a word of a command, given once for each, that is run before it and not measured",
     )  # fmt: skip
+    parser.add_argument(
+        "--gate", metavar="DIR", help="folder of the pipes at which it waits for its turns (docs/record.md)"
+    )
     parser.add_argument("--better", choices=["higher", "lower"], default="lower", help="which way is better")
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="end it after this time")
     parser.add_argument("--log", metavar="FILE", help="where its output goes (default: standard error)")
@@ -126,7 +129,8 @@ def _program(arguments: argparse.Namespace) -> None:
     from bench import command, metric, record
     from bench.evidence import stops
 
-    stops.watch(children=True)
+    if not arguments.gate:  # at a gate it is stopped between its turns
+        stops.watch(children=True)
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
         raise BenchError("command wants a program: python -m bench command [options] -- PROGRAM ARGUMENTS")
@@ -142,7 +146,7 @@ def _program(arguments: argparse.Namespace) -> None:
         tuple(metric.source_from_json(text, check=False) for text in arguments.also),
         tuple(metric.source_from_json(text, check=True) for text in arguments.check),
     )
-    how = (arguments.limit_s, arguments.log_limit_bytes, arguments.prepare)
+    how = (arguments.limit_s, arguments.log_limit_bytes, arguments.prepare, arguments.gate)
     if not arguments.log:
         document = command.run(argv, wanted, how[0], None, *how[1:])
     else:

@@ -22,6 +22,7 @@ from bench import counters, digest, evidence, metric, record
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, programs, stops, tree
 from bench.evidence.reading import attempt
+from bench.program_turns import Turns
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _CHUNK_BYTES = 1 << 16
@@ -129,10 +130,12 @@ def run(
     log: BinaryIO | None = None,
     log_limit_bytes: int = 1 << 20,
     prepare: Sequence[str] = (),
+    gate: str | None = None,
 ) -> dict[str, Any]:
     """Run ``argv``, return its record; ``wanted`` says where its numbers are, ``log`` a binary file (default: stderr).
 
-    ``prepare`` is a command that is run before, and measured in nothing.
+    ``prepare`` is a command that is run before, and measured in nothing. ``gate`` is the folder of the gate where it
+    waits for its turns: only its wall time is known then, which is that of its turns.
 
     Raises BenchError when it cannot be started, RunError when it fails, never ends or does not report its numbers.
     """
@@ -144,15 +147,17 @@ def run(
         probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
         limits = (limit_s, log_limit_bytes, told)
         try:
-            watched, wall_ns, output = _run(argv, probed, limits, log or sys.stderr.buffer, numbers)
+            turns = _turns(gate, wanted, told)
+            watched, wall_ns, output = _run(argv, probed, limits, log or sys.stderr.buffer, numbers, turns)
             grown, used = counters.since(counted), _usage(before)
-            seen, probe_ns = programs.evidence(probed, watched, used["user_s"] + used["system_s"])
+            cpu_s = used["user_s"] + used["system_s"]
+            seen, probe_ns = programs.evidence(probed, watched, cpu_s, in_turns=bool(turns))
         finally:
             shutil.rmtree(probed, ignore_errors=True)
-    seen["system"].update(load_1m=first["load_1m"], steal_ticks=grown["steal_ticks"])
-    used |= {name: grown[name] for name in _OF_ALL}
-    used["run_delay_s"] = watched.run_delay_s(used["user_s"] + used["system_s"])
-    seen["system"]["stops"] = max(stops.count() or 0, watched.stops)
+    seen["system"].update(load_1m=first["load_1m"], steal_ticks=None if turns else grown["steal_ticks"])
+    used |= {name: None if turns else grown[name] for name in _OF_ALL}  # others ran between its turns
+    used["run_delay_s"] = watched.run_delay_s(cpu_s)
+    seen["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
     wall_ns -= probe_ns
     reported = numbers.reported(wall_ns)
     further = {"more_metrics": wanted.more, "checks": wanted.checks}
@@ -165,12 +170,27 @@ def run(
         workload={"digest": _digest(options), "options": options},
         skipped=None,
         data=None,
-        timing={"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": round(watched.cost_s * 1e9)},
+        timing={"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": round(watched.cost_s * 1e9),
+                "paused_ns": turns.paused_ns if turns else None},
         metrics={"wall_s": wall_ns / 1e9, **used, wanted.metric.name: reported["metric"]["value"]},
         **reported,
         result={"output_bytes": output.total},
         evidence=seen,
     )
+
+
+def _turns(gate: str | None, wanted: metric.Wanted, told: _Told) -> Turns | None:
+    if gate is None:
+        return None
+    if wanted.metric.kind != "wall" or wanted.more:
+        raise BenchError("--gate: a program that tells its own times cannot take turns: its clock would not stand still")
+
+    def wait(files: Sequence[int], seconds: float | None) -> bool:
+        ready = select.select([*files, told.wake], [], [], seconds)[0]
+        told.heed()
+        return bool(ready)
+
+    return Turns(gate, wait)
 
 
 def _prepare(argv: Sequence[str], log: BinaryIO) -> None:
@@ -197,7 +217,10 @@ def _run(
     limits: tuple[float | None, int, _Told],
     log: BinaryIO,
     numbers: metric.Numbers,
+    turns: Turns | None,
 ) -> tuple[tree.Watch, int, Output]:
+    if turns:
+        turns.begin()
     limit_s, log_limit_bytes, told = limits
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -215,8 +238,11 @@ def _run(
     )
     watched = tree.Watch(process.pid)
     try:
-        _wait(process, limit_s, told)
-        wall_ns = time.perf_counter_ns() - start
+        if turns:
+            wall_ns = turns.run(process, start)
+        else:
+            _wait(process, limit_s, told)
+            wall_ns = time.perf_counter_ns() - start
         watched.stop()  # before it is waited for: then nothing of it is there to be read
         status = process.wait()
     except subprocess.TimeoutExpired:
@@ -225,6 +251,8 @@ def _run(
         watched.stop()
         _end(process)
         output.finish()
+    if turns:
+        turns.end()
     if status:
         raise RunError(f"the command ended with {_how(status)}{cgroup.memory_ran_out(kills)}; its output is in the log")
     return watched, wall_ns, output

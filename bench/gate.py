@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Callable
 
 from bench.errors import BenchError, RunError
 
@@ -24,9 +25,10 @@ class Turn:
 
 
 class Gate:
-    """This process's end of the gate."""
+    """This process's end of the gate; ``before_reading`` may wait until an answer can be read from a file handle."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, before_reading: Callable[[int], object] = lambda _: None) -> None:
+        self._before_reading = before_reading
         try:
             # Its other end is open already, for reading and writing: neither line waits. They stay open to the end.
             self._told = open(os.path.join(folder, READY), "w", encoding="ascii")  # noqa: SIM115
@@ -53,6 +55,7 @@ class Gate:
     def _ask(self, left: int) -> list[str]:
         self._told.write(f"ready {left}\n")
         self._told.flush()
+        self._before_reading(self._heard.fileno())
         said = self._heard.readline()
         if not said.endswith("\n"):
             raise RunError("whoever gave turns is gone")

@@ -22,10 +22,11 @@ Probe = dict[str, Any]
 _Asked = tuple[Program, Optional[Probe]]
 
 
-def evidence(folder: str, watched: Watch, cpu_s: float) -> tuple[dict[str, Any], int]:
+def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = False) -> tuple[dict[str, Any], int]:
     """Return (evidence, nanoseconds that probing added) of a command that took ``cpu_s`` CPU seconds in all.
 
-    ``folder`` holds what programs that could be asked wrote at their end.
+    ``folder`` holds what programs that could be asked wrote at their end. What they did then ran beside nothing else of
+    theirs: where they stood still between turns, which their clocks do not know, it is the CPU time that it took.
     """
     probes = _probes(folder)
     found = _asked([program for program in watched.programs() if not _is_ours(program)], probes)
@@ -40,7 +41,9 @@ def evidence(folder: str, watched: Watch, cpu_s: float) -> tuple[dict[str, Any],
     # The first process's own probe ran inside its wall time; behind a shell it is the one of whoever worked most.
     main = probes.get(watched.pid) or next((probe for _, probe in found if probe), None)
     described = dict(first, programs=shares, unseen_share=unseen_s / whole)
-    return described, main["probe_ns"] if main else 0
+    if main is None:
+        return described, 0
+    return described, round(1e9 * sum(main["probe_cpu_s"])) if in_turns else main["probe_ns"]
 
 
 def _merged(found: list[_Asked], works_s: float) -> list[_Asked]:

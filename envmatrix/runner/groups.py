@@ -69,7 +69,8 @@ class Groups:
             return [whole]
         steps = self._experiment.run.workloads[group[0].arm.workload].options.get("steps")
         most = math.ceil(int(steps) / design.turn) if isinstance(steps, (int, str)) else len(group)
-        parted = in_waves(group, wanted, room(there), most)
+        command = self._experiment.run.workloads[group[0].arm.workload].command  # nobody knows how many turns it takes
+        parted = None if command else in_waves(group, wanted, room(there), most)
         how = f"{len(parted.waves)} smaller groups, each with its reference" if parted else "one after the other"
         self._say_once(
             f"{root} {how}",

@@ -46,14 +46,16 @@ def _metric(metric: MetricSource) -> list[str]:
     return ["--metric-json", file, key, *better]
 
 
-def command_arguments(workload: Workload, record: str, python: str, bench: str) -> tuple[str, ...]:
+def command_arguments(workload: Workload, record: str, python: str, bench: str, gate: str = "") -> tuple[str, ...]:
     """Return the arguments that run a command workload; ``python`` in it means the environment's own.
 
+    ``gate`` is the folder of the gate at which it waits for its turns, '' where it takes none.
     The benchmark is started by its path: the program's folder, where it runs, may hold a ``bench.py`` too.
     """
     program, *rest = workload.command
     argv = [python if program in _PYTHONS else program, *rest]
     before = [f"--prepare={word}" for word in workload.prepare]
+    before += [f"--gate={gate}"] if gate else []
     return (f"{bench}/__main__.py", "command", f"--record={record}", *before, *number_arguments(workload), "--", *argv)
 
 

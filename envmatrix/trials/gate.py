@@ -10,8 +10,8 @@ from pathlib import Path
 
 from envmatrix.images.cache import disk_errors
 
-#: The folder of the pipes, in a trial's work folder.
-FOLDER = "gate"
+#: The folder of the pipes, in a trial's work folder: no program of the user's own has one of this name.
+FOLDER = ".envmatrix-gate"
 _READY, _GO = "ready", "go"
 _SAID = re.compile(rb"ready (\d{1,9})\n")
 

@@ -38,8 +38,10 @@ def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine
 def no_gate(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
     """Say why no process of an arm can wait at a gate before its steps, '' when they can."""
     options = workload.options
+    if workload.command and (why := _of_program(workload)):
+        return f"workload {arm.workload} is a program of your own {why}"
     if workload.command:
-        return f"workload {arm.workload} is a program of your own, which does not mark its steps"
+        return "" if isinstance(engine, TakesTurns) else f"engine {arm.engine} cannot let programs wait for one another"
     if not has_one_process(workload):
         return f"workload {arm.workload} has several processes or devices"
     if options.get("device", "cpu") == "environment" and (environment.variables.get("BENCH_DEVICE") or "cpu") == "cpu":
@@ -85,6 +87,14 @@ def sequential(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
     for name, reason in lone_arms(there, run.environments, run.workloads, engines).items():
         found.setdefault(roots[name], reason)
     return found
+
+
+def _of_program(workload: Workload) -> str:
+    """Say why a program takes no turns, '' when it can: its clock would go on while it stands still."""
+    first, *more = workload.sources.values()
+    if not first.wall or more:
+        return "that tells its own times (its wall time alone can be taken in turns)"
+    return "that something is prepared for (`prepare`) just before it runs" if workload.prepare else ""
 
 
 def without_gate(run: Run, engines: Mapping[str, Engine]) -> set[str]:

@@ -111,10 +111,11 @@ def bench_arguments(
     With a ``gate`` it waits for its turns, with ``look_s`` it is a long look.
     """
     record = f"{inside['work']}/{external.RECORD}"
+    place = f"{inside['work']}/{FOLDER}" if gate else ""
     if workload.command:
-        return external.command_arguments(workload, record, python, inside["bench"])
+        return external.command_arguments(workload, record, python, inside["bench"], place)
     chosen = benchmark.arguments(workload.options)
-    turns = (f"--gate={inside['work']}/{FOLDER}",) if gate else ()
+    turns = (f"--gate={place}",) if gate else ()
     look = (f"--look={look_s:.1f}",) if look_s is not None else ()
     return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *turns, *look, *chosen)
 

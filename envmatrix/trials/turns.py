@@ -18,11 +18,11 @@ from envmatrix.plan.turns import APART, Company, turn_order, turns_until
 from envmatrix.process import Exit
 from envmatrix.say import Say
 from envmatrix.store import Trial, trial_of
-from envmatrix.trials import leftovers
+from envmatrix.trials import external, leftovers
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.gate import Gate, GateError, opened
 from envmatrix.trials.sure import restore
-from envmatrix.trials.trial import check_image, judged, make_job, refused
+from envmatrix.trials.trial import check_image, judged, make_job, program_folder, refused
 
 
 class _NotStartedError(Exception):
@@ -35,12 +35,16 @@ class _NotStartedError(Exception):
 
 @dataclass
 class _Process:
-    """One trial's process. ``left`` is how many timed steps it has to take (None: it has not come to its gate)."""
+    """One trial's process. ``left`` is how many timed steps it has to take (None: it has not come to its gate).
+
+    ``is_program``: what waits at the gate stops and continues a program of the user's own, and is not held itself.
+    """
 
     slot: Slot
     job: Job
     running: Running
     gate: Gate
+    is_program: bool = False
     started: float = field(default_factory=time.time)
     left: int | None = None
     ran_s: float = 0.0
@@ -60,14 +64,15 @@ class _Process:
 
     def stop(self) -> None:
         """Hold it at its gate."""
-        if not self.over:
+        if not self.over and not self.is_program:
             with _of(self.slot):
                 self.running.hold()
 
     def go_on(self) -> None:
         """Let it run again."""
-        with _of(self.slot):
-            self.running.release()
+        if not self.is_program:
+            with _of(self.slot):
+                self.running.release()
 
     def time_out(self) -> None:
         """Begin to end it: its time is up."""
@@ -146,6 +151,9 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     job = make_job(experiment, slot, work, gate=True)
+    program = program_folder(experiment, slot, job)
+    if program:
+        external.link_files(work, *program)
     job = replace(job, env={**job.env, **leftovers.mark(experiment.run.name, slot)})
     # The warden's own limit is behind those of ``_ended``: getting ready, all turns, and finishing.
     job = replace(job, limits=replace(job.limits, seconds=(3 * together + 1) * job.limits.seconds))
@@ -154,7 +162,8 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
         raise NotImplementedError(slot.arm.engine)  # ``alone`` says so before
     check_image(engine, job)
     gate = stack.enter_context(opened(work))
-    return _Process(slot, job, stack.enter_context(engine.started(job)), gate)
+    own = bool(experiment.run.workloads[slot.arm.workload].command)
+    return _Process(slot, job, stack.enter_context(engine.started(job)), gate, own)
 
 
 class _Waves:
@@ -206,7 +215,8 @@ class _Waves:
         _wait([process for process in processes if process.left is None and not process.over], self._together_s)
         while order := self._next_round(processes, wave):
             for process in order:
-                apart, steps = (0, process.left or 0) if self.one_turn else (APART, self.steps)
+                apart = 0 if self.one_turn or process.is_program else APART
+                steps = process.left or 0 if self.one_turn else self.steps
                 _take_turn(process, apart, steps, self.limit_s)
             self.round += 1
 

@@ -1,0 +1,93 @@
+"""Turns of the user's own program: it runs while it has one, and stands still with all its processes otherwise."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+
+from bench.errors import RunError
+from bench.evidence import tree
+from bench.gate import Gate
+
+#: A turn is so many of these parts of a second.
+PART_S = 0.1
+#: How many a program will take nobody knows: so it says that it has as many left as can be said.
+_UNKNOWN = 999_999_999
+_ROUNDS = 100
+
+
+class Turns:
+    """The turns of one program. ``taken`` counts them, ``paused_ns`` is for how long it stood still between them."""
+
+    def __init__(self, folder: str) -> None:
+        if not hasattr(os, "pidfd_open"):
+            raise RunError("turns of a program need Python 3.9 and Linux 5.3")
+        self._gate = Gate(folder)
+        self.taken = 0
+        self.paused_ns = 0
+        self._length_s = 0.0
+
+    def begin(self) -> None:
+        """Wait for the first turn; the program starts in it."""
+        self._length_s = PART_S * self._gate.turn(_UNKNOWN).counted
+        self.taken = 1
+
+    def run(self, process: subprocess.Popen[bytes], start_ns: int) -> int:
+        """Let a program that started then have its turns until it ends; return the nanoseconds that it ran.
+
+        What it started lives as it does: all of its processes stand still together.
+        """
+        file = os.pidfd_open(process.pid)
+        ran_ns, began_ns = 0, start_ns
+        try:
+            while True:
+                left_s = self._length_s - (time.perf_counter_ns() - began_ns) / 1e9
+                if select.select([file], [], [], max(0.0, left_s))[0]:
+                    return ran_ns + time.perf_counter_ns() - began_ns
+                _stop()
+                stopped_ns = time.perf_counter_ns()
+                ran_ns += stopped_ns - began_ns
+                self._length_s = PART_S * self._gate.turn(_UNKNOWN).counted
+                self.taken += 1
+                began_ns = time.perf_counter_ns()
+                self.paused_ns += began_ns - stopped_ns
+                _signal(_below(), signal.SIGCONT)
+        finally:
+            os.close(file)
+
+    def end(self) -> None:
+        """Wait until all others have had their turns: what follows would disturb them."""
+        self._gate.end()
+
+
+def _below() -> set[int]:
+    """Return all processes that this one, a subreaper, has below it."""
+    found: set[int] = set()
+    level = tree.children(os.getpid())
+    while level:
+        found.update(level)
+        level = [child for pid in level for child in tree.children(pid) if child not in found]
+    return found
+
+
+def _stop() -> None:
+    """Stop all of them, also those that are being started meanwhile."""
+    stopped: set[int] = set()
+    for _ in range(_ROUNDS):
+        new = _below() - stopped
+        if not new:
+            return
+        _signal(new, signal.SIGSTOP)
+        stopped |= new
+    raise RunError("the program starts processes faster than they can be stopped between its turns")
+
+
+def _signal(processes: set[int], number: signal.Signals) -> None:
+    for pid in processes:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
