@@ -17,6 +17,10 @@ PART_S = 0.1
 #: How many a program will take nobody knows: so it says that it has as many left as can be said.
 _UNKNOWN = 999_999_999
 _ROUNDS = 100
+#: So long a process may take to stop (it may be in the kernel, at a disk), and how often it is looked at.
+_STOPPED_S, _LOOK_S = 30.0, 0.0005
+#: States in which nothing runs: stopped, traced, ended, gone.
+_STANDING = ("T", "t", "Z", "X", "")
 
 
 class Turns:
@@ -74,15 +78,21 @@ def _below() -> set[int]:
 
 
 def _stop() -> None:
-    """Stop all of them, also those that are being started meanwhile."""
-    stopped: set[int] = set()
+    """Stop all of them, also those that are being started meanwhile, and wait until they stand."""
+    asked: set[int] = set()
     for _ in range(_ROUNDS):
-        new = _below() - stopped
+        new = _below() - asked
         if not new:
-            return
+            break
         _signal(new, signal.SIGSTOP)
-        stopped |= new
-    raise RunError("the program starts processes faster than they can be stopped between its turns")
+        asked |= new
+    else:
+        raise RunError("the program starts processes faster than they can be stopped between its turns")
+    deadline = time.monotonic() + _STOPPED_S
+    while any(tree.state(pid) not in _STANDING for pid in asked):
+        if time.monotonic() > deadline:
+            raise RunError("a process of the program does not stop between its turns")
+        time.sleep(_LOOK_S)
 
 
 def _signal(processes: set[int], number: signal.Signals) -> None:

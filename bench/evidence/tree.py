@@ -33,6 +33,11 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def state(pid: int) -> str:
+    """Return the state of a process as proc(5) calls it, '' when it is gone."""
+    return "".join((text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()[:1])
+
+
 @dataclass
 class Program:
     """What one ``exec`` started; ``threads`` is the most that one of its processes had at a time.

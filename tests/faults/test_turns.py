@@ -28,12 +28,29 @@ factors:
 environments: {baseline: {}, lone: {how: lone}, dies: {how: dies}, waits: {how: waits}, eats: {how: eats}}
 workloads:
   toy: {steps: 4, data: fashion-mnist-stand-in}
+  own: {command: [python, own.py]}
 designs:
   good: {environments: [], workloads: toy, schedule: turns, turn: 2, min_blocks: 2, max_blocks: 2, budget: 10m}
   mixed: {environments: [lone], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
   dying: {environments: [dies], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
   eating: {environments: [eats], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m, memory: 256MiB}
   waiting: {environments: [waits], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
+  owning: {environments: [dies], workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 10m}
+  owning-waiting: {environments: [waits], workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 10m}
+"""
+#: A program of one's own that spins for half a second beside a child that spins.
+OWN = """
+import os, signal, sys, time
+child = os.fork()
+if child == 0:
+    while True: pass
+how = os.environ.get("HOW")
+if how == "waits":
+    open("in-turn", "w").close()
+    signal.pause()
+while time.process_time() < 0.5: pass
+os.kill(child, signal.SIGKILL)
+sys.exit(9 if how == "dies" else 0)
 """
 #: Takes the place of bench/workload.py, whose import of torch is what takes the time.
 WORKLOAD = """
@@ -82,6 +99,7 @@ class Turning(Toy):
         (folder / "matrix.yaml").write_text(MATRIX.replace("FAULTS-MARK", self.mark))
         shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "bench" / "workload.py").write_text(WORKLOAD)
+        (folder / "own.py").write_text(OWN)
 
     def start(self, *arguments: str, module: str = "envmatrix") -> subprocess.Popen[str]:
         argv = [sys.executable, "-c", START, str(self.folder), module, *arguments]
@@ -146,6 +164,23 @@ def test_trials_take_turns_and_one_that_dies_in_its_own_leaves_the_others(turnin
     assert turning.left() == []
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_programs_of_ones_own_take_turns_and_their_clocks_stand_still_between_them(
+    turning: Turning, engine: str
+) -> None:
+    done = turning.run("bench", "owning", "--engine", engine, "--quiet")
+    assert done.returncode == 3, done.stderr
+    found = {trial["environment"]: trial for trial in turning.trials()}
+    assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
+        "baseline": ("ok", 3), "control": ("ok", 3), "dies": ("failed", 3),
+    }, [trial["reason"] for trial in found.values()]  # fmt: skip
+    assert "exit status 9" in found["dies"]["reason"]
+    timing = found["control"]["record"]["timing"]
+    assert timing["paused_ns"] > 0
+    assert timing["wall_ns"] + timing["paused_ns"] < 1e9 * found["control"]["wall_s"]
+    assert turning.left() == []
+
+
 def test_what_takes_no_turns_runs_alone_beside_a_copy_of_its_reference_and_resume_runs_what_lacks(
     turning: Turning,
 ) -> None:
@@ -154,8 +189,9 @@ def test_what_takes_no_turns_runs_alone_beside_a_copy_of_its_reference_and_resum
     assert "no turns for lone and baseline alone" in done.stderr
     found = {trial["environment"]: trial for trial in turning.trials()}
     assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
-        "baseline": ("ok", 2), "control": ("ok", 2), "lone": ("ok", None), "baseline alone": ("ok", None),
+        "baseline": ("ok", 2), "control": ("ok", 2), "lone": ("ok", 1), "baseline alone": ("ok", 1),
     }, [trial["reason"] for trial in found.values()]  # fmt: skip
+    assert found["lone"]["record"]["timing"]["turns"] == [{"apart_ns": [], "steps": 4}]
     assert turning.newest
     file = turning.newest / "trials.jsonl"
     lines = {json.loads(line)["environment"]: line for line in file.read_text().splitlines(keepends=True)}
@@ -181,9 +217,12 @@ def test_one_that_runs_out_of_memory_while_all_live_says_so_and_leaves_the_other
     assert turning.left() == []
 
 
+@pytest.mark.parametrize("design", ["waiting", "owning-waiting"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_with_a_tool_that_is_killed_nothing_is_left_stopped_or_running(turning: Turning, engine: str) -> None:
-    process = turning.start("bench", "waiting", "--engine", engine, "--quiet")
+def test_with_a_tool_that_is_killed_nothing_is_left_stopped_or_running(
+    turning: Turning, engine: str, design: str
+) -> None:
+    process = turning.start("bench", design, "--engine", engine, "--quiet")
     until(turning.in_turn, 200)
     assert len(turning.left()) >= 6  # three trials, each with its child
     process.kill()

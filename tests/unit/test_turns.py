@@ -15,7 +15,7 @@ from envmatrix.plan import turns as order
 from envmatrix.plan.schedule import make_arms
 from envmatrix.runner.groups import Groups
 from envmatrix.trials import together
-from envmatrix.trials.gate import GateError, opened
+from envmatrix.trials.gate import FOLDER, GateError, opened
 from tests.synthetic import make_design, make_environment, make_plan, make_run
 
 PLAN = make_plan(("a", "b"))
@@ -48,7 +48,7 @@ def test_the_order_of_a_round_is_fresh_seeded_and_the_same_for_those_who_are_lef
 @pytest.fixture
 def gate(tmp_path):
     with opened(tmp_path) as made:
-        yield made, tmp_path / "gate"
+        yield made, tmp_path / FOLDER
 
 
 def test_a_gate_hears_whole_lines_and_says_turns(gate):
@@ -91,7 +91,11 @@ def experiment(plan=PLAN, workload=None, engines=("local",), environments=None, 
 
 @pytest.mark.parametrize(
     ("workload", "said"),
-    [(Workload(name="w", command=("x",)), "does not mark its steps"),
+    [(Workload(name="w", command=("x",)), ""),
+     (Workload(name="w", command=("x",), metric={"regex": "(.)", "better": "higher"}), "tells its own times"),
+     (Workload(name="w", command=("x",), metrics={"a": {"wall": True}, "b": {"regex": "(.)", "better": "higher"}}),
+      "tells its own times"),
+     (Workload(name="w", command=("x",), prepare=("sync",)), "`prepare`"),
      (Workload(name="w", options={"parallel": "ddp"}), "several processes"),
      (Workload(name="w", options={"collective": "all-reduce"}), "several processes"),
      (Workload(name="w", options={"device": "cuda"}), "memory all processes would share"),
@@ -199,7 +203,7 @@ def test_of_a_group_that_took_turns_all_trials_are_there_or_none():
     assert list(groups.cut_short(block, set(names))) == []
     assert list(groups.cut_short(block, set())) == []
     assert list(groups.cut_short(block, set(names[1:3]))) == names[1:3]
-    alone = Groups(experiment(workload=Workload(name="w", command=("x",))), pytest.fail)
+    alone = Groups(experiment(workload=Workload(name="w", command=("x",), prepare=("y",))), pytest.fail)
     assert list(alone.cut_short(block, set(names[1:3]))) == []
 
 

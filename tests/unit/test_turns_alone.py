@@ -99,7 +99,9 @@ def test_an_arm_without_turns_and_its_reference_start_as_the_others_do_and_take_
     assert in_one == {"a", "baseline alone"}
 
 
-@pytest.mark.parametrize("way", [{"workload": Workload(name="cnn", command=("x",))}, {"schedule": "sequential"}])
+@pytest.mark.parametrize(
+    "way", [{"workload": Workload(name="cnn", command=("x",), prepare=("y",))}, {"schedule": "sequential"}]
+)
 def test_what_cannot_wait_at_a_gate_takes_no_turn_at_all(way):
     groups = Groups(lone_experiment(**way), lambda _: None)
     assert not any(groups.in_one_turn(slot) for slot in PLAN.block(0))

@@ -17,6 +17,7 @@ from envmatrix.errors import EngineGoneError, NoTrialError
 from envmatrix.plan import turns as order
 from envmatrix.store import trial_of
 from envmatrix.trials import turns
+from envmatrix.trials.gate import FOLDER
 from tests.synthetic import make_plan, make_run
 
 PROGRAM = """
@@ -139,7 +140,7 @@ def together_of(tmp_path, monkeypatch):
 
         def make_job(_experiment, slot, work, *, gate):
             assert gate
-            argv = (sys.executable, "-c", PROGRAM, f"{work}/gate", str(log), behaves[slot.trial], str(steps))
+            argv = (sys.executable, "-c", PROGRAM, f"{work}/{FOLDER}", str(log), behaves[slot.trial], str(steps))
             mounts = Mounts(work, {})
             prepared = Prepared("i", "local", "", sys.executable, {})
             return Job("run", slot.trial, prepared, argv, {}, (), mounts, Limits(limit_s), tmp_path / "trial.log")

@@ -1,0 +1,104 @@
+"""A program of one's own in turns: it stands still with all it started, and its clock does too."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.evidence.tree import children
+from envmatrix.trials.gate import FOLDER, opened
+
+ROOT = Path(__file__).parents[2]
+#: Starts a child that spins, and spins until it finds a file.
+SPINS = """
+import os, signal
+open("started", "w").close()
+child = os.fork()
+if child == 0:
+    while True: pass
+while not os.path.exists("enough"): pass
+os.kill(child, signal.SIGKILL)
+"""
+
+
+def below(pid):
+    return {found for child in children(pid) for found in (child, *below(child))}
+
+
+def states(pids):
+    return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids}
+
+
+@contextlib.contextmanager
+def started(folder, *options, program=SPINS):
+    argv = [sys.executable, f"{ROOT}/bench/__main__.py", "command", f"--record={folder}/record.json",
+            f"--gate={folder}/{FOLDER}", *options, "--", sys.executable, "-c", program]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(argv, cwd=folder, env=env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            for pid in (*below(process.pid), process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def said(gate):
+    while (left := gate.left()) is None:
+        assert select.select([gate], [], [], 60)[0]
+    return left
+
+
+def test_it_starts_in_its_first_turn_and_stands_still_with_its_children_between_turns(tmp_path):
+    with opened(tmp_path) as gate, started(tmp_path) as process:
+        begun = time.monotonic_ns()
+        assert said(gate) > 0
+        assert not (tmp_path / "started").exists()
+        gate.go(0, 1)
+        while not (tmp_path / "started").exists():
+            assert said(gate) > 0
+            gate.go(0, 1)
+        assert said(gate) > 0
+        stands = time.monotonic_ns()
+        programs = below(process.pid)
+        assert len(programs) == 2
+        assert states(programs) == {"T"}
+        (tmp_path / "enough").touch()
+        paused = time.monotonic_ns() - stands
+        gate.go(0, 600)
+        assert said(gate) == 0
+        whole = time.monotonic_ns() - begun
+        assert not below(process.pid), "what it left behind would run beside others"
+        gate.end()
+        assert process.wait(60) == 0, process.stderr.read()
+    record = json.loads((tmp_path / "record.json").read_text())
+    timing = record["timing"]
+    assert timing["paused_ns"] >= paused
+    assert 0 < timing["wall_ns"] <= whole - timing["paused_ns"]
+    assert record["metric"]["value"] == pytest.approx(timing["wall_ns"] / 1e9)
+    assert record["evidence"]["system"]["stops"] is None, "it was stopped on purpose"
+    assert record["metrics"]["pressure_s"] is None, "that of the machine is others' too"
+
+
+def test_one_that_ends_in_its_first_turn_was_never_paused(tmp_path):
+    with opened(tmp_path) as gate, started(tmp_path, program="pass") as process:
+        said(gate)
+        gate.go(0, 600)
+        assert said(gate) == 0
+        gate.end()
+        assert process.wait(60) == 0, process.stderr.read()
+    assert json.loads((tmp_path / "record.json").read_text())["timing"]["paused_ns"] == 0
+
+
+@pytest.mark.parametrize("option", ["--metric-regex=speed: (.*)", '--also={"name": "speed", "regex": "speed: (.*)"}'])
+def test_one_that_tells_its_own_times_is_refused(tmp_path, option):
+    with opened(tmp_path), started(tmp_path, option) as process:
+        assert process.wait(60) == 2
+        assert "its clock would not stand still" in process.stderr.read()
