@@ -18,7 +18,7 @@ PART_S = 0.1
 _UNKNOWN = 999_999_999
 _ROUNDS = 100
 #: So long a process may take to stop (it may be in the kernel, at a disk), and how often it is looked at.
-_STOPPED_S, _LOOK_S = 30.0, 0.0005
+_STOPPED_S, _LOOK_S = 120.0, 0.001
 #: States in which nothing runs: stopped, traced, ended, gone.
 _STANDING = ("T", "t", "Z", "X", "")
 
@@ -89,9 +89,9 @@ def _stop() -> None:
     else:
         raise RunError("the program starts processes faster than they can be stopped between its turns")
     deadline = time.monotonic() + _STOPPED_S
-    while any(tree.state(pid) not in _STANDING for pid in asked):
+    while runs := {pid: state for pid in asked if (state := tree.state(pid)) not in _STANDING}:
         if time.monotonic() > deadline:
-            raise RunError("a process of the program does not stop between its turns")
+            raise RunError(f"processes of the program do not stop between its turns (pid: state): {runs}")
         time.sleep(_LOOK_S)
 
 
