@@ -348,7 +348,9 @@ class Design(Frozen):
     schedule: Literal["sequential", "turns"] = Field(
         "sequential", description="one trial after the other, or those of a block in turns (docs/statistics.md)"
     )
-    turn: int = Field(3, ge=1, le=100_000, description="timed steps of a turn (`schedule: turns`); of a program, tenths of a second")
+    turn: int = Field(
+        3, ge=1, le=100_000, description="timed steps of a turn (`schedule: turns`); of a program, tenths of a second"
+    )
     steady: bool = Field(
         False,
         description="a long look at each environment, in a quarter of the budget: is it steady, from when on",
