@@ -170,8 +170,12 @@ def run(
         workload={"digest": _digest(options), "options": options},
         skipped=None,
         data=None,
-        timing={"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": round(watched.cost_s * 1e9),
-                "paused_ns": turns.paused_ns if turns else None},
+        timing={
+            "wall_ns": wall_ns,
+            "probe_ns": probe_ns,
+            "watch_ns": round(watched.cost_s * 1e9),
+            "paused_ns": turns.paused_ns if turns else None,
+        },
         metrics={"wall_s": wall_ns / 1e9, **used, wanted.metric.name: reported["metric"]["value"]},
         **reported,
         result={"output_bytes": output.total},
@@ -183,7 +187,9 @@ def _turns(gate: str | None, wanted: metric.Wanted, told: _Told) -> Turns | None
     if gate is None:
         return None
     if wanted.metric.kind != "wall" or wanted.more:
-        raise BenchError("--gate: a program that tells its own times cannot take turns: its clock would not stand still")
+        raise BenchError(
+            "--gate: a program that tells its own times cannot take turns: its clock would not stand still"
+        )
 
     def wait(files: Sequence[int], seconds: float | None) -> bool:
         ready = select.select([*files, told.wake], [], [], seconds)[0]

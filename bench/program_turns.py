@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 
 from bench.errors import RunError
 from bench.evidence import tree
@@ -24,20 +24,22 @@ _STANDING = ("T", "t", "Z", "X", "")
 
 
 class Turns:
-    """The turns of one program. ``taken`` counts them, ``paused_ns`` is for how long it stood still between them."""
+    """The turns of one program. ``paused_ns`` is for how long it stood still between them.
 
-    def __init__(self, folder: str) -> None:
+    ``wait`` (file handles, seconds) waits until one of them can be read, and says whether; it may raise.
+    """
+
+    def __init__(self, folder: str, wait: Callable[[Sequence[int], float | None], bool]) -> None:
         if not hasattr(os, "pidfd_open"):
             raise RunError("turns of a program need Python 3.9 and Linux 5.3")
-        self._gate = Gate(folder)
-        self.taken = 0
+        self._wait = wait
+        self._gate = Gate(folder, lambda file: wait([file], None))
         self.paused_ns = 0
         self._length_s = 0.0
 
     def begin(self) -> None:
         """Wait for the first turn; the program starts in it."""
         self._length_s = PART_S * self._gate.turn(_UNKNOWN).counted
-        self.taken = 1
 
     def run(self, process: subprocess.Popen[bytes], start_ns: int) -> int:
         """Let a program that started then have its turns until it ends; return the nanoseconds that it ran.
@@ -49,13 +51,12 @@ class Turns:
         try:
             while True:
                 left_s = self._length_s - (time.perf_counter_ns() - began_ns) / 1e9
-                if select.select([file], [], [], max(0.0, left_s))[0]:
+                if self._wait([file], max(0.0, left_s)):
                     return ran_ns + time.perf_counter_ns() - began_ns
                 _stop()
                 stopped_ns = time.perf_counter_ns()
                 ran_ns += stopped_ns - began_ns
                 self._length_s = PART_S * self._gate.turn(_UNKNOWN).counted
-                self.taken += 1
                 began_ns = time.perf_counter_ns()
                 self.paused_ns += began_ns - stopped_ns
                 _signal(_below(), signal.SIGCONT)

@@ -102,3 +102,15 @@ def test_one_that_tells_its_own_times_is_refused(tmp_path, option):
     with opened(tmp_path), started(tmp_path, option) as process:
         assert process.wait(60) == 2
         assert "its clock would not stand still" in process.stderr.read()
+
+
+def test_who_is_told_to_end_between_turns_ends_with_the_program_that_stands_still(tmp_path):
+    with opened(tmp_path) as gate, started(tmp_path) as process:
+        said(gate)
+        while not (tmp_path / "started").exists():
+            gate.go(0, 1)
+            said(gate)
+        programs = below(process.pid)
+        process.terminate()
+        assert process.wait(60) == 143
+        assert not [pid for pid in programs if Path(f"/proc/{pid}").exists() and states([pid]) != {"Z"}]
