@@ -58,7 +58,8 @@ def _row(row: Row, scale: Scale, y: float) -> str:
         bar = line(scale(effect.low), y, scale(effect.high), y, "bar")
     words = f"{speed_up(effect)}  ({interval(effect)})"
     words += "".join(text for flag, text in _BARRED.items() if flag in effect.flags)
-    return f'<g class="{effect.verdict}">{name}{bar}{mark(scale(effect.ratio), y, 1)}</g>' + text(
+    kind = effect.verdict if _BARRED.keys().isdisjoint(effect.flags) else "same"  # what did other work is not green
+    return f'<g class="{kind}">{name}{bar}{mark(scale(effect.ratio), y, 1)}</g>' + text(
         _WIDTH - _RIGHT + 14, y + 4, words
     )
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from envmatrix.report.summary import Summary
-from envmatrix.stats.effects import Effect
+from envmatrix.stats.effects import BARS, Effect
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ def _mean_gain(row: tuple[str, tuple[Effect | None, ...]]) -> float:
 
 
 def heat_style(effect: Effect) -> str:
-    """Return the style of a cell: green or red, the deeper the further the ratio is from 1."""
+    """Return the style of a cell: green or red, the deeper the further the ratio is from 1; what is barred is none."""
+    if not BARS.isdisjoint(effect.flags):
+        return "color:var(--soft)"
     share = round(min(70.0, 250.0 * abs(math.log(effect.ratio or 1.0))))
     colour = "good" if (effect.ratio or 1.0) >= 1.0 else "bad"
     return f"background:color-mix(in srgb,var(--{colour}) {share}%,transparent)"

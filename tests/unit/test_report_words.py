@@ -176,6 +176,8 @@ def test_a_heat_map_shows_other_work_as_no_gain():
     cell = next(line for line in page.splitlines() if '<th scope="row">cheat</th><td' in line)
     assert cell.count("†") == 2
     assert "font-weight" not in cell
+    assert "--good" not in cell
+    assert '<g class="faster">' not in page, "nor is its bar green in the figure"
     honest = to_html(told(plan, Machine({"cheat": 1.5}, noise=0.01)))
     assert "font-weight" in next(line for line in honest.splitlines() if '<th scope="row">cheat</th><td' in line)
 
