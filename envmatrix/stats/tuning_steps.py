@@ -31,8 +31,8 @@ class Step:
     """One run of a search. ``reasons`` say of a row why it is out, ``no_ops`` are rows that change nothing.
 
     ``spans`` are (start, end) of its trials in seconds since the epoch, ``effects`` those of its rows. ``cautions`` are
-    sentences without which its effects may not be told, ``unchecked`` says that nothing shows equal work. ``baseline_s``
-    is what a trial of the baseline took.
+    sentences without which its effects may not be told, ``unchecked`` says that nothing shows equal work.
+    ``baseline_s`` is what a trial of the baseline took.
     """
 
     batch: Batch
