@@ -18,6 +18,7 @@ from envmatrix.launchers.base import Ask
 from envmatrix.pack.archive import write_archive
 from envmatrix.pack.comparison import Reproduction, reproduction
 from envmatrix.pack.contents import bills, collect, listings, make_manifest
+from envmatrix.pack.crate import CRATE, crate
 from envmatrix.pack.images import image_files, packed_images
 from envmatrix.pack.manifest import Manifest
 from envmatrix.pack.programs import MOST_BYTES, left_out, packed_programs
@@ -94,10 +95,10 @@ def pack_run(
         contents |= packed_images(experiment.engines, experiment.prepared) if images else {}
     if images and not files:
         say("no image of this run is a file: none was packed")
+    contents[CRATE] = crate(packed, contents)
     manifest = make_manifest(packed, contents, files, _said(left_out(here, contents), folder, say))
-    signature = sign(manifest.text(), key) if key else None
     archive = Path(output) if output is not None else Path(f"{packed.name}.tar.gz")
-    written = write_archive(archive, manifest, contents, signature)
+    written = write_archive(archive, manifest, contents, signature := sign(manifest.text(), key) if key else None)
     return Packed(archive, written.sha256, written.size, signature is not None, manifest)
 
 

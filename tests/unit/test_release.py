@@ -1,0 +1,53 @@
+"""What goes with a release says the same as the package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import yaml
+
+from envmatrix import __version__
+from envmatrix.pack.crate import CRATE, crate
+from tests.synthetic import make_plan, make_run
+
+PROJECT = Path(__file__).parents[2]
+
+
+def test_the_citation_names_this_version_and_licence():
+    cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert (cited["version"], cited["license"]) == (__version__, "Apache-2.0")
+
+
+def test_only_the_job_that_publishes_may_ask_for_a_token_and_it_runs_nothing_of_ours():
+    jobs = yaml.safe_load((PROJECT / ".github/workflows/release.yml").read_text())["jobs"]
+    assert {name: sorted(job["permissions"]) for name, job in jobs.items()} == {
+        "build": ["contents"], "publish": ["attestations", "id-token"],
+    }  # fmt: skip
+    assert all("run" not in step for step in jobs["publish"]["steps"])
+
+
+def test_a_pack_describes_itself_as_a_research_object():
+    run = make_run(make_plan(("fast",)), "made up")
+    contents = {"matrix.yaml": b"x", "run/run.json": b"{}", "run/a b#é.md": b"# A\n"}
+    made = crate(run, contents)
+    assert made == crate(run, dict(reversed(contents.items())))
+    body = json.loads(made)
+    graph = {entity["@id"]: entity for entity in body["@graph"]}
+    assert len(graph) == len(body["@graph"])
+    assert body["@context"] == "https://w3id.org/ro/crate/1.1/context"
+    assert graph[CRATE] == {
+        "@id": CRATE, "@type": "CreativeWork", "about": {"@id": "./"},
+        "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
+    }  # fmt: skip
+    root = graph["./"]
+    assert {"name", "description", "datePublished", "license"} <= set(root)
+    parts = [part["@id"] for part in root["hasPart"]]
+    assert parts == ["manifest.json", *map(quote, sorted(contents))]
+    assert {graph[part]["@type"] for part in parts} == {"File"}
+    assert graph[quote("run/a b#é.md")]["contentSize"] == "4"
+    named = [graph["#run"]["instrument"], graph["#run"]["object"], *graph["#run"]["result"], root["mentions"]]
+    assert {reference["@id"] for reference in named} <= set(graph)
+    assert "made-up-host" not in made.decode()
