@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from envmatrix.api.places import Names, PathLike, fraction, split_names
 from envmatrix.api.result import Result
 from envmatrix.api.runs import run_to_read
 from envmatrix.errors import InputError
 from envmatrix.report.catalog import REPORTS, rendered
-from envmatrix.report.exports import figure_svg
+from envmatrix.report.exports import figure_pdf, figure_svg
 from envmatrix.report.write import write_reports
 from envmatrix.say import Say, silent
 from envmatrix.stats.between_runs import compare_runs
@@ -107,9 +108,20 @@ def report_as(
     return rendered(REPORTS.make(form), Result.of(run_to_read(run, results)).summary, environment)
 
 
-def figure(kind: str, run: PathLike | Result | None = None, *, group: int = 0, results: PathLike = "results") -> str:
-    """Return a figure of a run as an SVG file; ``group`` counts workloads and engines from 0. Raises as ``effects``."""
-    return figure_svg(Result.of(run_to_read(run, results)).summary, kind, group)
+def figure(
+    kind: str,
+    run: PathLike | Result | None = None,
+    *,
+    group: int = 0,
+    results: PathLike = "results",
+    form: Literal["svg", "pdf"] = "svg",
+) -> str:
+    """Return a figure of a run as an SVG or PDF file; ``group`` counts workloads and engines from 0.
+
+    Raises as ``effects``.
+    """
+    draw = figure_pdf if form == "pdf" else figure_svg
+    return draw(Result.of(run_to_read(run, results)).summary, kind, group)
 
 
 def history(results: PathLike = "results") -> History:

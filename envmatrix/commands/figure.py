@@ -17,16 +17,22 @@ def add_arguments(parser: Parser) -> None:
         help="forest: speed-ups with intervals; time: every trial over time",
     )  # fmt: skip
     shared.add_run(parser)
-    shared.add_output(parser, "FILE", "where to write it (default: standard output)")
+    shared.add_output(
+        parser, "FILE", "where to write it, as PDF where it ends in .pdf (default: SVG, to standard output)"
+    )
     parser.add_argument("--group", type=whole(0), default=0, metavar="N", help="which workload@engine, counted from 0")
     shared.add_results(parser)
-    parser.examples("envmatrix figure forest", "envmatrix figure time reference-default --group 1 --output time.svg")
+    parser.examples("envmatrix figure forest", "envmatrix figure time reference-default --output time.pdf")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw one figure of a run."""
     from envmatrix.api.answers import figure
 
-    svg = figure(arguments.kind, arguments.run_name, group=arguments.group, results=arguments.results)
-    common.put_text(svg, arguments.output)
+    as_pdf = arguments.output is not None and arguments.output.suffix.lower() == ".pdf"
+    drawn = figure(
+        arguments.kind, arguments.run_name, group=arguments.group, results=arguments.results,
+        form="pdf" if as_pdf else "svg",
+    )  # fmt: skip
+    common.put_text(drawn, arguments.output)
     return 0

@@ -44,6 +44,8 @@ REPORTS: Catalog[Report] = Catalog(
         "csv": "envmatrix.report.exports:EffectsCsv",
         "trials-csv": "envmatrix.report.exports:TrialsCsv",
         "pyperf": "envmatrix.report.exports:Pyperf",
+        "openmetrics": "envmatrix.report.openmetrics:OpenMetrics",
+        "junit": "envmatrix.report.junit:JUnit",
     },
 )
 

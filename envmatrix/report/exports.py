@@ -20,6 +20,7 @@ from envmatrix.report.catalog import Report, draw
 from envmatrix.report.columns import effect_values, value_names
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
+from envmatrix.report.pdf import to_pdf
 from envmatrix.report.summary import Summary
 from envmatrix.report.svg import standalone
 from envmatrix.stats.metrics import METRICS, OWN, THROUGHPUT, Metric
@@ -147,12 +148,21 @@ def pyperf_json(summary: Summary, environment: str) -> str:
 
 def figure_svg(summary: Summary, kind: str, group: int = 0) -> str:
     """Return a figure as an SVG file: ``kind`` is one of FIGURES, ``group`` the workload and engine's number."""
+    return standalone(_figure(summary, kind, group))
+
+
+def figure_pdf(summary: Summary, kind: str, group: int = 0) -> str:
+    """Return a figure as a PDF file, in the colours of paper; it is ASCII throughout."""
+    return to_pdf(_figure(summary, kind, group))
+
+
+def _figure(summary: Summary, kind: str, group: int) -> str:
     if not 0 <= group < len(summary.groups):
         raise InputError(f"the run has {len(summary.groups)} group(s), not number {group}", remedy="count from 0")
     drawn = draw(kind, summary, summary.groups[group])
     if not drawn:
         raise InputError("there is no trial to draw", remedy="run it first")
-    return standalone(drawn)
+    return drawn
 
 
 class Json(Report):

@@ -52,7 +52,8 @@ ODD = {
 CALLS = (
     ["report", "odd"], ["report", "odd", "--json"], ["report", "odd", "--as", "csv"],
     ["report", "odd", "--as", "trials-csv"], ["report", "odd", "--as", "markdown"],
-    ["report", "odd", "--as", "pyperf"], ["figure", "forest", "odd"], ["figure", "time", "odd"],
+    ["report", "odd", "--as", "pyperf"], ["report", "odd", "--as", "openmetrics"], ["report", "odd", "--as", "junit"],
+    ["figure", "forest", "odd"], ["figure", "time", "odd"],
     ["compare", "odd", "--environments", "baseline,t"], ["compare", "odd", "odd", "--anyway"], ["history"],
 )  # fmt: skip
 

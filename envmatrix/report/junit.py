@@ -1,0 +1,87 @@
+"""JUnit's XML, as CI servers read it (Jenkins' junit-10.xsd; GitLab takes the same): a suite a workload and engine."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from envmatrix.printable import clean, one_line
+from envmatrix.report.catalog import Report
+from envmatrix.report.formatting import effect_note, interval, ratio
+from envmatrix.report.summary import Group, Row, Summary
+from envmatrix.stats.effects import BARS
+from envmatrix.stats.failures import BROKEN
+
+_LONGEST = 20_000
+
+
+def to_junit(summary: Summary) -> str:
+    """Return the document: a test a compared environment.
+
+    A test is an error where none of its trials ended well, a failure where some broke or where a mark keeps it from
+    being recommended, and skipped where it was skipped or had too few blocks. *Slower* fails no test: among
+    alternatives some are; ``envmatrix compare --fail-slower`` is the gate.
+    """
+    root = ET.Element("testsuites", name=_text(f"envmatrix {summary.plan.design}"))
+    for group in summary.groups:
+        root.append(_suite(summary, group))
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _text(text: object) -> str:
+    return clean(text, _LONGEST).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
+
+
+def _suite(summary: Summary, group: Group) -> ET.Element:
+    cases = [_case(summary, group, row) for row in group.all_rows if row.arm.reference]
+    counted = {tag: sum(case.find(tag) is not None for case in cases) for tag in ("failure", "error", "skipped")}
+    suite = ET.Element(
+        "testsuite", name=_text(f"{group.workload}@{group.engine}"), tests=str(len(cases)),
+        failures=str(counted["failure"]), errors=str(counted["error"]), skipped=str(counted["skipped"]),
+        timestamp=_text(summary.run.created[:19]), hostname=_text(summary.run.host.name or "unknown"),
+    )  # fmt: skip
+    properties = ET.SubElement(suite, "properties")
+    for name, value in (("run", summary.run.name), ("seed", summary.plan.seed), ("metric", group.metric.label)):
+        ET.SubElement(properties, "property", name=name, value=_text(value))
+    suite.extend(cases)
+    warnings = [f"{item.kind.value}: {item.subject}: {item.text}\n  -> {item.remedy}" for item in summary.cautions]
+    ET.SubElement(suite, "system-out").text = _text("\n".join([group.headline, *group.sentences, *warnings]))
+    return suite
+
+
+def _case(summary: Summary, group: Group, row: Row) -> ET.Element:
+    arm, effect = row.arm, row.effect
+    case = ET.Element("testcase", classname=_text(f"{group.workload}@{group.engine}"), name=_text(arm.environment))
+    facts = summary.measured.facts[arm.name]
+    broken = sum(facts.outcomes[name] for name in BROKEN)
+    barred = sorted(BARS.intersection(effect.flags)) if effect else []
+    reasons = "; ".join(facts.reasons)
+    if row.skipped:
+        _said(case, "skipped", "skipped-environment", row.skipped)
+    elif not facts.outcomes["ok"]:
+        _said(case, "error", "nothing-measured", reasons or "no trial of it was run")
+    elif broken or barred:
+        told = [f"{broken} of {broken + facts.outcomes['ok']} trials broke"] if broken else []
+        kind = barred[0] if barred else "failed-trials"
+        _said(case, "failure", kind, "; ".join([*told, *barred, *(effect.notes if effect else ())]), reasons)
+    elif effect is None or effect.low is None:
+        _said(case, "skipped", "too-few-blocks", interval(effect) if effect else "it is not compared")
+    if effect:
+        words = f"{effect.verdict}: {ratio(effect.ratio)} times as fast as {effect.reference}, {interval(effect)}"
+        note = effect_note(effect)
+        ET.SubElement(case, "system-out").text = _text(f"{words}; {note}" if note else words)
+    return case
+
+
+def _said(case: ET.Element, tag: str, kind: str, message: str, text: str = "") -> None:
+    ET.SubElement(case, tag, type=kind, message=_text(one_line(message, 500))).text = _text(text) or None
+
+
+class JUnit(Report):
+    """Tests for a CI server."""
+
+    name = "junit"
+
+    def render(self, summary: Summary, environment: str) -> str:
+        """Return the document."""
+        return to_junit(summary)

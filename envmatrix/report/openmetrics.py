@@ -1,0 +1,127 @@
+"""The OpenMetrics text format (https://prometheus.io/docs/specs/om/open_metrics_spec/), for dashboards.
+
+Only gauges, and no time stamps, so that node_exporter's textfile collector reads it too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from envmatrix.printable import one_line
+from envmatrix.report.catalog import Report
+from envmatrix.report.summary import Row, Summary
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric family: its name, unit ('': none), meaning, and samples."""
+
+    name: str
+    unit: str
+    help: str
+    samples: tuple[tuple[Labels, float], ...]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the family as it is written."""
+        yield f"# TYPE {self.name} gauge"
+        if self.unit:
+            yield f"# UNIT {self.name} {self.unit}"
+        yield f"# HELP {self.name} {_escaped(self.help)}"
+        for labels, value in self.samples:
+            named = ",".join(f'{name}="{_escaped(one_line(text))}"' for name, text in labels.items())
+            yield f"{self.name}{{{named}}} {value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _family(name: str, unit: str, meaning: str, samples: Iterator[tuple[Labels, float | None]]) -> Family:
+    known = ((labels, float(value)) for labels, value in samples if value is not None and math.isfinite(value))
+    return Family(f"envmatrix_{name}", unit, meaning, tuple(known))
+
+
+def seconds_of(created: str) -> float | None:
+    """Return when a run began as seconds since 1970; None where what is written is no time."""
+    try:
+        return datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _labels(summary: Summary, row: Row, **more: str) -> Labels:
+    arm = row.arm
+    named = {"workload": arm.workload, "engine": arm.engine, "environment": arm.environment}
+    return {"design": summary.plan.design, **named, **more}
+
+
+def families(summary: Summary) -> Iterator[Family]:
+    """Yield every family of a run, each sample with the labels that a dashboard chooses by."""
+    rows = [(row, group) for group in summary.groups for row in group.all_rows]
+    effects = [(_labels(summary, row, reference=row.effect.reference), row.effect) for row, _ in rows if row.effect]
+    yield _family(
+        "speed_up_ratio", "ratio", "Speed-up over the reference in the primary metric; above 1 is faster.",
+        ((labels, effect.ratio) for labels, effect in effects),
+    )  # fmt: skip
+    yield _family(
+        "speed_up_low_ratio", "ratio", "Lower end of its simultaneous 95 % interval.",
+        ((labels, effect.low) for labels, effect in effects),
+    )  # fmt: skip
+    yield _family(
+        "speed_up_high_ratio", "ratio", "Upper end of its simultaneous 95 % interval.",
+        ((labels, effect.high) for labels, effect in effects),
+    )  # fmt: skip
+    yield _family(
+        "verdict", "", "1 for the verdict: faster, slower, same or undecided.",
+        (({**labels, "verdict": effect.verdict}, 1) for labels, effect in effects),
+    )  # fmt: skip
+    yield _family(
+        "median", "", "Median of the primary metric over trials, in its unit.",
+        ((_labels(summary, row, metric=group.metric.name, unit=group.metric.unit), row.median) for row, group in rows),
+    )  # fmt: skip
+    yield _family(
+        "memory_bytes", "bytes", "Median of the peak memory over trials.",
+        ((_labels(summary, row), row.memory) for row, _ in rows),
+    )  # fmt: skip
+    yield _family(
+        "trials", "", "Trials by outcome.",
+        (
+            (_labels(summary, row, outcome=name), number)
+            for row, _ in rows
+            for name, number in row.outcomes.items()
+        ),
+    )  # fmt: skip
+    yield from _of_run(summary)
+
+
+def _of_run(summary: Summary) -> Iterator[Family]:
+    run = summary.run
+    kinds = dict.fromkeys(caution.kind.value for caution in summary.cautions)
+    yield _family(
+        "warning", "", "1 for each kind of warning; `envmatrix docs WARNING` explains it.",
+        (({"design": run.plan.design, "warning": kind}, 1) for kind in kinds),
+    )  # fmt: skip
+    labels = {"design": run.plan.design, "run": run.name, "host": run.host.name or "", "processor": summary.processors}
+    began = seconds_of(run.created)
+    yield _family("run_created_seconds", "seconds", "When the run began, since 1970.", iter([(labels, began)]))
+
+
+def to_openmetrics(summary: Summary) -> str:
+    """Return the exposition; a family without a sample is left out."""
+    lines = [line for family in families(summary) if family.samples for line in family.lines()]
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+class OpenMetrics(Report):
+    """Gauges for a dashboard."""
+
+    name = "openmetrics"
+
+    def render(self, summary: Summary, environment: str) -> str:
+        """Return the exposition."""
+        return to_openmetrics(summary)

@@ -1,0 +1,155 @@
+"""A figure as a PDF file of one page, for papers: what our SVG holds, drawn again, without any library.
+
+PDF 1.4 (ISO 32000-1): Helvetica is one of the fonts that every reader has; widths are those of its metrics file (AFM).
+The text stays text. No date is written: the same figure is the same file.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+
+from envmatrix.report.svg import light_colours
+
+_SIZE = 12.0
+_BASE = 0.75  # PDF counts in points, SVG in pixels of 1/96 inch
+#: Helvetica's widths in thousandths of the size, of the characters from the space on.
+_WIDTHS = (
+    278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, *[556] * 10, 278, 278, 584, 584,
+    584, 556, 1015, 667, 667, 722, 722, 667, 611, 778, 722, 278, 500, 667, 556, 833, 722, 778, 667, 778, 722, 667, 611,
+    722, 667, 944, 667, 667, 611, 278, 278, 278, 469, 556, 333, 556, 556, 500, 556, 556, 278, 556, 556, 222, 222, 500,
+    222, 833, 556, 556, 556, 556, 333, 500, 278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584,
+)  # fmt: skip
+_OTHER = 556
+_RESOURCES = "<< /Font << /F 5 0 R /B 6 0 R >> >>"
+#: A quarter of a circle as a Bezier curve.
+_ROUND = 0.5523
+#: Class -> (colour it is stroked with, width, dashes); "k" is the colour of the group that it stands in.
+_STROKES: Mapping[str, tuple[str, float, str]] = {
+    "grid": ("line", 1.0, ""), "one": ("ink", 1.2, ""), "thin": ("k", 1.0, ""), "broken": ("bad", 1.6, ""),
+    "bar": ("k", 2.4, ""), "since": ("soft", 1.0, "4 3"),
+}  # fmt: skip
+_VERDICTS: Mapping[str, str] = {"faster": "good", "slower": "bad", "same": "calm", "undecided": "open"}
+
+
+def to_pdf(svg: str) -> str:
+    """Return a figure (an svg element of ours) as a PDF file, which is ASCII throughout."""
+    root = ET.fromstring(svg)  # noqa: S314 - made here, every text in it escaped
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    drawn = "\n".join((f"{_BASE} 0 0 {-_BASE} 0 {height * _BASE:.2f} cm", *_draw(root, "ink")))
+    box = f"[0 0 {width * _BASE:.2f} {height * _BASE:.2f}]"
+    bodies = [
+        "<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        f"<< /Type /Page /Parent 2 0 R /MediaBox {box} /Contents 4 0 R /Resources {_RESOURCES} >>",
+        f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream", _font("Helvetica"), _font("Helvetica-Bold"),
+        f"<< /Title ({_escaped(_title(root))}) /Producer (envmatrix) >>",
+    ]  # fmt: skip
+    text, places = "%PDF-1.4\n", []
+    for number, body in enumerate(bodies, 1):
+        places.append(len(text))
+        text += f"{number} 0 obj\n{body}\nendobj\n"
+    table = "".join(f"{place:010d} 00000 n \n" for place in places)
+    size = len(bodies) + 1
+    trailer = f"trailer\n<< /Size {size} /Root 1 0 R /Info {size - 1} 0 R >>\nstartxref\n{len(text)}\n%%EOF\n"
+    return f"{text}xref\n0 {size}\n0000000000 65535 f \n{table}{trailer}"
+
+
+def _font(name: str) -> str:
+    return f"<< /Type /Font /Subtype /Type1 /BaseFont /{name} /Encoding /WinAnsiEncoding >>"
+
+
+def _title(root: ET.Element) -> str:
+    return next((child.text or "" for child in root if _tag(child) == "title"), "")
+
+
+def _tag(element: ET.Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
+def _draw(element: ET.Element, colour: str) -> Iterator[str]:
+    """Yield the operators of an element and of what stands in it; ``colour`` is that of the group."""
+    for child in element:
+        kinds = child.get("class", "").split()
+        named = (_VERDICTS.get(kind, kind) for kind in kinds if kind in _VERDICTS or re.fullmatch(r"k\d+", kind))
+        own = next(named, colour)
+        tag = _tag(child)
+        if tag == "g":
+            yield from _draw(child, own)
+        elif tag == "text":
+            yield _text(child, kinds)
+        elif tag not in ("title", "desc", "style"):
+            yield _shape(child, tag, kinds, own)
+
+
+def _shape(element: ET.Element, tag: str, kinds: list[str], colour: str) -> str:
+    path = _PATHS[tag](element)
+    if "band" in kinds:
+        return f"{_colour('band')} rg {path} f"
+    if "mark" in kinds:
+        return f"{_colour(colour)} rg {_colour('paper')} RG 0.6 w {path} b"
+    name, width, dashes = next((_STROKES[kind] for kind in kinds if kind in _STROKES), _STROKES["thin"])
+    width = float(found[1]) if (found := re.search(r"stroke-width:([\d.]+)", element.get("style", ""))) else width
+    end = 1 if "bar" in kinds else 0
+    return f"q {_colour(colour if name == 'k' else name)} RG {width} w {end} J [{dashes}] 0 d {path} S Q"
+
+
+def _text(element: ET.Element, kinds: list[str]) -> str:
+    words = element.text or ""
+    wide = sum(_WIDTHS[ord(c) - 32] if 32 <= ord(c) < 127 else _OTHER for c in words) * _SIZE / 1000
+    x = float(element.attrib["x"]) - (wide if "end" in kinds else wide / 2 if "mid" in kinds else 0.0)
+    font, colour = "B" if "bold" in kinds else "F", _colour("soft" if "soft" in kinds else "ink")
+    place = f"1 0 0 -1 {x:.2f} {float(element.attrib['y']):.2f} Tm"
+    return f"BT {colour} rg /{font} {_SIZE} Tf {place} ({_escaped(words)}) Tj ET"
+
+
+def _escaped(words: str) -> str:
+    """Return a text as a PDF's string has it; a character that the font lacks is a question mark."""
+    codes = words.encode("cp1252", "replace")
+    return "".join(chr(c) if 32 <= c < 127 and c not in b"()\\" else f"\\{c:03o}" for c in codes)
+
+
+def _colour(name: str) -> str:
+    found = light_colours()[name]
+    digits = found[1:] if len(found) == 7 else "".join(2 * digit for digit in found[1:])
+    return " ".join(f"{int(digits[at : at + 2], 16) / 255:.3f}" for at in (0, 2, 4))
+
+
+def _numbers(element: ET.Element, *names: str) -> list[float]:
+    return [float(element.attrib[name]) for name in names]
+
+
+def _line(element: ET.Element) -> str:
+    x1, y1, x2, y2 = _numbers(element, "x1", "y1", "x2", "y2")
+    return f"{x1} {y1} m {x2} {y2} l"
+
+
+def _rectangle(element: ET.Element) -> str:
+    x, y, width, height = _numbers(element, "x", "y", "width", "height")
+    return f"{x} {y} {width} {height} re"
+
+
+def _circle(element: ET.Element) -> str:
+    x, y, r = _numbers(element, "cx", "cy", "r")
+    c = r * _ROUND
+    curves = (
+        (x + r, y + c, x + c, y + r, x, y + r), (x - c, y + r, x - r, y + c, x - r, y),
+        (x - r, y - c, x - c, y - r, x, y - r), (x + c, y - r, x + r, y - c, x + r, y),
+    )  # fmt: skip
+    return f"{x + r:.2f} {y} m " + " ".join(" ".join(f"{value:.2f}" for value in one) + " c" for one in curves)
+
+
+def _points(element: ET.Element) -> str:
+    first, *rest = (point.replace(",", " ") for point in element.attrib["points"].split())
+    return " ".join((f"{first} m", *(f"{point} l" for point in rest)))
+
+
+def _dashes(element: ET.Element) -> str:
+    """Return a path of many short horizontal lines, the only one that our figures have."""
+    found = re.findall(r"M(\S+) ([^\sh]+)h(\d+)", element.attrib["d"])
+    return " ".join(f"{x} {y} m {float(x) + float(long)} {y} l" for x, y, long in found)
+
+
+_PATHS = {
+    "line": _line, "rect": _rectangle, "circle": _circle, "polygon": _points, "polyline": _points, "path": _dashes,
+}  # fmt: skip
