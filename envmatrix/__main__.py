@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interrupts.remembered():
             return run_command(parse(sys.argv[1:] if argv is None else argv))
     except EnvmatrixError as error:
-        _tell(f"envmatrix: {error}")
+        _tell(f"envmatrix: {error}{_explained(error.topic)}")
         return error.exit_code
     except KeyboardInterrupt:
         _tell("envmatrix: interrupted")
@@ -29,11 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.FINE
     except OSError as error:
         place = f" {error.filename}" if error.filename else ""
-        _tell(f"envmatrix: the system refused:{place}: {error.strerror or error}")
+        _tell(f"envmatrix: the system refused:{place}: {error.strerror or error}{_explained('system-refused')}")
         return ExitCode.BAD_INPUT
     except Exception as error:
         _tell(f"envmatrix: this is a bug in envmatrix: {type(error).__name__}: {error}\n  -> {_keep_traceback()}")
         return ExitCode.BAD_INPUT
+
+
+def _explained(topic: str) -> str:
+    return f"\n  (more: envmatrix docs {topic})" if topic else ""
 
 
 def _tell(text: str) -> None:

@@ -42,10 +42,12 @@ class EnvmatrixError(Exception):
     """Base of every error shown to a user.
 
     ``message`` says what happened, ``where`` the place, ``remedy`` what to change; ``exit_code`` is the
-    command's exit code when this error ends it.
+    command's exit code when this error ends it, ``topic`` what ``envmatrix docs`` explains it under ('': the message
+    says it all).
     """
 
     exit_code = ExitCode.BAD_INPUT
+    topic = ""
 
     def __init__(self, message: str, *, remedy: str = "", where: Where | None = None) -> None:
         super().__init__(message)
@@ -66,6 +68,8 @@ class InputError(EnvmatrixError):
 class StoreError(EnvmatrixError):
     """A results folder cannot be read or written; what is on disk is left as it is."""
 
+    topic = "results-folder"
+
 
 class StoppedRunError(EnvmatrixError):
     """A run cannot go on (its folder cannot be written or read); what has ended is kept, the remedy says how to resume.
@@ -74,24 +78,28 @@ class StoppedRunError(EnvmatrixError):
     """
 
     exit_code = ExitCode.NOTHING_RAN
+    topic = "stopped-run"
 
 
 class NothingRanError(EnvmatrixError):
     """Not one trial could be run."""
 
     exit_code = ExitCode.NOTHING_RAN
+    topic = "nothing-ran"
 
 
 class InterruptedRunError(EnvmatrixError):
     """A run was interrupted before its answer; the remedy says how to go on."""
 
     exit_code = ExitCode.INTERRUPTED
+    topic = "interrupted-run"
 
 
 class EngineError(EnvmatrixError):
     """An engine is not there, does not answer, or could not build."""
 
     exit_code = ExitCode.NOTHING_RAN
+    topic = "engine-error"
 
 
 class NoTrialError(EngineError):
@@ -101,11 +109,14 @@ class NoTrialError(EngineError):
 class EngineGoneError(EngineError):
     """A run was stopped because its engine, or an image that cannot be made again, is gone."""
 
+    topic = "engine-gone"
+
 
 class SkipEnvironmentError(EnvmatrixError):
     """This environment cannot be had on this machine; the others go on. The message is the skip reason."""
 
     exit_code = ExitCode.NOTHING_RAN
+    topic = "skipped-environment"
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

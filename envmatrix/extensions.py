@@ -25,6 +25,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*\Z")
 class ExtensionError(EnvmatrixError):
     """What another package adds cannot be used; the message names its distribution."""
 
+    topic = "extension-error"
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
@@ -25,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     found = history(arguments.results)
     if arguments.output:
-        common.put_text(to_html(found), arguments.output)
+        results = os.path.relpath(arguments.results, arguments.output.parent)
+        common.put_text(to_html(found, results), arguments.output)
         common.print_text(str(arguments.output))
     elif arguments.json:
         common.print_json(found.to_json())

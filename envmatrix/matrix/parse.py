@@ -52,6 +52,8 @@ Entry = TypeVar("Entry")
 class MatrixError(InputError):
     """One or more mistakes in matrix.yaml, each with its place and remedy."""
 
+    topic = "matrix"
+
     def __init__(self, mistakes: list[InputError]) -> None:
         super().__init__("\n".join(str(mistake) for mistake in mistakes))
         self.mistakes = mistakes

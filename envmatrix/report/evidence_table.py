@@ -12,10 +12,9 @@ from envmatrix.stats.measurements import EVIDENCE
 
 @dataclass(frozen=True)
 class EvidenceTable:
-    """``rows`` are (environment, one cell a path); ``common`` the paths with one value in all trials."""
+    """``differs`` are (path, its values, each with the environments that have it); ``common`` what all share."""
 
-    paths: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    differs: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]
     common: tuple[tuple[str, str], ...]
 
 
@@ -28,12 +27,16 @@ def _cell(values: Counter[str] | None) -> str:
 
 
 def evidence_table(summary: Summary) -> EvidenceTable:
-    """Return the evidence of every arm that has some; what all share is told once."""
+    """Return the evidence of every arm that has some; a row a value, so that the table is as narrow for many arms."""
     facts = {name: fact.evidence for name, fact in summary.measured.facts.items() if fact.evidence}
-    cells = {path: [_cell(evidence.get(path)) for evidence in facts.values()] for path in EVIDENCE}
-    shown = [path for path in EVIDENCE if len(set(cells[path])) > 1]
-    common = [(path, cells[path][0]) for path in EVIDENCE if len(set(cells[path])) == 1 and cells[path][0] != NONE]
     several = len(summary.groups) > 1
-    names = [name if several else name.partition(":")[0] for name in facts]
-    rows = [(name, tuple(cells[path][index] for path in shown)) for index, name in enumerate(names)]
-    return EvidenceTable(tuple(shown), tuple(rows), tuple(common))
+    differs, common = [], []
+    for path in EVIDENCE:
+        having: dict[str, list[str]] = {}
+        for name, evidence in facts.items():
+            having.setdefault(_cell(evidence.get(path)), []).append(name if several else name.partition(":")[0])
+        if len(having) > 1:
+            differs.append((path, tuple((value, tuple(names)) for value, names in having.items())))
+        elif having and NONE not in having:
+            common.append((path, next(iter(having))))
+    return EvidenceTable(tuple(differs), tuple(common))

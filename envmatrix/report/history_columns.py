@@ -22,12 +22,13 @@ _MOST_CHANGES = 3
 
 @dataclass(frozen=True)
 class SeriesColumn:
-    """One column; a page has a table, and so a heading, for every host, workload and engine."""
+    """One column; a page has a table for every host, workload and engine, and links a cell to the report of ``run``."""
 
     title: str
     cell: Callable[[Series], str]
     kind: Literal["figure", "word", "text"] = "word"
     media: tuple[Medium, ...] = ("terminal", "html")
+    run: Callable[[Series], str] | None = None
 
 
 def sparkline(values: list[float], width: int = _WIDTH) -> str:
@@ -47,6 +48,10 @@ def _name(series: Series) -> str:
 
 def _latest(series: Series) -> str:
     return METRICS.get(series.metric, VALUE).show(series.points[-1].median)
+
+
+def _latest_run(series: Series) -> str:
+    return series.points[-1].run
 
 
 def _speed_up(series: Series) -> str:
@@ -103,7 +108,7 @@ SERIES_COLUMNS: tuple[SeriesColumn, ...] = (
     SeriesColumn("runs", lambda series: str(len(series.points)), "figure"),
     SeriesColumn("latest", _latest, "figure"),
     SeriesColumn("speed-up (95 % interval)", _speed_up, "figure"),
-    SeriesColumn("latest run", lambda series: series.points[-1].run, media=("html",)),
+    SeriesColumn("latest run", _latest_run, media=("html",), run=_latest_run),
     SeriesColumn("course", lambda series: sparkline(series.course), media=("terminal",)),
     SeriesColumn("changes", lambda series: _changes(series, _MOST_CHANGES), "text", media=("terminal",)),
     SeriesColumn("changes", _changes, "text", media=("html",)),

@@ -1,25 +1,21 @@
-"""``envmatrix history --out``: one page that opens offline, a figure for each host, workload and engine."""
+"""``envmatrix history --output``: a page that a team keeps open, with a section a host, workload and engine."""
 
 from __future__ import annotations
 
-import html
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
-import numpy as np
-
-from envmatrix.printable import one_line
-from envmatrix.report.formatting import count, sure_ratio
+from envmatrix.plan.schedule import CONTROL
+from envmatrix.report.formatting import count
 from envmatrix.report.history_columns import changes_told, series_columns, short_told
+from envmatrix.report.history_figure import Curve, Frame, When, figure, when
 from envmatrix.report.html_file import page_environment, page_values
-from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
 from envmatrix.stats.change_points import FEWEST
 from envmatrix.stats.history import History, Series, group_of
-from envmatrix.stats.metrics import METRICS, TICK_DIGITS, VALUE, Show
+from envmatrix.stats.metrics import METRICS, VALUE
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 14.0, 22.0, 40.0
-#: More points than this in a series are drawn as the means of neighbours.
-_MOST_POINTS = 400
 _METHOD = (
     "binary segmentation (Scott & Knott 1974) on the logs of each environment's ratio to the baseline of the same run, "
     "in which the machine cancels; of the control, a second copy of the baseline, on its medians, which are the "
@@ -27,94 +23,91 @@ _METHOD = (
     f"environments (Bonferroni); at least three runs a level, {FEWEST} or more in all. The "
     "factor of a change is the mean of the runs since over that of those before, without an interval: the place was "
     "picked where they differ most, so that it is rather too far from 1. Above 1 is better for an environment; the "
-    "control's is that of the metric itself, so that of a time more is slower. Intervals are those of the newest run "
-    "alone."
+    "control's is that of the metric itself, so that of a time more is slower. An interval is that of its run alone."
 )
 
 
 @dataclass(frozen=True)
+class Update:
+    """Versions that a run is the first to have: ``changes`` are (what, before, now, the environments it is so in)."""
+
+    run: str
+    created: str
+    changes: tuple[tuple[str, str, str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
 class View:
-    """All series of one host, workload, engine, schedule and metric."""
+    """All series of one host, workload, engine, schedule and metric.
+
+    ``figure`` is of ratios to the baseline where there are any, else of medians; ``machine`` of the medians of control
+    and baseline, '' where ``figure`` has them.
+    """
 
     title: str
     label: str
     series: tuple[Series, ...]
     figure: str
+    machine: str
+    by_ratio: bool
     legend: tuple[tuple[int, str], ...]
+    updates: tuple[Update, ...]
 
 
 def views(history: History) -> list[View]:
     """Return one view a host, workload, engine, schedule and metric, in the order of the series."""
+    groups = itertools.groupby(history.series, key=group_of)
+    return [_view(number, group, tuple(found)) for number, (group, found) in enumerate(groups)]
+
+
+def _view(number: int, group: tuple[str, ...], series: tuple[Series, ...]) -> View:
     from markupsafe import Markup  # every text inside is escaped where the figure is made
 
-    found = []
-    groups = itertools.groupby(history.series, key=group_of)
-    for number, ((host, workload, engine, schedule, metric), grouped) in enumerate(groups):
-        series = tuple(grouped)
-        known = METRICS.get(metric, VALUE)
-        title = ", ".join(filter(None, (f"{workload} on {engine}", schedule, host)))
-        legend = tuple((kind, item.environment) for kind, item in enumerate(series))
-        figure = Markup(_figure(series, title, known.label, known.show, f"h{number}"))  # noqa: S704
-        found.append(View(title, known.label, series, figure, legend))
-    return found
+    host, workload, engine, schedule, metric = group
+    known = METRICS.get(metric, VALUE)
+    title = ", ".join(filter(None, (f"{workload} on {engine}", schedule, host)))
+    compared = [not one.is_machine and bool(Curve(0, one, by_ratio=True).points) for one in series]
+    updates = tuple(_updates(series))
+    runs = tuple(sorted({when(point) for one in series for point in one.points}))
+    marked = tuple((one.created, one.run) for one in updates)
+    of_ratio = Frame(runs, title, "ratio to the baseline", known.show, f"h{number}", marked)
+    of_median = Frame(runs, f"{title}: the machine", known.label, known.show, f"m{number}", marked)
+    ratios = [Curve(kind, one, by_ratio=True) for kind, one in enumerate(series) if compared[kind]]
+    medians = [Curve(kind, one, by_ratio=False) for kind, one in enumerate(series) if not compared[kind]]
+    first = figure(of_ratio, ratios) if ratios else figure(of_median, medians)
+    second = figure(of_median, medians) if ratios else ""
+    legend = tuple((kind, one.environment) for kind, one in enumerate(series))
+    return View(title, known.label, series, Markup(first), Markup(second), bool(ratios), legend, updates)  # noqa: S704
 
 
-def _figure(series: tuple[Series, ...], title: str, label: str, show: Show, name: str) -> str:
-    runs = sorted({(point.created, point.run) for item in series for point in item.points})
-    place = {run: index for index, run in enumerate(runs)}
-    values = [point.median for item in series for point in item.points]
-    margin = (max(values) - min(values)) * 0.08 or max(values) * 0.05
-    across = Scale(0, max(len(runs) - 1, 1), _LEFT + 10, _WIDTH - _RIGHT - 10)
-    up = Scale(min(values) - margin, max(values) + margin, _HEIGHT - _BOTTOM, _TOP)
-    body = _axes(runs, across, up, show)
-    for kind, item in enumerate(series):
-        at = np.array([place[point.created, point.run] for point in item.points], dtype=float)
-        body += f'<g class="s k{kind % COLOURS} s{kind}">{_drawn(item, at, kind, across, up, show)}</g>'
-    described = f"{label} of {count(len(runs), 'run')}, oldest at the left; flags mark new levels"
-    return drawing(_WIDTH, _HEIGHT, title, described, body, f"figure-{name}")
+def _updates(series: Sequence[Series]) -> Iterator[Update]:
+    """Yield the runs in which a version differs from the run before, oldest first."""
+    found: dict[When, dict[tuple[str, str, str], list[str]]] = {}
+    for one in series:
+        for before, point in itertools.pairwise(one.points):
+            was = dict(before.versions)
+            for what, now in point.versions:
+                if what in was and was[what] != now:
+                    found.setdefault(when(point), {}).setdefault((what, was[what], now), []).append(one.environment)
+    every = len({one.environment for one in series if one.environment != CONTROL})
+    for (created, run), changes in sorted(found.items()):
+        told = []
+        for (what, before_it, now), names in changes.items():
+            own = tuple(name for name in names if name != CONTROL)
+            told.append((what, before_it, now, () if len(own) == every else tuple(names)))
+        yield Update(run, created, tuple(told))
 
 
-def _axes(runs: list[tuple[str, str]], across: Scale, up: Scale, show: Show) -> str:
-    parts = []
-    for value in ticks(up.low, up.high, 5):
-        parts.append(line(_LEFT, up(value), _WIDTH - _RIGHT, up(value), "grid"))
-        parts.append(text(_LEFT - 8, up(value) + 4, show(value, digits=TICK_DIGITS), "end soft"))
-    shown = sorted({round(position) for position in np.linspace(0, len(runs) - 1, min(6, len(runs)))})
-    for index in shown:
-        kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 > 0 else "mid soft"
-        parts.append(text(across(index), _HEIGHT - _BOTTOM + 18, runs[index][0][:10] or runs[index][1], kind, 20))
-    return "".join(parts) + text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "runs in the order of their dates", "mid soft")
-
-
-def _drawn(item: Series, at: np.ndarray, kind: int, across: Scale, up: Scale, show: Show) -> str:
-    medians = np.array([point.median for point in item.points])
-    bins = np.array_split(np.arange(len(medians)), min(_MOST_POINTS, len(medians)))
-    xs = [across(float(at[part].mean())) for part in bins]
-    ys = [up(float(medians[part].mean())) for part in bins]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
-    parts = [f'<polyline points="{path}" class="thin"/>']
-    if len(medians) <= _MOST_POINTS:
-        for x, y, point in zip(xs, ys, item.points, strict=True):
-            words = f"{one_line(item.environment, 40)}, {one_line(point.run, 40)}: {show(point.median)}"
-            parts.append(f"<g>{mark(x, y, kind // COLOURS, 3.5)}<title>{html.escape(words)}</title></g>")
-    parts += [_flag(item, change.index, change.factor, at, across, up) for change in item.changes]
-    return "".join(parts)
-
-
-def _flag(item: Series, index: int, factor: float, at: np.ndarray, across: Scale, up: Scale) -> str:
-    x, y = across(float(at[index])), up(item.points[index].median)
-    words = f"{one_line(item.environment, 40)}: x{sure_ratio(factor)} since {one_line(item.points[index].run, 40)}"
-    flag = f'<polygon points="{x:.1f},{y - 22:.1f} {x + 9:.1f},{y - 18:.1f} {x:.1f},{y - 14:.1f}" class="mark"/>'
-    label = text(x + 11, y - 14, f"x{sure_ratio(factor)}", "soft")
-    return f"<g>{line(x, y, x, y - 22, 'thin')}{flag}{label}<title>{html.escape(words)}</title></g>"
-
-
-def to_html(history: History) -> str:
-    """Return the page."""
+def to_html(history: History, results: str | None = None) -> str:
+    """Return the page; ``results`` is the way from the page to the folder of the runs (None: no links to reports)."""
     shown = views(history)
     hosts = len({series.host for series in history.series})
+
+    def report(run: str) -> str:
+        return quote(f"{results}/{run}/report.html", errors="replace") if results is not None else ""
+
     return page_environment().get_template("history.html.j2").render(
-        history=history, views=shown, columns=series_columns("html"), method=_METHOD,
+        history=history, views=shown, columns=series_columns("html"), method=_METHOD, report=report,
         headline=f"{count(history.runs, 'run')} on {count(hosts, 'host')}: {changes_told(history)}.",
         short=short_told(history),
         **page_values(max((len(view.series) for view in shown), default=0)),

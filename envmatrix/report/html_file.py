@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,8 @@ from envmatrix.report.columns import Cell, Column, columns_of
 from envmatrix.report.curve import curve
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
-from envmatrix.report.forest import forest
-from envmatrix.report.formatting import bounds, count, p_value, ratio
+from envmatrix.report.forest import NARROW, forest
+from envmatrix.report.formatting import bounds, count, p_value, ratio, sure_ratio
 from envmatrix.report.heat import heat_map, heat_style
 from envmatrix.report.node_table import node_table
 from envmatrix.report.plain_table import PlainTable
@@ -23,10 +24,13 @@ from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.timeline import colour_of, timeline
+from envmatrix.report.words import linked, words_of
 from envmatrix.stats.attribution import Attribution
 from envmatrix.stats.effects import BARS
+from envmatrix.stats.failures import BROKEN
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.nodes import CANCELS
+from envmatrix.topics import TOPICS
 
 if TYPE_CHECKING:
     from jinja2 import Environment as Templates
@@ -35,21 +39,42 @@ SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _FILTERS = {
     "clean": clean, "one_line": one_line, "ratio": ratio, "p_value": p_value, "heat": heat_style,
     "bounds": bounds, "unproved": unproved, "barred": lambda effect: not BARS.isdisjoint(effect.flags),
+    "linked": linked, "sure_ratio": sure_ratio,
+}  # fmt: skip
+#: Orders of a table's rows beside its own.
+_ORDERS: Mapping[str, Callable[[Row], float | None]] = {
+    "spread (cv)": lambda row: row.cv, "memory": lambda row: row.memory,
+    "trials that broke": lambda row: float(sum(row.outcomes.get(name, 0) for name in BROKEN)),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class GroupTable:
-    """The table of one group: its columns with their headings, and each row with its cells."""
+    """The table of one group: its columns with their headings, each row with its cells, and orders of the rows.
+
+    An order is (what it is by, the place of each row); the first one is that of ``rows``.
+    """
 
     columns: tuple[tuple[Column, str], ...]
     rows: tuple[tuple[Row, tuple[tuple[Column, Cell], ...]], ...]
+    orders: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def _group_table(group: Group) -> GroupTable:
     columns = columns_of(group, "html")
     rows = tuple((row, tuple((column, column.cell_of(row, group)) for column in columns)) for row in group.all_rows)
-    return GroupTable(tuple((column, column.heading(group)) for column in columns), rows)
+    heads = tuple((column, column.heading(group)) for column in columns)
+    return GroupTable(heads, rows, tuple(_orders(group.all_rows)))
+
+
+def _orders(rows: tuple[Row, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the orders in which the rows can be shown: the smallest first, what is not known last."""
+    yield "speed-up", tuple(range(len(rows)))
+    for name, key in _ORDERS.items():
+        values = [key(row) for row in rows]
+        if len(set(values)) > 1:
+            ranked = sorted(range(len(rows)), key=lambda at: (values[at] is None, values[at] or 0, at))
+            yield name, tuple(ranked.index(at) for at in range(len(rows)))
 
 
 @dataclass(frozen=True)
@@ -57,6 +82,7 @@ class Figures:
     """The figures of one group, as markup."""
 
     forest: str
+    narrow: str
     time: str
     start: str
 
@@ -129,7 +155,12 @@ def _figures(summary: Summary) -> list[Figures]:
     from markupsafe import Markup  # every text inside is escaped where the figure is made
 
     drawn = (
-        (forest(group, f"f{n}"), timeline(summary, group, f"t{n}"), curve(summary, group, f"s{n}"))
+        (
+            forest(group, f"f{n}"),
+            forest(group, f"n{n}", NARROW),
+            timeline(summary, group, f"t{n}"),
+            curve(summary, group, f"s{n}"),
+        )
         for n, group in enumerate(summary.groups)
     )
     return [Figures(*map(Markup, one)) for one in drawn]
@@ -171,6 +202,7 @@ def to_html(summary: Summary) -> str:
         evidence=evidence_table(summary), cancels=CANCELS, node_table=node_table, plain_tables=_plain_tables(summary),
         attributed=_attributed(summary), heat=heat_map(summary),
         provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce(summary),
+        words=words_of(summary), meanings=TOPICS,
         settings=[(name, _settings(body)) for name, body in summary.run.environments.items()],
         **page_values(len(colours)),
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from envmatrix.printable import clean
@@ -14,14 +15,20 @@ from envmatrix.stats.starts import Start
 
 SCHEMA = 1
 _SLOW = ("count", "trials", "slower", "share")
+#: Evidence that says which versions a run had, for a history of many.
+_VERSIONS = (
+    "torch.version", "openmp.library", "openmp.version", "malloc.version", "blas.library", "system.kernel",
+    "system.python",
+)  # fmt: skip
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _row_to_json(row: Row, group: Group) -> dict[str, object]:
+def _row_to_json(row: Row, group: Group, evidence: Mapping[str, Mapping[str, int]]) -> dict[str, object]:
     effect = row.effect
+    seen = {name: ", ".join(sorted(evidence[name])) for name in _VERSIONS if evidence.get(name)}
     return {
         "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
         "metric": group.metric.name, "mean": _finite(row.value), "median": _finite(row.median),
@@ -29,7 +36,7 @@ def _row_to_json(row: Row, group: Group) -> dict[str, object]:
         "slow_trials": {key: getattr(row.slow, key) for key in _SLOW} if row.slow else None,
         "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
         "high": _finite(effect.high) if effect else None, "flags": list(effect.flags) if effect else [],
-        "outcomes": dict(row.outcomes), "levels": dict(row.levels), "skipped": row.skipped or None,
+        "outcomes": dict(row.outcomes), "levels": dict(row.levels), "versions": seen, "skipped": row.skipped or None,
     }  # fmt: skip
 
 
@@ -90,7 +97,11 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         **({"turn": summary.run.design.turn} if summary.took_turns else {}),
         "looks": {"blocks": list(summary.analysis.looks), "level": summary.analysis.level},
         "best": [_best_to_json(group) for group in summary.groups],
-        "arms": [_row_to_json(row, group) for group in summary.groups for row in group.all_rows],
+        "arms": [
+            _row_to_json(row, group, summary.measured.facts[row.arm.name].evidence)
+            for group in summary.groups
+            for row in group.all_rows
+        ],
         "outcomes": dict(summary.outcomes),
         "data": {"names": dict(summary.data), "stand_in": list(summary.stand_in)},
         "attribution": [asdict(item) for item in summary.attributions],

@@ -67,7 +67,8 @@ def _case(summary: Summary, group: Group, row: Row) -> ET.Element:
     elif effect is None or effect.low is None:
         _said(case, "skipped", "too-few-blocks", interval(effect) if effect else "it is not compared")
     if effect:
-        words = f"{effect.verdict}: {ratio(effect.ratio)} times as fast as {effect.reference}, {interval(effect)}"
+        said, against = group.metric.said(effect.verdict), group.metric.as_fast_as(effect.reference)
+        words = f"{said}: {ratio(effect.ratio)} times {against}, {interval(effect)}"
         note = effect_note(effect)
         ET.SubElement(case, "system-out").text = _text(f"{words}; {note}" if note else words)
     return case

@@ -14,6 +14,7 @@ from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Group, Summary
+from envmatrix.report.words import words_of
 from envmatrix.stats.nodes import CANCELS, NodeReport
 from envmatrix.stats.pairing import families
 
@@ -117,7 +118,7 @@ def comparisons(summary: Summary) -> int:
 
 def _method(summary: Summary) -> str:
     """Return what the figures are, of what is there: no best set is explained where none is told."""
-    groups, several = summary.groups, comparisons(summary)
+    groups, several, words = summary.groups, comparisons(summary), words_of(summary)
     held = f" (95 %, max-t over {count(several, 'comparison')} at most, paired by block)" if several else ""
     return "".join((
         _NOISE if any(group.control for group in groups) else "",
@@ -128,6 +129,7 @@ def _method(summary: Summary) -> str:
         _WORST if any(has_failed(group) for group in groups) else "",
         _PUBLISHED if any(has_reference_value(group) for group in groups) else "",
         *(f" {text}" for text in (summary.race_sentence, summary.looks_sentence) if text),
+        f" `envmatrix docs WORD` explains {', '.join(words)}." if words else "",
     ))  # fmt: skip
 
 

@@ -19,6 +19,12 @@ _INK_DARK = ("--ink:#e6edf3;--soft:#9aa5b1;--line:#3d444d;--paper:#0d1117;--band
              "--good:#4ade80;--bad:#f87171;--calm:#9aa5b1;--open:#e3b341")  # fmt: skip
 
 
+def light_colours() -> dict[str, str]:
+    """Return the colours of paper by name: 'ink', 'soft', ..., and 'k0' on."""
+    named = dict(rule.removeprefix("--").split(":") for rule in _INK.split(";"))
+    return {**named, **{f"k{index}": colour for index, colour in enumerate(_LIGHT)}}
+
+
 def palette() -> str:
     """Return the style rules that set the colours, light and dark (print is always light)."""
     light = _INK + "".join(f";--k{index}:{colour}" for index, colour in enumerate(_LIGHT))
@@ -35,6 +41,7 @@ def figure_style() -> str:
         "svg .grid{stroke:var(--line);stroke-width:1}svg .one{stroke:var(--ink);stroke-width:1.2}"
         "svg .band{fill:var(--band)}svg .mark{fill:var(--k);stroke:var(--paper);stroke-width:.6}"
         "svg .thin{stroke:var(--k);fill:none;stroke-width:1}svg .broken{stroke:var(--bad);stroke-width:1.6}"
+        "svg .since{stroke:var(--soft);stroke-width:1;stroke-dasharray:4 3}"
         ".faster{--k:var(--good)}.slower{--k:var(--bad)}.same{--k:var(--calm)}.undecided{--k:var(--open)}"
         "svg .bar{stroke:var(--k);stroke-width:2.4;stroke-linecap:round}" + kinds
     )

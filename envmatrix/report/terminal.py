@@ -20,6 +20,7 @@ from envmatrix.report.formatting import interval, ratio
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Summary
+from envmatrix.report.words import words_sentence
 from envmatrix.stats.effects import Verdict
 from envmatrix.store import Run
 
@@ -156,7 +157,7 @@ def _caution_lines(summary: Summary) -> list[Text]:
     for item in summary.cautions:
         head = Text(clean(f"warning: {item.kind.value}: {one_line(item.subject, 80)}: {item.text}"), style="yellow")
         lines += [head, Text(clean(f"  -> {item.remedy}"))]
-    return lines
+    return [*lines, Text(words_sentence(summary), style="dim")]
 
 
 def _was_looked_at(summary: Summary) -> bool:

@@ -33,7 +33,8 @@ class Point:
     """One run's result for one environment: ``median`` in the metric's unit, ``ratio`` over the baseline.
 
     ``barred`` says why it may not be called the best, as that it did other work; ``unchecked`` that nothing shows it to
-    have done the same work; ``short`` that the run was too short to allow for slow phases of the machine.
+    have done the same work; ``short`` that the run was too short to allow for slow phases of the machine. ``versions``
+    are what its processes read back, as (evidence, value).
     """
 
     run: str
@@ -45,6 +46,7 @@ class Point:
     barred: tuple[str, ...] = ()
     unchecked: bool = False
     short: bool = False
+    versions: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,13 @@ def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
         ratio, low, high = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
         flags = arm.get("flags")
         barred = tuple(sorted(BARS.intersection(map(str, flags)))) if isinstance(flags, list) else ()
-        unknown = (workload, engine) in body.unchecked
-        point = Point(run, body.created, median, ratio, low, high, barred, unknown, body.short)
+        unknown, versions = (workload, engine) in body.unchecked, _versions(arm.get("versions"))
+        point = Point(run, body.created, median, ratio, low, high, barred, unknown, body.short, versions)
         yield (body.host, workload, engine, body.schedule, metric, environment), point
+
+
+def _versions(said: object) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(value)) for name, value in said.items()) if isinstance(said, dict) else ()
 
 
 def _head(document: bytes) -> bytes:

@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parents[2] / "envmatrix"
 #: A room imports from itself and from the rooms before it. Those of one line stand beside each other.
 ORDER = [
     {"__init__", "errors", "say", "printable", "units", "process", "project", "host", "benchmark", "extensions", "heir",
-     "interrupts", "regular", "validation", "warden"},
+     "interrupts", "topics", "regular", "validation", "warden"},
     {"record"}, {"matrix"}, {"plan"}, {"store"}, {"images"}, {"engines"}, {"stats"}, {"report"}, {"trials"},
     {"launchers"}, {"runner"}, {"pack"}, {"preflight"}, {"api"}, {"commands"}, {"cli"}, {"__main__"},
 ]  # fmt: skip

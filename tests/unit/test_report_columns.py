@@ -48,7 +48,7 @@ def test_a_column_added_in_one_place_stands_in_terminal_markdown_html_csv_and_js
     assert re.search(r"^\| fast \|.*\| 8 \|$", markdown, re.MULTILINE)
     page = to_html(summary)
     assert '<th scope="col" class="n">trials run</th>' in page
-    assert page.count('<td class="n">8</td>\n</tr>') == 3
+    assert page.count('<td class="n" data-head="trials run">8</td>\n</tr>') == 3
     effects = list(csv.DictReader(io.StringIO(effects_csv(summary))))
     assert {effect["trials"] for effect in effects} == {"8"}
     assert {effect["trials"] for effect in summary_to_json(summary)["effects"]} == {8}

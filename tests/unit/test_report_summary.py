@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -155,7 +156,7 @@ def test_amounts_of_work_that_differ_a_little_are_told_as_different_numbers_besi
     (found,) = [caution.text for caution in summary.cautions if caution.kind is Kind.UNEQUAL_WORK]
     assert "parameters 1,630,091, reference 1,630,090" in found
     for text in (printed(summary), to_markdown(summary), to_html(summary)):
-        assert "faster, other work" in text
+        assert "faster, other work" in re.sub("<[^>]*>", "", text)
 
 
 def test_no_sentence_of_the_markdown_is_cut_however_many_it_names(made):
@@ -235,7 +236,8 @@ def test_hostile_names_and_reasons_stay_text_everywhere(tmp_path):
 def test_the_page_loads_nothing_from_elsewhere(made):
     tags = tags_of(to_html(summarise(made())))
     links = [value for name, value in tags.attributes if name in {"src", "href", "action", "data"}]
-    assert links == ["#results"]
+    assert "#results" in links
+    assert [link for link in links if not link.startswith("#")] == []
     assert "script" not in tags.seen
 
 

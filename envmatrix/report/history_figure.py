@@ -1,0 +1,138 @@
+"""The figures of a history: ratios to the baseline with their intervals, and the machine's own medians, over runs."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from envmatrix.printable import one_line
+from envmatrix.report.formatting import bounds, count, ratio, sure_ratio
+from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
+from envmatrix.stats.history import Point, Series
+from envmatrix.stats.metrics import TICK_DIGITS, Show
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 14.0, 22.0, 40.0
+#: More points than this in a series are drawn as the means of neighbours.
+_MOST_POINTS = 400
+#: More runs than this with other versions are not marked in a figure; the list below it has them.
+_MOST_MARKED = 40
+#: When and which run, the order of the axis.
+When = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One series as it is drawn: ``kind`` is its colour and mark, ``by_ratio`` whether ratios are drawn or medians."""
+
+    kind: int
+    series: Series
+    by_ratio: bool
+
+    @property
+    def points(self) -> list[tuple[Point, float]]:
+        """The runs that have a value, with it; a ratio without an interval is none."""
+        if not self.by_ratio:
+            return [(point, point.median) for point in self.series.points]
+        return [(point, point.ratio) for point in self.series.points if point.ratio is not None and self.ends(point)]
+
+    def ends(self, point: Point) -> tuple[float, float] | None:
+        """Return the interval of a run, None where none is drawn."""
+        there = self.by_ratio and point.low is not None and point.high is not None
+        return (point.low, point.high) if there else None  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a figure's curves share: the runs on the axis, its name, its scale's label, and runs with new versions."""
+
+    runs: tuple[When, ...]
+    title: str
+    label: str
+    show: Show
+    name: str
+    marked: tuple[When, ...] = ()
+
+
+def when(point: Point) -> When:
+    """Return a run's place in the order of runs."""
+    return point.created, point.run
+
+
+def figure(frame: Frame, curves: Sequence[Curve]) -> str:
+    """Return the svg element; '' where no curve has a value."""
+    values = [value for curve in curves for _, value in curve.points]
+    if not values:
+        return ""
+    if sum(len(curve.points) for curve in curves) <= _MOST_POINTS:
+        values += [end for curve in curves for point, _ in curve.points for end in curve.ends(point) or ()]
+    margin = (max(values) - min(values)) * 0.08 or max(values) * 0.05
+    across = Scale(0, max(len(frame.runs) - 1, 1), _LEFT + 10, _WIDTH - _RIGHT - 10)
+    up = Scale(min(values) - margin, max(values) + margin, _HEIGHT - _BOTTOM, _TOP)
+    place = {run: index for index, run in enumerate(frame.runs)}
+    by_ratio = any(curve.by_ratio for curve in curves)
+    body = _axes(frame, across, up, by_ratio=by_ratio)
+    for run in frame.marked[-_MOST_MARKED:]:
+        x = across(place[run])
+        body += f"<g>{line(x, _TOP, x, _HEIGHT - _BOTTOM, 'since')}<title>other versions since this run</title></g>"
+    for curve in curves:
+        drawn = _drawn(curve, place, across, up, frame.show)
+        body += f'<g class="s k{curve.kind % COLOURS} s{curve.kind}">{drawn}</g>'
+    told = f"{frame.label} of {count(len(frame.runs), 'run')}, oldest at the left; flags mark new levels"
+    return drawing(_WIDTH, _HEIGHT, frame.title, told, body, f"figure-{frame.name}")
+
+
+def _axes(frame: Frame, across: Scale, up: Scale, *, by_ratio: bool) -> str:
+    parts = []
+    for value in ticks(up.low, up.high, 5):
+        kind = "one" if by_ratio and math.isclose(value, 1.0) else "grid"
+        parts.append(line(_LEFT, up(value), _WIDTH - _RIGHT, up(value), kind))
+        shown = f"{value:.6g}" if by_ratio else frame.show(value, digits=TICK_DIGITS)
+        parts.append(text(_LEFT - 8, up(value) + 4, shown, "end soft"))
+    runs = frame.runs
+    shown_at = sorted({round(position) for position in np.linspace(0, len(runs) - 1, min(6, len(runs)))})
+    for index in shown_at:
+        kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 > 0 else "mid soft"
+        parts.append(text(across(index), _HEIGHT - _BOTTOM + 18, runs[index][0][:10] or runs[index][1], kind, 20))
+    return "".join(parts) + text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "runs in the order of their dates", "mid soft")
+
+
+def _drawn(curve: Curve, place: dict[When, int], across: Scale, up: Scale, show: Show) -> str:
+    points = curve.points
+    if not points:
+        return ""
+    at = np.array([place[when(point)] for point, _ in points], dtype=float)
+    values = np.array([value for _, value in points])
+    bins = np.array_split(np.arange(len(values)), min(_MOST_POINTS, len(values)))
+    xs = [across(float(at[part].mean())) for part in bins]
+    ys = [up(float(values[part].mean())) for part in bins]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
+    parts = [f'<polyline points="{path}" class="thin"/>']
+    if len(values) <= _MOST_POINTS:
+        for x, y, (point, value) in zip(xs, ys, points, strict=True):
+            parts.append(_point(curve, point, value, (x, y), up, show))
+    index_of = {when(point): index for index, (point, _) in enumerate(points)}
+    for change in curve.series.changes:
+        index = index_of.get((change.created, change.run))
+        if index is not None:
+            parts.append(_flag(curve.series, change.run, change.factor, across(at[index]), up(values[index])))
+    return "".join(parts)
+
+
+def _point(curve: Curve, point: Point, value: float, at: tuple[float, float], up: Scale, show: Show) -> str:
+    x, y = at
+    ends = curve.ends(point)
+    bar = line(x, up(ends[0]), x, up(ends[1]), "thin") if ends else ""
+    figures = f"{ratio(value)} ({bounds(*ends)})" if ends else ratio(value) if curve.by_ratio else show(value)
+    words = f"{one_line(curve.series.environment, 40)}, {one_line(point.run, 40)}: {figures}"
+    return f"<g>{bar}{mark(x, y, curve.kind // COLOURS, 3.5)}<title>{html.escape(words)}</title></g>"
+
+
+def _flag(series: Series, run: str, factor: float, x: float, y: float) -> str:
+    words = f"{one_line(series.environment, 40)}: x{sure_ratio(factor)} since {one_line(run, 40)}"
+    flag = f'<polygon points="{x:.1f},{y - 22:.1f} {x + 9:.1f},{y - 18:.1f} {x:.1f},{y - 14:.1f}" class="mark"/>'
+    label = text(x + 11, y - 14, f"x{sure_ratio(factor)}", "soft")
+    return f"<g>{line(x, y, x, y - 22, 'thin')}{flag}{label}<title>{html.escape(words)}</title></g>"

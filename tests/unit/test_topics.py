@@ -1,0 +1,126 @@
+"""Every word of a verdict, a warning or an error is explained: in one line in reports, in a section of the page."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import get_args
+
+import pytest
+from rich.console import Console
+
+from envmatrix import project
+from envmatrix.__main__ import main
+from envmatrix.errors import EngineGoneError, EnvmatrixError, StoreError
+from envmatrix.matrix.parse import MatrixError
+from envmatrix.report.caution import Kind
+from envmatrix.report.html_file import to_html
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise_measured
+from envmatrix.report.terminal import present
+from envmatrix.report.words import linked
+from envmatrix.stats.comparison import Status
+from envmatrix.stats.effects import Flag, Verdict
+from envmatrix.stats.measurements import fold
+from envmatrix.stats.metrics import Metric, show_value
+from envmatrix.stats.replication import Answer
+from envmatrix.topics import ERRORS, MARKS, PAGE, TOPICS, VERDICTS, WARNINGS, section
+from tests.synthetic import Machine, make_plan, make_run, make_trials
+
+TEXT = project.documentation()[PAGE].read_text(encoding="utf-8")
+
+
+def test_every_verdict_mark_and_warning_of_the_code_is_a_word_of_the_table():
+    said = {word.replace(" ", "-") for kind in (Verdict, Status, Answer) for word in get_args(kind)}
+    others = {Metric("accuracy", "accuracy", "%", "higher", show_value).said(word) for word in ("faster", "slower")}
+    assert said | others == set(VERDICTS)
+    assert len(others - said) == 2
+    assert [kind.value for kind in Kind] == list(WARNINGS)
+    flags = {value for name, value in vars(Flag).items() if name.isupper()}
+    assert flags - set(WARNINGS) == set(MARKS)
+
+
+def errors(kind: type[EnvmatrixError]) -> set[type[EnvmatrixError]]:
+    return {kind, *(one for below in kind.__subclasses__() for one in errors(below))}
+
+
+def test_every_error_names_a_word_or_a_page_or_says_it_all_itself():
+    named = {kind.topic for kind in errors(EnvmatrixError)}
+    assert {"results-folder", "engine-error", "matrix"} <= named
+    assert named - {"", *project.documentation(), *TOPICS} == set()
+    assert set(ERRORS) - named == {"bad-input", "system-refused"} - named
+
+
+def test_the_page_has_a_section_for_every_word_and_for_no_other_which_begins_with_its_line():
+    assert re.findall(r"^### (.*)$", TEXT, re.MULTILINE) == list(TOPICS)
+    for word, line in TOPICS.items():
+        heading, _, first, *more = section(TEXT, word).split("\n")
+        assert (heading, first) == (f"### {word}", line)
+        assert "".join(more).strip(), f"{word}: what to do, or why"
+
+
+@pytest.mark.parametrize("word", ["short-run", "control-off-1.0", "engine-error", "system-refused"])
+def test_docs_prints_the_section_of_a_word_and_nothing_else(word, capsys):
+    assert main(["docs", word]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"### {word}\n\n{TOPICS[word]}\n")
+    assert out.count("### ") == 1
+
+
+def test_a_word_that_is_also_a_page_prints_the_page(capsys):
+    assert main(["docs", "undecided"]) == 0
+    assert capsys.readouterr().out.startswith("# It says")
+
+
+def test_docs_lists_the_words_and_helps_with_a_misspelt_one(capsys):
+    assert main(["docs"]) == 0
+    listed = capsys.readouterr().out
+    assert [word for word in TOPICS if f"  {word}\n" not in listed] == []
+    assert main(["docs", "shortrun"]) == 2
+    assert "did you mean 'short-run'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "topic"), [(StoreError("x"), "results-folder"), (EngineGoneError("x"), "engine-gone"),
+                         (MatrixError([]), "matrix"), (EnvmatrixError("x"), ""),
+     (OSError(28, "full"), "system-refused")],
+)  # fmt: skip
+def test_the_terminal_says_where_an_error_is_explained(monkeypatch, capsys, error, topic):
+    def broken(_arguments):
+        raise error
+
+    monkeypatch.setattr("envmatrix.cli.run_command", broken)
+    main(["docs"])
+    pointer = f"(more: envmatrix docs {topic})"
+    assert (pointer in capsys.readouterr().err) is bool(topic)
+
+
+@pytest.fixture(scope="module")
+def summary():
+    plan = make_plan(("fast", "odd"))
+    trials = make_trials(plan, Machine({"fast": 1.4}, noise=0.05, loss={"odd": 0.9}), 8)
+    return summarise_measured(make_run(plan), fold(plan, trials))
+
+
+def test_a_report_names_the_words_that_it_uses_and_where_they_are_explained(summary):
+    out = io.StringIO()
+    present(summary, Console(file=out, width=200, force_terminal=False))
+    words = re.search(r"what a word means: envmatrix docs WORD \((.*)\)", out.getvalue())[1].split(", ")
+    assert {"faster", "undecided", "unequal-work", "stand-in-data", "short-run"} <= set(words)
+    assert "slower" not in words
+    assert f"`envmatrix docs WORD` explains {', '.join(words)}." in to_markdown(summary)
+
+
+def test_every_word_of_the_page_links_to_what_it_means_and_every_link_has_its_end(summary):
+    page = to_html(summary)
+    ends = re.findall(r'<dt id="word-([^"]*)">', page)
+    assert set(re.findall(r'href="#word-([^"]*)"', page)) == set(ends)
+    assert '<td class="verdict faster">▲ <a class="word" href="#word-faster">faster</a></td>' in page
+    assert '<b><a class="word" href="#word-short-run">short-run</a></b>' in page
+    assert TOPICS["unequal-work"] in page
+
+
+def test_a_text_of_a_user_stays_text_beside_a_link():
+    assert str(linked("<b>, faster, x & y", ("faster",))) == (
+        '&lt;b&gt;, <a class="word" href="#word-faster">faster</a>, x &amp; y'
+    )
