@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -323,6 +324,20 @@ def test_what_cannot_be_written_for_a_moment_is_waited_for(shell):
     assert process.wait(30) == 0
     assert shell.files.end("t1").exit.ok
     assert [start.trial for start in shell.files.starts()] == ["t1"]
+
+
+def test_a_trial_that_broke_when_its_folder_could_not_be_written_by_its_path_runs_again(shell, tmp_path, monkeypatch):
+    tools, once, ran = tmp_path / "tools", tmp_path / "once", tmp_path / "ran"
+    tools.mkdir()
+    refuses = f'case $1 in /*) [ -e {once} ] || {{ : >{once}; exit 1; }} ;; esac; exec {shutil.which("touch")} "$@"'
+    (tools / "touch").write_text(f"#!/bin/sh\n{refuses}\n")
+    (tools / "touch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    code = f"import os, sys; broke = not os.path.exists({str(ran)!r}); open({str(ran)!r}, 'w'); sys.exit(broke)"
+    assert shell.run(shell.write([shell.step("t1", code)])) == 0
+    assert once.exists()
+    end = shell.files.end("t1")
+    assert (end.exit.ok, end.repeated) == (True, 1)
 
 
 def test_a_trial_whose_job_was_suspended_runs_again_and_says_so(shell, tmp_path):

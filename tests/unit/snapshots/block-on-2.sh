@@ -154,7 +154,7 @@ spoilt() {  # whether what happened to the trial was none of its own doing
   why="it was suspended while it ran"
   [ "$stops" = 0 ] || return 0
   why="its folder cannot be written"
-  [ "$status" != 0 ] && ! touch "$try/end" 2>/dev/null
+  [ "$status" != 0 ] && ! touch "$folder/$try/end" 2>/dev/null  # by its path, as the trial
 }
 trial() {  # NAME LIMIT FOLDER COMMAND...
   name=$1 limit=$2 work=$3 try=$1.try$attempt
