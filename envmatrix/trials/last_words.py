@@ -13,6 +13,10 @@ _ENDED = re.compile(r"(the command ended with .+); its output is in the log\Z")
 #: The last line of a traceback, such as ``torch.cuda.OutOfMemoryError: ...``.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure)(:.*)?\Z")
 _COMPLAINT = re.compile(r"error\b|fatal|not found|no such file|killed|abort|segmentation|cannot|denied", re.IGNORECASE)
+#: What an error says -> what it means, where its own words name no cause.
+_MEANINGS = {
+    "operator torchvision::": "torch and torchvision are of two builds (CPU, CUDA): install both from one index",
+}
 _STEERING = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -49,7 +53,8 @@ def why_program_failed(log: Path | None) -> str:
     if not ended:
         return why[:_LONGEST_REASON]
     error = _error_line(own)
-    return f"{ended[1]}{': ' + error if error else ' and printed nothing'}"[:_LONGEST_REASON]
+    meant = next((f" ({meaning})" for text, meaning in _MEANINGS.items() if text in error), "")
+    return f"{ended[1]}{': ' + error + meant if error else ' and printed nothing'}"[:_LONGEST_REASON]
 
 
 def _error_line(lines: list[str]) -> str:

@@ -44,3 +44,9 @@ def test_a_log_that_is_not_there_or_has_no_last_word_says_nothing(tmp_path):
     (tmp_path / "log").write_text("killed before it could say why\n")
     assert why_program_failed(tmp_path / "log") == ""
     assert tail(None) == []
+
+
+def test_an_error_that_names_no_cause_is_told_with_it(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("RuntimeError: operator torchvision::nms does not exist\n" + ENDED)
+    assert why_program_failed(log).endswith("install both from one index)")
