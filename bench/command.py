@@ -159,28 +159,29 @@ def run(
     used["run_delay_s"] = watched.run_delay_s(cpu_s)
     seen["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
     wall_ns -= probe_ns
-    reported = numbers.reported(wall_ns)
-    further = {"more_metrics": wanted.more, "checks": wanted.checks}
-    options = {
-        "command": list(argv), "metric": dict(wanted.metric._asdict()),
-        **{name: [dict(one._asdict()) for one in found] for name, found in further.items() if found},
-    }  # fmt: skip
+    reported, paused_ns = numbers.reported(wall_ns), turns.paused_ns if turns else None
+    timing = {"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": round(watched.cost_s * 1e9), "paused_ns": paused_ns}
     return dict(
         record.frame(),
-        workload={"digest": _digest(options), "options": options},
+        workload=_workload(argv, wanted),
         skipped=None,
         data=None,
-        timing={
-            "wall_ns": wall_ns,
-            "probe_ns": probe_ns,
-            "watch_ns": round(watched.cost_s * 1e9),
-            "paused_ns": turns.paused_ns if turns else None,
-        },
+        timing=timing,
         metrics={"wall_s": wall_ns / 1e9, **used, wanted.metric.name: reported["metric"]["value"]},
         **reported,
         result={"output_bytes": output.total},
         evidence=seen,
     )
+
+
+def _workload(argv: Sequence[str], wanted: metric.Wanted) -> dict[str, Any]:
+    """Return what was run and asked of it, and the digest of that."""
+    further = {"more_metrics": wanted.more, "checks": wanted.checks}
+    options = {
+        "command": list(argv), "metric": dict(wanted.metric._asdict()),
+        **{name: [dict(one._asdict()) for one in found] for name, found in further.items() if found},
+    }  # fmt: skip
+    return {"digest": _digest(options), "options": options}
 
 
 def _turns(gate: str | None, wanted: metric.Wanted, told: _Told) -> Turns | None:
