@@ -89,25 +89,40 @@ def _digest(options: Mapping[str, Any]) -> str:
 
 
 class _Told:
-    """While this is entered the first SIGINT or SIGTERM is only remembered, and ``wake`` can be read: see ``_wait``.
+    """While this is entered the first SIGINT or SIGTERM is only remembered, until ``wait`` or the end heeds it.
 
     Raised anywhere it could leave the program behind; by itself SIGTERM would leave it and the files behind.
     """
 
     def __init__(self) -> None:
         self.number = 0
-        self.wake, self._written = os.pipe()
+        self._wake, self._written = os.pipe()
         self._old: dict[int, Any] = {}
+        self._old_file = -1
 
     def __enter__(self) -> _Told:
+        for file in (self._wake, self._written):
+            os.set_blocking(file, False)
         if threading.current_thread() is threading.main_thread():
             self._old = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+            # A signal may reach another thread while this one waits; whoever it reaches writes into this file.
+            self._old_file = signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
         return self
 
     def _hear(self, number: int, _frame: object) -> None:
-        if not self.number:
-            self.number = number
-            os.write(self._written, b".")
+        self.number = self.number or number
+
+    def wait(self, files: Sequence[int], seconds: float | None) -> bool:
+        """Wait until one of these file handles can be read; False: it took longer. Ends when told to."""
+        deadline = time.monotonic() + (seconds or 0.0)
+        while True:
+            left_s = None if seconds is None else max(0.0, deadline - time.monotonic())
+            ready = select.select([*files, self._wake], [], [], left_s)[0]
+            if self._wake in ready:  # of any signal, a child's end too
+                os.read(self._wake, _CHUNK_BYTES)
+            self.heed()
+            if not ready or any(file in ready for file in files):
+                return bool(ready)
 
     def heed(self) -> None:
         """End, if that was asked for."""
@@ -115,9 +130,11 @@ class _Told:
             raise SystemExit(128 + self.number)
 
     def __exit__(self, kind: object, *_: object) -> None:
+        if self._old:
+            signal.set_wakeup_fd(self._old_file)
         for number, handler in self._old.items():
             signal.signal(number, handler)
-        for file in (self.wake, self._written):
+        for file in (self._wake, self._written):
             os.close(file)
         if kind is None:
             self.heed()
@@ -192,12 +209,7 @@ def _turns(gate: str | None, wanted: metric.Wanted, told: _Told) -> Turns | None
             "--gate: a program that tells its own times cannot take turns: its clock would not stand still"
         )
 
-    def wait(files: Sequence[int], seconds: float | None) -> bool:
-        ready = select.select([*files, told.wake], [], [], seconds)[0]
-        told.heed()
-        return bool(ready)
-
-    return Turns(gate, wait)
+    return Turns(gate, told.wait)
 
 
 def _prepare(argv: Sequence[str], log: BinaryIO) -> None:
@@ -273,12 +285,10 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float | None, told: _Told) 
         _wait_and_reap(process, limit_s, told)
         return
     try:
-        ready = select.select([file, told.wake], [], [], limit_s)[0]
+        if not told.wait([file], limit_s):
+            raise subprocess.TimeoutExpired(process.args, limit_s or 0.0)
     finally:
         os.close(file)
-    told.heed()
-    if not ready:
-        raise subprocess.TimeoutExpired(process.args, limit_s or 0.0)
 
 
 def _wait_and_reap(process: subprocess.Popen[bytes], limit_s: float | None, told: _Told) -> None:
