@@ -232,8 +232,10 @@ class Summary:
         smaller = f"; {parted} of them in smaller groups, each with its reference, for want of memory" if parted else ""
         own = ", ".join(dict.fromkeys(arm.environment for arm in self.plan.arms if arm.is_alone))
         against = f" and against {own}" if own else ""
+        kinds = {bool(workload.command): None for workload in self.run.workloads.values()}
+        long = {False: f"{design.turn} timed steps and {APART} before them", True: f"{design.turn / 10:g} s"}
         return (
-            f"turns of {design.turn} timed steps and {APART} before them, {most} processes alive at once; "
+            f"turns of {' or '.join(long[kind] for kind in sorted(kinds))}, {most} processes alive at once; "
             f"{turns} of {self.trials} trials, the others one after the other{against}{smaller}"
         )
 

@@ -208,6 +208,12 @@ def test_reports_show_the_copy_and_who_is_compared_with_it(tmp_path):
     assert "no complete block" not in forest(group), "it is a reference, and compared with nothing"
 
 
+def test_turns_of_programs_are_told_in_seconds(tmp_path):
+    own = {"cnn": Workload(name="cnn", command=("python", "x.py"), metric={"wall": True})}
+    summary = summarise(write_mixed(tmp_path / "own", FAST, 2, workloads=own))
+    assert summary.schedule.startswith("turns of 0.3 s, 4 processes alive at once;")
+
+
 def test_the_copy_has_no_long_look():
     found = Looks(experiment(PLAN, steady=True), (), pytest.fail)
     assert [arm.environment for _, arm in found.left] == ["baseline", "a", "b", "c"]
