@@ -187,8 +187,8 @@ class _Waves:
                 found = self._wave(number, wave, kept)
                 most = max(most, len(kept) + len(found))
                 trials += found
-            trials += self._judged(kept, most)
-        return trials + self.broken
+            exits = [process.exit() for process in kept]
+        return trials + self._judged(kept, exits, most) + self.broken
 
     def _wave(self, number: int, slots: Sequence[Slot], kept: Sequence[_Process]) -> list[Trial]:
         wave: list[_Process] = []
@@ -200,7 +200,8 @@ class _Waves:
                 self._take_turns(alive, number)
                 ending = alive if last else wave
                 _finish([process for process in ending if not process.over], self._together_s)
-                return self._judged(wave, len(alive))
+                exits = [process.exit() for process in wave]
+        return self._judged(wave, exits, len(alive))  # now that their logs are whole
 
     @property
     def _together_s(self) -> float:
@@ -252,8 +253,7 @@ class _Waves:
                 except EnvmatrixError as error:
                     self.broken.append(refused(slot, error))
 
-    def _judged(self, processes: Sequence[_Process], together: int) -> list[Trial]:
-        exits = [process.exit() for process in processes]
+    def _judged(self, processes: Sequence[_Process], exits: Sequence[Exit], together: int) -> list[Trial]:
         trials = [_judged(self.experiment, *pair) for pair in zip(processes, exits, strict=True)]
         waves = self.waves if self.waves > 1 else None
         return [replace(trial, together=together, waves=waves, ended_before=0) for trial in trials]
