@@ -143,7 +143,6 @@ class Loop:
         warm up at once, their threads wait for one another most of the time.
         """
         yield from self._warm_up(min(1, self.length.untimed))
-        gc.enable()
         gc.collect()
         left = self.length.timed
         while left:

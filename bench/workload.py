@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import glob
 import os
 import shutil
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from bench import compiler, data_sets, digest, evidence, needs, record
+from bench import data_sets, digest, evidence, needs, record
 from bench.errors import BenchError, RunError, SkipError
 from bench.evidence import machine
 from bench.evidence.reading import attempt
@@ -50,8 +49,6 @@ def run(
 
         return launch.run(options, data_dir, node)
     before = evidence.before_torch()
-    if gate:
-        gc.disable()  # an eighth of what imports take; the loop turns it on again, and collects, before the first turn
     import_ns = _import_torch()
     affinity_after = attempt(machine.affinity)
     document = dict(
@@ -64,7 +61,7 @@ def run(
         with _data(chosen, data_dir) as prepared, _placed(chosen, member, before["affinity_before"]) as place:
             from bench import trial
 
-            measured, steal = trial.measure(chosen, prepared, place, import_ns, _gate(gate, chosen), look_s)
+            measured, steal = trial.measure(chosen, prepared, place, import_ns, Gate(gate) if gate else None, look_s)
         document.update(measured)
     except SkipError as reason:
         document.update(data=None, timing=None, metrics=None, result=None, skipped=str(reason))
@@ -74,15 +71,6 @@ def run(
 
         seen.add(document, options, place, member)
     return document
-
-
-def _gate(folder: str | None, options: Options) -> Gate | None:
-    """Return the gate in a folder; whoever waits there has no use for what only slows its start."""
-    if folder is None:
-        return None
-    if options["compile"] == "none":
-        compiler.put_off()
-    return Gate(folder)
 
 
 def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None) -> AbstractContextManager[Place]:

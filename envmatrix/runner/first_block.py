@@ -22,8 +22,8 @@ _BROKEN = ("failed", "invalid", "timed_out")
 _BUSY = 2.0
 #: So many trials say how long one takes.
 _ENOUGH = 2
-#: What the start of a built-in trial takes of one CPU, at least: torch is imported, and out of turns its compiler.
-_LEAST_START_S, _LEAST_START_IN_TURNS_S = 1.5, 1.0
+#: What the start of a built-in trial takes of one CPU, at least: torch is imported, and its compiler.
+_LEAST_START_S = 1.5
 #: Characters of a line of a log that are shown.
 _LONGEST_LINE = 200
 
@@ -71,8 +71,7 @@ class FirstBlock:
         """
         plan, run = self._experiment.plan, self._experiment.run
         known = [has_one_process(run.workloads[arm.workload]) for arm in plan.arms if arm.name not in run.skipped]
-        least_s = _LEAST_START_IN_TURNS_S if run.design.schedule == "turns" else _LEAST_START_S
-        starts_s = least_s * max(1.0, busy) * sum(known) / side_by_side
+        starts_s = _LEAST_START_S * max(1.0, busy) * sum(known) / side_by_side
         if plan.max_blocks < plan.min_blocks or starts_s * plan.min_blocks <= plan.budget_s:
             return ""
         how = "or more" if busy < _BUSY else "or so"

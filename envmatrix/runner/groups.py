@@ -10,7 +10,7 @@ from envmatrix.plan.turns import Company, compared, groups, in_waves
 from envmatrix.say import Say
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.together import free_memory, needs, room, sequential, without_gate
+from envmatrix.trials.together import free_memory, needs, room, sequential
 
 
 class Groups:
@@ -24,7 +24,6 @@ class Groups:
         self._roots = compared(experiment.plan.arms)
         self._turns = experiment.run.design.schedule == "turns"
         self._alone = sequential(experiment.run, experiment.engines) if self._turns else {}
-        self._no_gate = without_gate(experiment.run, experiment.engines) if self._turns else set()
 
     def note(self, trial: Trial) -> None:
         """Remember the memory of a trial's process."""
@@ -35,10 +34,6 @@ class Groups:
     def in_turns(self, slot: Slot) -> bool:
         """Whether a trial's steps are taken in turns, also where it then lives alone for want of memory."""
         return self._turns and self._roots[slot.arm.name] not in self._alone
-
-    def in_one_turn(self, slot: Slot) -> bool:
-        """Whether a trial that lives alone takes its steps in one turn: it starts as those in turns do."""
-        return self._turns and not self.in_turns(slot) and self._roots[slot.arm.name] not in self._no_gate
 
     def of(self, block: Sequence[Slot]) -> list[list[Slot]]:
         """Part a block into what is measured as one: what is compared and takes turns, else each trial."""

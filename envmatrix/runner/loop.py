@@ -13,7 +13,7 @@ from envmatrix import interrupts
 from envmatrix.errors import EnvmatrixError
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
-from envmatrix.plan.turns import Company, left_behind
+from envmatrix.plan.turns import left_behind
 from envmatrix.report.formatting import count
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.runner.first_block import FirstBlock
@@ -294,9 +294,6 @@ class _Loop:
         if self.groups_of.in_turns(group[0]):
             for company in self.groups_of.companies(group):
                 yield from run_together(self.experiment, company, self.say)
-        elif self.groups_of.in_one_turn(group[0]):
-            for slot in group:
-                yield from run_together(self.experiment, Company(((slot,),)), self.say, one_turn=True)
         else:
             yield from (self.run(slot) for slot in group)
 

@@ -28,21 +28,10 @@ def has_one_process(workload: Workload) -> bool:
 
 def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
     """Say why an arm takes no turns, '' when it can."""
-    if why := no_gate(arm, environment, workload, engine):
-        return why
-    if not environment.turns:
-        return f"a level of environment {environment.name} says `turns: false`: a pause would change what it does"
-    return ""
-
-
-def no_gate(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
-    """Say why no process of an arm can wait at a gate before its steps, '' when they can."""
     options = workload.options
     if workload.command and (why := _of_program(workload)):
         return f"workload {arm.workload} is a program of your own {why}"
-    if workload.command:
-        return "" if isinstance(engine, TakesTurns) else f"engine {arm.engine} cannot let programs wait for one another"
-    if not has_one_process(workload):
+    if not workload.command and not has_one_process(workload):
         return f"workload {arm.workload} has several processes or devices"
     if options.get("device", "cpu") == "environment" and (environment.variables.get("BENCH_DEVICE") or "cpu") == "cpu":
         options = {**options, "device": "cpu"}
@@ -50,6 +39,8 @@ def no_gate(arm: Arm, environment: Environment, workload: Workload, engine: Engi
         return f"workload {arm.workload} runs on a device whose memory all processes would share"
     if not isinstance(engine, TakesTurns):
         return f"engine {arm.engine} cannot stop a process for a while"
+    if not environment.turns:
+        return f"a level of environment {environment.name} says `turns: false`: a pause would change what it does"
     return ""
 
 
@@ -95,16 +86,6 @@ def _of_program(workload: Workload) -> str:
     if not first.wall or more:
         return "that tells its own times (its wall time alone can be taken in turns)"
     return "that something is prepared for (`prepare`) just before it runs" if workload.prepare else ""
-
-
-def without_gate(run: Run, engines: Mapping[str, Engine]) -> set[str]:
-    """Return the roots of what is compared with one another and holds an arm that cannot wait at a gate."""
-    roots = compared(run.arms)
-    return {
-        roots[arm.name]
-        for arm in run.arms
-        if no_gate(arm, run.environments[arm.runs], run.workloads[arm.workload], engines[arm.engine])
-    }
 
 
 def needs(arms: Iterable[Arm], peaks: Mapping[str, int], limit: int | None) -> dict[str, int]:

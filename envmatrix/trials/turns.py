@@ -94,8 +94,8 @@ def _of(slot: Slot) -> Iterator[None]:
         raise _NotStartedError(slot, error) from error
 
 
-def run_together(experiment: Experiment, company: Company, say: Say, *, one_turn: bool = False) -> list[Trial]:
-    """Run trials that take turns, to the end of all of them; with ``one_turn`` each takes all its steps in one go.
+def run_together(experiment: Experiment, company: Company, say: Say) -> list[Trial]:
+    """Run trials that take turns, to the end of all of them.
 
     Where one did not come to a trial, what is missing is made again and all begin anew; one that is refused twice is a
     failure of its environment, and the others go on without it. Raises EngineGoneError as ``run_surely`` does.
@@ -105,7 +105,7 @@ def run_together(experiment: Experiment, company: Company, say: Say, *, one_turn
     while True:
         try:
             left = company.without(found)
-            done = _run_company(experiment, left, one_turn=one_turn) if left.slots else []
+            done = _run_company(experiment, left) if left.slots else []
         except _NotStartedError as error:
             restore(experiment, error.slot, error.cause, say)
             if error.slot.trial in tried:
@@ -116,12 +116,12 @@ def run_together(experiment: Experiment, company: Company, say: Say, *, one_turn
         return [found[slot.trial] for slot in company.slots]
 
 
-def _run_company(experiment: Experiment, company: Company, *, one_turn: bool) -> list[Trial]:
+def _run_company(experiment: Experiment, company: Company) -> list[Trial]:
     """Run trials together; the work folders are gone afterwards."""
     ended_before = leftovers.end_processes()
     folder = leftovers.folder() / experiment.run.name
     try:
-        trials = _Waves(experiment, company, folder, one_turn=one_turn).run()
+        trials = _Waves(experiment, company, folder).run()
     finally:
         for slot in company.slots:
             shutil.rmtree(folder / slot.trial, ignore_errors=True)
@@ -169,8 +169,8 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
 class _Waves:
     """The waves of a company, and the rounds of each: who lives when, whose turn is when, and how long it is."""
 
-    def __init__(self, experiment: Experiment, company: Company, folder: Path, *, one_turn: bool) -> None:
-        self.experiment, self.company, self.folder, self.one_turn = experiment, company, folder, one_turn
+    def __init__(self, experiment: Experiment, company: Company, folder: Path) -> None:
+        self.experiment, self.company, self.folder = experiment, company, folder
         self.limit_s, self.seed, self.steps = (design := experiment.run.design).trial_limit, design.seed, design.turn
         self.slots, self.waves = company.slots, len(company.waves)
         self.broken: list[Trial] = []
@@ -216,9 +216,7 @@ class _Waves:
         _wait([process for process in processes if process.left is None and not process.over], self._together_s)
         while order := self._next_round(processes, wave):
             for process in order:
-                apart = 0 if self.one_turn or process.is_program else APART
-                steps = process.left or 0 if self.one_turn else self.steps
-                _take_turn(process, apart, steps, self.limit_s)
+                _take_turn(process, 0 if process.is_program else APART, self.steps, self.limit_s)
             self.round += 1
 
     def _next_round(self, processes: Sequence[_Process], wave: int) -> list[_Process]:

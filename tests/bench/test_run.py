@@ -52,32 +52,6 @@ def test_in_turns_the_record_has_the_steps_of_all_turns_and_their_first_ones_apa
         os.close(pipe)
 
 
-TRAINS = """
-import sys, torch
-from bench import compiler
-if sys.argv[1] == "without":
-    compiler.put_off()
-torch.manual_seed(1)
-model = torch.nn.Linear(8, 3)
-for kind in (torch.optim.SGD, torch.optim.Adam):
-    optimizer = kind(model.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(torch.ones(2, 8)).square().sum().backward()
-        optimizer.step()
-print(model.weight.sum().item().hex(), "torch._dynamo.utils" in sys.modules)
-"""
-
-
-def test_what_takes_turns_trains_the_same_without_torchs_compiler(python):
-    said = [
-        subprocess.run([python, "-c", TRAINS, how], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-        for how in ("with", "without")
-    ]
-    assert said[0][0] == said[1][0]
-    assert said[1][1] == "False"
-
-
 def test_several_processes_take_no_turns(bench, tmp_path):
     _, done = bench(parallel="ddp", gate=tmp_path, status=2)
     assert "takes no turns" in done.stderr

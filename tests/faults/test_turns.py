@@ -189,9 +189,8 @@ def test_what_takes_no_turns_runs_alone_beside_a_copy_of_its_reference_and_resum
     assert "no turns for lone and baseline alone" in done.stderr
     found = {trial["environment"]: trial for trial in turning.trials()}
     assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
-        "baseline": ("ok", 2), "control": ("ok", 2), "lone": ("ok", 1), "baseline alone": ("ok", 1),
+        "baseline": ("ok", 2), "control": ("ok", 2), "lone": ("ok", None), "baseline alone": ("ok", None),
     }, [trial["reason"] for trial in found.values()]  # fmt: skip
-    assert found["lone"]["record"]["timing"]["turns"] == [{"apart_ns": [], "steps": 4}]
     assert turning.newest
     file = turning.newest / "trials.jsonl"
     lines = {json.loads(line)["environment"]: line for line in file.read_text().splitlines(keepends=True)}

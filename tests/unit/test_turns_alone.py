@@ -93,20 +93,6 @@ def test_a_block_is_parted_into_those_that_take_turns_and_each_that_takes_none()
     assert said[0].startswith("no turns for a and baseline alone, which they are compared with")
 
 
-def test_an_arm_without_turns_and_its_reference_start_as_the_others_do_and_take_one_turn():
-    groups = Groups(lone_experiment(), lambda _: None)
-    in_one = {slot.arm.environment for slot in PLAN.block(0) if groups.in_one_turn(slot)}
-    assert in_one == {"a", "baseline alone"}
-
-
-@pytest.mark.parametrize(
-    "way", [{"workload": Workload(name="cnn", command=("x",), prepare=("y",))}, {"schedule": "sequential"}]
-)
-def test_what_cannot_wait_at_a_gate_takes_no_turn_at_all(way):
-    groups = Groups(lone_experiment(**way), lambda _: None)
-    assert not any(groups.in_one_turn(slot) for slot in PLAN.block(0))
-
-
 def test_what_took_no_turns_is_no_part_of_a_group_that_is_there_as_a_whole_or_not_at_all():
     groups, block = Groups(lone_experiment(), lambda _: None), PLAN.block(0)
     names = {slot.arm.environment: slot.trial for slot in block}

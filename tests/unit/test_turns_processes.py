@@ -133,7 +133,7 @@ def together_of(tmp_path, monkeypatch):
     really_wait = turns.interrupts.wait
     monkeypatch.setattr(turns, "interrupts", SimpleNamespace(wait=wait))
 
-    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99, **how):
+    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99):
         plan = make_plan(tuple(f"e{number}" for number in range(len(hows) - 2)))
         slots = plan.block(0)
         behaves = dict(zip((slot.trial for slot in slots), hows, strict=True))
@@ -156,7 +156,7 @@ def together_of(tmp_path, monkeypatch):
         made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
         whole = order.in_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
         whole = whole or order.Company((tuple(slots),))
-        found = turns.run_together(made, whole, pytest.fail, **how)
+        found = turns.run_together(made, whole, pytest.fail)
         assert [trial.trial for trial in found] == [slot.trial for slot in whole.slots]
         found.sort(key=lambda trial: trial.position)
         assert not list((tmp_path / "cache").glob("work/*/*/*"))
@@ -173,12 +173,6 @@ def test_one_process_runs_while_all_others_are_stopped_until_all_steps_are_taken
     assert all(len(one) == 3 for one in rounds)
     turns_seen = those.seen[: 3 * 3]
     assert turns_seen == [[]] * 9, "a child that spins is stopped too"
-
-
-def test_one_that_lives_alone_may_take_all_its_steps_in_one_turn_with_none_set_apart(together_of):
-    trials, log, _ = together_of("", "", steps=5, one_turn=True)
-    assert [trial.outcome for trial in trials] == ["ok"] * 2
-    assert [line[1:] for line in log] == [["0", "5", "0"]] * 2
 
 
 def test_references_have_their_turns_in_all_smaller_groups_and_others_only_in_theirs(together_of):
