@@ -49,16 +49,7 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.timeout(300)
-def test_the_toys_are_used_in_every_command(project, capsys):
-    used = set()
-
-    def envmatrix(*argv, code=0):
-        used.add(argv[0])
-        assert main(list(argv)) == code, (argv, capsys.readouterr())
-        said = capsys.readouterr()
-        return said.out + said.err
-
+def asks_about_the_toys(envmatrix):
     assert "of envmatrix-toy 1.0; builds images; has image files; runs as a command" in envmatrix("list", "engines")
     assert "of envmatrix-toy 1.0; shows its scripts" in envmatrix("list", "launchers")
     assert "of envmatrix-toy 1.0; writes report.toy.txt" in envmatrix("list", "reports")
@@ -69,6 +60,8 @@ def test_the_toys_are_used_in_every_command(project, capsys):
     assert "launcher toy: ready" in doctor
     assert "report toy: of envmatrix-toy 1.0" in doctor
 
+
+def builds_and_exports_with_the_toys(project, envmatrix):
     assert "mine@toy: " in envmatrix("build", "--engine", "toy")
     assert f"toy-start {project}/containers/fast.toy" in envmatrix("build", "fast", "--engine", "toy")
     assert (project / "containers" / "fast.toy").read_text() == "the image of fast\n"
@@ -83,6 +76,8 @@ def test_the_toys_are_used_in_every_command(project, capsys):
     else:
         assert "cannot import torch" in envmatrix("evidence", "fast", "--engine", "toy", code=2)
 
+
+def runs_and_reads_with_the_toys(project, envmatrix):
     assert "toy script of dry" in envmatrix("bench", "--launcher", "toy", "--dry-run", "--name", "dry")
     installed("bench", "--launcher", "toy", "--mark", "hello", "--time", "2m", "--name", "one", "--quiet")
     folder = project / "results" / "one"
@@ -101,6 +96,8 @@ def test_the_toys_are_used_in_every_command(project, capsys):
     envmatrix("history")
     assert "toy" in envmatrix("completion", "bash")
 
+
+def packs_and_searches_with_the_toys(project, envmatrix):
     envmatrix("pack", "one", "--images", "--output", "one.tar.gz")
     again = envmatrix("reproduce", "one.tar.gz", "--launcher", "toy", "--quiet", "--mark", "there")
     assert "image torch-mine on toy: " in again
@@ -112,6 +109,22 @@ def test_the_toys_are_used_in_every_command(project, capsys):
     # A search begins on the toy engine, and then knows what a trial takes.
     assert "too few to confirm anything" in envmatrix("tune", "default", "--budget", "1s", "--name", "search", code=2)
     assert '"engine":"toy"' in (project / "results" / "search" / "001-evidence-search" / "trials.jsonl").read_text()
+
+
+@pytest.mark.timeout(300)
+def test_the_toys_are_used_in_every_command(project, capsys):
+    used = set()
+
+    def envmatrix(*argv, code=0):
+        used.add(argv[0])
+        assert main(list(argv)) == code, (argv, capsys.readouterr())
+        said = capsys.readouterr()
+        return said.out + said.err
+
+    asks_about_the_toys(envmatrix)
+    builds_and_exports_with_the_toys(project, envmatrix)
+    runs_and_reads_with_the_toys(project, envmatrix)
+    packs_and_searches_with_the_toys(project, envmatrix)
     assert used == set(COMMANDS) - ELSEWHERE | {"check"}
 
 
