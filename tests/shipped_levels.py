@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from envmatrix.matrix import load
+from envmatrix.matrix.include import library
 from envmatrix.matrix.model import Matrix
+from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import Environment, build
 from envmatrix.project import default_matrix
 
@@ -16,7 +17,9 @@ ALREADY = {("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict")}
 
 @lru_cache(maxsize=1)
 def matrix() -> Matrix:
-    return load(default_matrix())
+    """Return a matrix of every file of the library: the root one includes most of them, not all."""
+    every = ", ".join(f"envmatrix:{name}" for name in library())
+    return parse(f"version: 2\ninclude: [{every}]\nenvironments: {{baseline: {{}}}}\n", default_matrix())
 
 
 def levels() -> Iterator[tuple[str, str]]:

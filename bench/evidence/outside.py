@@ -34,7 +34,9 @@ def evidence(program: Program) -> dict[str, Any]:
                     affinity_end=None, affinity_list=affinity),
         "memory": dict(memory.collect(), thp_process=None, huge_pages_bytes=None, policy=None),
         "sandbox": attempt(sandbox.collect),
-        "system": machine.system(),
+        # This process's own Python is another one than the program's, if that is one at all.
+        "system": dict(machine.system(), python=None, gil=None, jit=None, executable=None),
+        "packages": None,
         "libraries": None if program.libraries is None else sorted(program.libraries),
         "variables": None if program.variables is None else variables.all_shown(program.variables),
     }  # fmt: skip

@@ -57,6 +57,7 @@ class Program:
     affinities: dict[str, None] = field(default_factory=dict)
     of_process: dict[int, float] = field(default_factory=dict)
     threads_set: list[int] = field(default_factory=list)
+    _first_look: float | None = None
     _next_look: float = 0.0
 
     def took(self, pid: int, cpu_s: float) -> None:
@@ -65,10 +66,15 @@ class Program:
         self.of_process[pid] = self.of_process.get(pid, 0.0) + cpu_s
 
     def look(self, pid: int, since_s: float) -> None:
-        """Read what is mapped, at ages that treble: the lists are long, their lines hardly change."""
+        """Read what is mapped, at ages that treble: the lists are long, their lines hardly change.
+
+        It may have been met while its loader was at work, so that the next look is a second one, however late it began.
+        """
         if since_s < self._next_look:
             return
-        self._next_look = 3 * since_s
+        if self._first_look is None:
+            self._first_look = since_s
+        self._next_look = self._first_look + 3 * (since_s - self._first_look)
         self.path = attempt(lambda: os.readlink(f"/proc/{pid}/exe")) or self.path
         attempt(lambda: self._read_maps(pid))
         affinity = fields(f"/proc/{pid}/status").get("Cpus_allowed_list")

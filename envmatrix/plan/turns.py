@@ -14,6 +14,11 @@ from envmatrix.plan.schedule import Arm, Slot
 APART = 2
 
 
+def turn_length(turn: int, *, program: bool) -> str:
+    """Return how long a turn is: steps of the benchmark, or tenths of a second of a program of the user's own."""
+    return f"{turn / 10:g} s" if program else f"{turn} step{'' if turn == 1 else 's'}"
+
+
 def compared(arms: Iterable[Arm]) -> dict[str, str]:
     """Return arm -> an arm that is the same for all that are compared with one another, directly or through others."""
     reference = {arm.name: arm.reference for arm in arms}

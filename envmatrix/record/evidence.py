@@ -295,6 +295,7 @@ class Program(Part):
 class Evidence(Part):
     """All evidence of one process; ``source`` is set for a program of the user's own (probe or outside).
 
+    ``packages`` are versions of what levels put beside torch, where this Python finds it.
     ``preloaded`` maps what was to be preloaded to the file of it that is mapped. ``unseen_share`` is the part of the
     CPU time of programs that ended before anybody could look at them.
     """
@@ -313,6 +314,7 @@ class Evidence(Part):
     cuda: Cuda | None = None
     xla: Xla | None = None
     parallel: Parallel | None = None
+    packages: Settings = None
     libraries: Texts = None
     variables: Settings = None
     preloaded: dict[StrictStr, StrictStr | None] | None = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict
 
 from envmatrix.printable import clean
 from envmatrix.report.caution import Caution
 from envmatrix.report.columns import effect_values
 from envmatrix.report.summary import Group, Row, Summary
+from envmatrix.stats.measurements import ArmFacts
 from envmatrix.stats.nodes import NodeReport
 from envmatrix.stats.starts import Start
 
@@ -26,8 +26,8 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _row_to_json(row: Row, group: Group, evidence: Mapping[str, Mapping[str, int]]) -> dict[str, object]:
-    effect = row.effect
+def _row_to_json(row: Row, group: Group, facts: ArmFacts) -> dict[str, object]:
+    effect, evidence = row.effect, facts.evidence
     seen = {name: ", ".join(sorted(evidence[name])) for name in _VERSIONS if evidence.get(name)}
     return {
         "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
@@ -37,6 +37,7 @@ def _row_to_json(row: Row, group: Group, evidence: Mapping[str, Mapping[str, int
         "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
         "high": _finite(effect.high) if effect else None, "flags": list(effect.flags) if effect else [],
         "outcomes": dict(row.outcomes), "levels": dict(row.levels), "versions": seen, "skipped": row.skipped or None,
+        **({"in_turns": facts.in_turns} if facts.in_turns else {}),
     }  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         "looks": {"blocks": list(summary.analysis.looks), "level": summary.analysis.level},
         "best": [_best_to_json(group) for group in summary.groups],
         "arms": [
-            _row_to_json(row, group, summary.measured.facts[row.arm.name].evidence)
+            _row_to_json(row, group, summary.measured.facts[row.arm.name])
             for group in summary.groups
             for row in group.all_rows
         ],

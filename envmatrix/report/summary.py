@@ -232,7 +232,8 @@ class Summary:
         smaller = f"; {parted} of them in smaller groups, each with its reference, for want of memory" if parted else ""
         own = ", ".join(dict.fromkeys(arm.environment for arm in self.plan.arms if arm.is_alone))
         against = f" and against {own}" if own else ""
-        kinds = {bool(workload.command): None for workload in self.run.workloads.values()}
+        works = {arm.workload for arm in self.plan.arms if self.measured.facts[arm.name].in_turns}
+        kinds = {bool(own and own.command) for own in map(self.run.workloads.get, works)}
         long = {False: f"{design.turn} timed steps and {APART} before them", True: f"{design.turn / 10:g} s"}
         return (
             f"turns of {' or '.join(long[kind] for kind in sorted(kinds))}, {most} processes alive at once; "

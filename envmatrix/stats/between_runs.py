@@ -29,7 +29,7 @@ from envmatrix.stats.equal_work import other_work
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.primary import primary_metrics
-from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_thing, schedule_of
+from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_schedule, same_thing, schedule_of
 from envmatrix.stats.slow_trials import described
 from envmatrix.stats.spending import level_at
 from envmatrix.stats.welch import Mean, mean_of, quotient
@@ -93,9 +93,8 @@ def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements])
         if then != now and None not in (then, now)
         if not (key == "name" and (is_numbered(str(then)) or is_numbered(str(now))))
     ]
-    ways = [schedule_of(run) for run in (old, new)]
-    if ways[0] != ways[1]:
-        found.append(f"the schedules differ: {ways[0]} and {ways[1]}")
+    if not same_schedule(old, new):
+        found.append(f"the schedules differ: {schedule_of(old)} and {schedule_of(new)}")
     if old.bench_digest != new.bench_digest:
         found.append("the benchmark itself differs")
     works = [{d for fact in one.facts.values() for d in fact.work} for one in measured]

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -14,10 +14,11 @@ import numpy as np
 
 from envmatrix.errors import StoreError
 from envmatrix.plan.schedule import CONTROL
+from envmatrix.plan.turns import turn_length
 from envmatrix.regular import read_bytes
 from envmatrix.stats.change_points import ERROR, FEWEST, change_points, fewest_runs
 from envmatrix.stats.effects import BARS
-from envmatrix.stats.metrics import number
+from envmatrix.stats.metrics import VALUE, number
 from envmatrix.stats.pairing import ratio_of
 from envmatrix.store import RunFolder
 
@@ -65,8 +66,9 @@ class Series:
 
     An environment is followed by its ratio to the baseline of the same run, in which the machine cancels; the control,
     which is that baseline again, by its median, which is the machine's own. ``followed`` counts the runs that have it;
-    the baseline has none, and below ``needed`` no change is looked for. ``schedule`` is 'turns of 3 steps', or ''
-    for one trial after the other: a turn sees other seconds of a program than a short trial does.
+    the baseline has none, and below ``needed`` no change is looked for. ``schedule`` is 'turns of 3 steps', 'turns of
+    0.3 s' of a program of the user's own, or '' for one trial after the other: a turn sees other seconds than a short
+    trial does.
     """
 
     host: str
@@ -130,7 +132,7 @@ class _Read:
     created: str
     host: str
     arms: tuple[Mapping[str, object], ...]
-    schedule: str
+    schedules: Mapping[tuple[str, str], str]
     unchecked: frozenset[tuple[str, str]]
     short: bool
 
@@ -146,7 +148,8 @@ def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
         barred = tuple(sorted(BARS.intersection(map(str, flags)))) if isinstance(flags, list) else ()
         unknown, versions = (workload, engine) in body.unchecked, _versions(arm.get("versions"))
         point = Point(run, body.created, median, ratio, low, high, barred, unknown, body.short, versions)
-        yield (body.host, workload, engine, body.schedule, metric, environment), point
+        schedule = body.schedules[workload, engine]
+        yield (body.host, workload, engine, schedule, metric, environment), point
 
 
 def _versions(said: object) -> tuple[tuple[str, str], ...]:
@@ -179,16 +182,24 @@ def _read(file: Path) -> _Read | None:
     except StoreError:
         return None
     unknown, short = frozenset(_unchecked(body)), _is_short(body)
-    read = _Read(str(body.get("created") or ""), host, tuple(arms), _schedule(body), unknown, short)
+    read = _Read(str(body.get("created") or ""), host, tuple(arms), _schedules(body, arms), unknown, short)
     return read if len(set(keys)) == len(keys) else None
 
 
-def _schedule(body: Mapping[str, object]) -> str:
-    """Return how the trials of a run were measured; older summaries do not say how long a turn was."""
+def _schedules(body: Mapping[str, object], arms: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], str]:
+    """Return, for each workload and engine, how its trials were measured; older summaries say less of it.
+
+    Of a program of the user's own a turn is a part of a second, and a program may have taken none beside others' turns.
+    """
+    found: dict[tuple[str, str], str] = {}
     turn = body.get("turn")
-    if isinstance(turn, int):
-        return f"turns of {turn} steps"
-    return "turns" if str(body.get("schedule") or "").startswith("turns of") else ""
+    asked = "turns" if str(body.get("schedule") or "").startswith("turns of") else ""
+    for arm in arms:
+        place, program = (str(arm.get("workload")), str(arm.get("engine"))), arm.get("metric") == VALUE.name
+        took = not program or number(arm.get("in_turns")) > 0
+        said = f"turns of {turn_length(turn, program=program)}" if isinstance(turn, int) else asked
+        found[place] = said if took else found.get(place, "")
+    return found
 
 
 def _unchecked(body: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from scipy.special import stdtr, stdtrit
 
 from envmatrix.errors import StoreError
 from envmatrix.plan import Arm
+from envmatrix.plan.turns import turn_length
 from envmatrix.stats.effects import LEVEL, promised_p
 from envmatrix.stats.pairing import ratio_of
 from envmatrix.stats.welch import Mean, Quotient
@@ -56,13 +57,22 @@ def runs_beside(old: RunFolder, new: RunFolder) -> list[tuple[RunFolder, Run]]:
 
 def same_thing(one: Run, other: Run, arm: Arm) -> bool:
     """Whether two runs measured one thing in ``arm`` alike: environment, bits, workload, program, benchmark."""
-    alike = one.bench_digest == other.bench_digest and schedule_of(one) == schedule_of(other)
+    alike = one.bench_digest == other.bench_digest and same_schedule(one, other)
     return alike and _thing(one, arm) == _thing(other, arm)
 
 
+def same_schedule(one: Run, other: Run) -> bool:
+    """Whether trials of two runs were measured in one way: a turn sees other seconds than a short trial does."""
+    ways = [(run.design.schedule, run.design.schedule == "turns" and run.design.turn) for run in (one, other)]
+    return ways[0] == ways[1]
+
+
 def schedule_of(run: Run) -> str:
-    """Say how trials of a run were measured: a turn sees other seconds of a program than a short trial does."""
-    return f"turns of {run.design.turn} steps" if run.design.schedule == "turns" else "one trial after the other"
+    """Say how trials of a run were measured: turns of steps, or of a part of a second where they are of a program."""
+    if run.design.schedule != "turns":
+        return "one trial after the other"
+    kinds = sorted({bool(workload.command) for workload in run.workloads.values()}) or [False]
+    return f"turns of {' or '.join(turn_length(run.design.turn, program=kind) for kind in kinds)}"
 
 
 def _thing(run: Run, arm: Arm) -> tuple[object, ...]:

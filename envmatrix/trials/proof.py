@@ -18,6 +18,8 @@ from envmatrix.record.paths import SHORT, lookup
 _UNSEEN = 0.1
 #: Parts of the evidence that a program without PyTorch and without threads has nothing for.
 _OF_TORCH = ("openmp", "torch", "blas", "onednn", "collectives", "cuda", "xla")
+#: What only a Python has, so that helpers in other languages have nothing to show of it.
+_OF_PYTHON = ("system.python", "system.gil", "system.jit", "system.executable", "packages.")
 #: Which runtime's settings these are says nothing where no thread of it ever ran.
 _OF_TEAMS = tuple(f"openmp.{name}" for name in
                   ("affinity", "blocktime", "places", "proc_bind", "sleeps", "spin_count", "wait_policy"))  # fmt: skip
@@ -25,6 +27,7 @@ _OF_TEAMS = tuple(f"openmp.{name}" for name in
 _OF_PLACES = ("openmp.affinity", "openmp.proc_bind")
 #: Evidence that is not there where there was nothing to see: NCCL starts with GPUs alone.
 _SEEN_IN_USE = "parallel.nccl"
+_PYTHONS = ("python", "pypy", "libpython", "libpypy")
 _THREADING = ("libgomp", "libiomp5", "libomp", "libtorch")
 
 
@@ -44,15 +47,25 @@ class _Program:
     evidence: Evidence
     leading: bool
     threads: int | None = None
+    path: str | None = None
 
     def is_concerned(self, claim: Claim) -> bool:
         """Whether a claim's subject is anything that this program has; what it has cannot always be told."""
         part = SHORT.get(claim.path, claim.path).partition(".")[0]
         mapped = self.evidence.libraries
+        if claim.path.startswith(_OF_PYTHON):
+            return self.leading or self.may_be_python
         if self.leading or part not in _OF_TORCH or not mapped:
             return True
         alone = self.evidence.source == "probe" or self.threads == 1
         return not alone or any(PurePosixPath(path).name.startswith(_THREADING) for path in mapped)
+
+    @property
+    def may_be_python(self) -> bool:
+        """Whether nothing shows that it is no Python."""
+        mapped = [self.path, *(self.evidence.libraries or ())]
+        names = [PurePosixPath(path).name for path in mapped if path]
+        return self.path is None or any(name.startswith(_PYTHONS) for name in names)
 
 
 def prove(environment: Environment, evidence: Evidence) -> Proof:
@@ -76,7 +89,7 @@ def _programs(evidence: Evidence) -> Iterator[_Program]:
     for number, program in enumerate(listed):
         share = "" if program.share is None else f", {program.share:.0%} of the CPU time"
         name = f"{program.name} (process {program.pid}{share}) " if len(listed) > 1 else ""
-        yield _Program(name, program.evidence or evidence, not number, program.threads)
+        yield _Program(name, program.evidence or evidence, not number, program.threads, program.path)
 
 
 def _findings(environment: Environment, program: _Program) -> Iterator[tuple[bool, str]]:

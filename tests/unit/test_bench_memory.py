@@ -85,7 +85,9 @@ def test_pages_from_all_nodes_are_exported_as_numactl():
     [
         ({"policy": "interleave:0-1", "numa_nodes": 2}, True),
         ({"policy": "default", "numa_nodes": 2}, False),
+        ({"policy": "interleave:0,2", "numa_nodes": 4}, True),
         ({"policy": "interleave:0", "numa_nodes": 1}, False),
+        ({"policy": "interleave:0", "numa_nodes": 2}, False),  # its control group has one node of two
         ({"policy": None, "numa_nodes": 2}, False),
     ],
 )

@@ -1,5 +1,7 @@
 """Which programs of a trial are held against its environment: those that did the work, alone or together."""
 
+import os
+
 import pytest
 
 from bench.evidence.programs import _at_work, _merged
@@ -19,6 +21,17 @@ def test_many_small_programs_that_are_alike_are_one_that_works():
         ({"/libtcmalloc.so.4"}, BIG), ({"/libm.so.6"}, pytest.approx(0.45)),
     ]  # fmt: skip
     assert left_s == 0.0
+
+
+def test_a_program_that_began_late_is_looked_at_again_at_once_as_its_loader_may_have_been_at_work():
+    late, _ = program(os.getpid(), 0.0)
+    late.look(late.pid, 100.0)
+    late.libraries = set()  # nothing was mapped yet
+    late.look(late.pid, 100.2)
+    assert late.libraries
+    late.libraries = set()
+    late.look(late.pid, 100.5)
+    assert not late.libraries, "from then on at ages that treble"
 
 
 def test_small_programs_that_differ_are_taken_until_less_than_a_tenth_is_left():

@@ -3,6 +3,7 @@
 import ctypes.util
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.evidence import outside, tree
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.record import claims
 from envmatrix.record.model import read_evidence
@@ -128,6 +130,22 @@ def test_what_cannot_be_seen_of_a_program_is_unproven_and_no_contradiction(tmp_p
     said = prove(environment(promised={"threads": "2"}, variables={"OMP_NUM_THREADS": "2"}), found)
     assert said.wrong == ()
     assert said.unproven == ("claims threads is 2, but it could not be read back",)
+
+
+def test_which_python_a_program_is_that_nobody_could_ask_is_not_taken_from_the_one_that_watches_it():
+    mine = {"system.python": platform.python_version(), "system.gil": "*", "packages.numpy": "*"}
+    seen = read_evidence(dict(outside.evidence(tree.Program(1, "python3")), source="outside"))
+    said = prove(environment(promised=mine), seen)
+    assert (said.wrong, len(said.unproven)) == ((), 3)
+
+
+@pytest.mark.parametrize(("path", "unproven"), [("/usr/bin/gawk", 0), ("/usr/bin/python3.9", 1), (None, 1)])
+def test_a_helper_that_is_no_python_has_nothing_to_show_of_one(path, unproven):
+    inside = {"system": {"python": "3.13.1"}, "source": "probe"}
+    helper = {"pid": 2, "name": "helper", "path": path, "evidence": {"source": "outside", "libraries": ["/libc.so.6"]}}
+    seen = read_evidence({**inside, "programs": [{"pid": 1, "path": "/usr/bin/python3.13"}, helper]})
+    said = prove(environment(promised={"system.python": "3.13.*"}), seen)
+    assert (said.wrong, len(said.unproven)) == ((), unproven)
 
 
 def test_a_variable_that_one_working_program_did_not_get_is_a_contradiction(tmp_path):

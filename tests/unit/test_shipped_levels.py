@@ -16,9 +16,11 @@ PLAIN = {
     "malloc": {"library": "libc", "refused": [], "arenas": 3, "options": {
         "mmap_threshold": 0, "trim_threshold": 0, "hugetlb": 0, "background_thread": False,
         "metadata_thp": "disabled", "dirty_decay_ms": 10000, "muzzy_decay_ms": 0}},
-    "torch": {"threads": 2, "threads_set": [], "cpu_capability": "AVX512"},
+    "torch": {"version": "2.12.1", "threads": 2, "threads_set": [], "cpu_capability": "AVX512"},
     "cpu": {"affinity_before": [0, 1], "affinity_end": [0, 1]},
-    "memory": {"huge_pages_bytes": 0},
+    "memory": {"huge_pages_bytes": 0, "thp": "always", "thp_process": True, "policy": "default", "numa_nodes": 2},
+    "system": {"python": "3.9.1", "gil": True, "jit": False},
+    "packages": {"torchvision": "0.27.0"},
     "onednn": {"isa": "Intel AVX10.1", "fpmath": "strict", "rounds": False, "primitive_cache": True},
     "inductor": {"graphs": 1, "max_autotune": False, "freezing": False, "frozen": False, "cpp_wrapper": False,
                  "cpp_wrapped": False},
@@ -29,6 +31,9 @@ PLAIN = {
     "xla": {"device": "TPU"},
     "preloaded": {},
 }  # fmt: skip
+#: What asks for nothing beyond the process that there is, or cannot be said before it is read: what is told instead
+#: is `claims-not-verifiable`.
+OPEN = {("torch", "host")}
 #: What a level asks for, in a process in which nothing came of it: evidence beside the setting that was read back.
 HOLLOW = {
     ("threads", "physical"): {"torch": {"threads": 4}, "openmp": {"library": "libgomp", "workers": {}}},
@@ -43,6 +48,10 @@ HOLLOW = {
     ("inductor", "cpp-wrapper"): {"inductor": {"graphs": 1, "cpp_wrapper": True, "cpp_wrapped": False}},
     ("malloc", "glibc-one-arena"): {"malloc": {"library": "libc", "refused": [], "arenas": 3,
                                                 "options": {"arena_max": 1}}},
+    ("numa", "interleave"): {"memory": {"policy": "interleave:0", "numa_nodes": 2}},
+    ("python", "3.13t"): {"system": {"python": "3.13.1", "gil": True}},
+    ("python", "3.14-jit"): {"system": {"python": "3.14.1", "jit": False}},
+    ("torch", "2.13.0-extras"): {"torch": {"version": "2.13.0+cpu"}, "packages": {"torchao": "0.18.0"}},
     ("nccl", "ring"): {"parallel": {"processes": 2, "nccl": None}},
     ("malloc", "jemalloc"): {"malloc": {"library": "libjemalloc", "refused": ["MALLOC_CONF: abort_cnof:true"]}},
 }  # fmt: skip
@@ -59,6 +68,16 @@ def evidence(wanted, **parts):
 def test_every_level_claims_what_is_seen_inside_and_not_only_what_was_set(factor, name):
     claimed = {SHORT.get(path, path) for path in matrix().factors[factor].levels[name].claims}
     assert [path for path in claimed if not path.startswith(ECHOES)], f"{factor}={name} claims no effect"
+
+
+def test_every_level_but_what_is_there_without_it_claims_something():
+    silent = {
+        (factor.name, name)
+        for factor in matrix().factors.values()
+        for number, (name, level) in enumerate(factor.levels.items())
+        if number and not level.claims
+    }
+    assert silent == OPEN
 
 
 @pytest.mark.parametrize(("factor", "name"), sorted(set(levels()) - ALREADY))

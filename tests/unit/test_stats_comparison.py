@@ -10,7 +10,8 @@ import pytest
 from scipy import stats as scipy_stats
 
 from envmatrix.errors import ExitCode, InputError
-from envmatrix.stats.between_runs import compare_runs
+from envmatrix.matrix.model import Workload
+from envmatrix.stats.between_runs import compare_runs, differences
 from envmatrix.stats.comparison import status_of
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold, read_measurements
@@ -250,3 +251,12 @@ def test_runs_of_two_schedules_are_not_comparable(tmp_path):
     assert "schedules differ" in compare_runs(old, new, anyway=True).cautions[1]
     one, other = old.load(), new.load()
     assert [same_thing(one, run, one.arms[0]) for run in (one, other)] == [True, False]
+
+
+def test_turns_of_a_program_are_compared_in_seconds(tmp_path):
+    own = {"cnn": Workload(name="cnn", command=("x",), metric={"wall": True})}
+    designs = {"old": {"schedule": "turns", "turn": 5}, "new": {"schedule": "turns", "turn": 3}}
+    old, new = (made(tmp_path, name, {}, design=design, workloads=own) for name, design in designs.items())
+    assert differences(old.load(), new.load(), tuple(fold(PLAN, ()) for _ in range(2)))[-1] == (
+        "the schedules differ: turns of 0.5 s and turns of 0.3 s"
+    )

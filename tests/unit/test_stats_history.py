@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from envmatrix.matrix.model import Workload
 from envmatrix.report import history_columns
 from envmatrix.report.history_columns import SeriesColumn, sparkline
 from envmatrix.report.history_page import to_html
@@ -224,6 +225,27 @@ def test_runs_in_turns_and_runs_one_after_the_other_are_two_series(tmp_path):
     assert "cnn@local, turns of 3 steps" in out.getvalue()
     assert "cnn on local, turns of 3 steps, made-up-host" in page
     assert page.count("<figure>") == 2
+
+
+def of_a_program(trial, together):
+    """A trial of a program that is timed by its wall time."""
+    document = {**trial.document, "metrics": {"value": trial.document["metrics"]["training_s"]}}
+    return replace(trial, document=document, together=together)
+
+
+def test_turns_of_a_program_are_a_part_of_a_second_and_one_that_took_none_is_no_series_in_turns(tmp_path):
+    plan = make_plan(("fast",), workloads=("cnn", "mine", "own-clock"))
+    kinds = {"mine": {"wall": True}, "own-clock": {"regex": "([0-9]+) s"}}
+    own = {name: Workload(name=name, command=("x",), metric=metric) for name, metric in kinds.items()}
+    folder = RunFolder(tmp_path / "run")
+    workloads = {"cnn": Workload(name="cnn", options={"batch_size": 64}), **own}
+    folder.create(make_run(plan, "run", design={"schedule": "turns"}, workloads=workloads), "version: 1\n")
+    for trial in make_trials(plan, Machine({"fast": 1.2}), 6):
+        together = None if trial.workload == "own-clock" else 3
+        folder.append(replace(trial, together=3) if trial.workload == "cnn" else of_a_program(trial, together))
+    write_reports(folder)
+    schedules = {one.workload: one.schedule for one in read_history(tmp_path).series}
+    assert schedules == {"cnn": "turns of 3 steps", "mine": "turns of 0.3 s", "own-clock": ""}
 
 
 def test_a_speed_up_without_a_check_of_equal_work_says_so_in_its_history(tmp_path):

@@ -11,7 +11,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan.schedule import make_arms
 from envmatrix.plan.turns import compared, left_behind, with_own_references
 from envmatrix.report.forest import forest
-from envmatrix.report.summary import summarise
+from envmatrix.report.summary import summarise, summarise_measured
 from envmatrix.report.write import write_reports
 from envmatrix.runner.groups import Groups
 from envmatrix.runner.looks import Looks
@@ -23,7 +23,17 @@ from envmatrix.stats.one_way import in_one_way
 from envmatrix.stats.pairing import families
 from envmatrix.stats.racing import next_arms
 from envmatrix.trials import together
-from tests.synthetic import Machine, make_design, make_environment, mixed_plan, mixed_trials, write_mixed
+from tests.synthetic import (
+    Machine,
+    make_design,
+    make_environment,
+    make_plan,
+    make_run,
+    make_trials,
+    mixed_plan,
+    mixed_trials,
+    write_mixed,
+)
 from tests.unit.test_turns import experiment
 
 PLAN = mixed_plan()
@@ -198,6 +208,16 @@ def test_turns_of_programs_are_told_in_seconds(tmp_path):
     own = {"cnn": Workload(name="cnn", command=("python", "x.py"), metric={"wall": True})}
     summary = summarise(write_mixed(tmp_path / "own", FAST, 2, workloads=own))
     assert summary.schedule.startswith("turns of 0.3 s, 4 processes alive at once;")
+
+
+def test_how_long_turns_were_is_said_of_what_took_them(tmp_path):
+    plan = make_plan(("a",), workloads=("cnn", "own"))
+    own = Workload(name="own", command=("python", "x.py"), metric={"regex": "([0-9]+) s"})
+    run = make_run(plan, design={"schedule": "turns"}, workloads={"cnn": Workload(name="cnn"), "own": own})
+    trials = (replace(trial, together=3 if trial.workload == "cnn" else None) for trial in make_trials(plan, FAST, 2))
+    assert summarise_measured(run, fold(plan, trials)).schedule.startswith(
+        "turns of 3 timed steps and 2 before them, 3"
+    )
 
 
 def test_the_copy_has_no_long_look():
