@@ -4,6 +4,7 @@ import pytest
 
 from envmatrix.record.model import read_evidence
 from envmatrix.record.paths import SHORT
+from envmatrix.record.settled import settled
 from envmatrix.trials.proof import prove
 from tests.shipped_levels import ALREADY, environment, levels, matrix
 
@@ -85,6 +86,22 @@ def test_a_level_without_an_effect_is_found_out_though_its_variables_are_set(fac
     wanted = environment(factor, name, cpus=4)
     said = prove(wanted, evidence(wanted))
     assert said.wrong or said.unproven, f"{factor}={name} passes where it did nothing"
+
+
+@pytest.mark.parametrize(
+    ("part", "plain", "level", "same"),
+    [
+        ("memory", {"thp": "madvise", "thp_process": True}, {"thp": "madvise", "thp_process": False}, True),
+        ("memory", {"thp": "always", "thp_process": True}, {"thp": "always", "thp_process": False}, False),
+        ("malloc", {"arenas": 1, "options": {}}, {"arenas": 1, "options": {"arena_max": 1}}, True),
+        ("malloc", {"arenas": 3, "options": {}}, {"arenas": 1, "options": {"arena_max": 1}}, False),
+        ("malloc", {"arenas": 2, "options": {}}, {"arenas": 2, "options": {"arena_max": 2}}, False),
+    ],
+)
+def test_what_refuses_a_process_what_it_would_not_have_had_is_no_other_environment(part, plain, level, same):
+    more = {"memory": {"huge_pages_bytes": 0}}.get(part, {})
+    one, other = (settled(read_evidence({part: {**more, **seen}})) for seen in (plain, level))
+    assert (one == other) is same
 
 
 @pytest.mark.parametrize(("factor", "name"), HOLLOW)
