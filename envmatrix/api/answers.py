@@ -103,8 +103,11 @@ def write_report(run: PathLike | Result | None = None, results: PathLike = "resu
 
 def report_as(
     form: str, run: PathLike | Result | None = None, environment: str = "baseline", results: PathLike = "results"
-) -> str:
-    """Return a run's report in another form; ``environment`` is whose trials pyperf gets. Raises as ``effects``."""
+) -> str | bytes:
+    """Return a run's report in another form; ``environment`` is whose trials pyperf gets. Raises as ``effects``.
+
+    Parquet alone is bytes; an InputError says where there is no pyarrow to write it.
+    """
     return rendered(REPORTS.make(form), Result.of(run_to_read(run, results)).summary, environment)
 
 

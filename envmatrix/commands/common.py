@@ -6,6 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from envmatrix.errors import InputError
+
 _WIDE = 140
 
 if TYPE_CHECKING:
@@ -24,14 +26,23 @@ def print_text(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
-def put_text(text: str, output: Path | None) -> None:
-    """Write text to a file, whole or not at all; without one print it."""
+def put_text(text: str | bytes, output: Path | None) -> None:
+    """Write text, or bytes as they are, to a file, whole or not at all; without one print it."""
     if output is None:
-        print_text(text)
+        _print(text)
     else:
         from envmatrix.store import write_named
 
-        write_named(output, text if text.endswith("\n") else text + "\n")
+        write_named(output, text if isinstance(text, bytes) or text.endswith("\n") else text + "\n")
+
+
+def _print(text: str | bytes) -> None:
+    if isinstance(text, str):
+        print_text(text)
+    elif sys.stdout.isatty():
+        raise InputError("this form is no text for a terminal", remedy="--output FILE")
+    else:
+        sys.stdout.buffer.write(text)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -29,8 +29,8 @@ class Report(Protocol):
         """The file's name in the folder of every run; None: written only when it is asked for."""
         return None
 
-    def render(self, summary: Summary, environment: str) -> str:
-        """Return the report's text; ``environment`` is whose trials are meant, in a form that has room for one."""
+    def render(self, summary: Summary, environment: str) -> str | bytes:
+        """Return the report's text or bytes; ``environment`` is whose trials are meant, where there is room for one."""
 
 
 REPORTS: Catalog[Report] = Catalog(
@@ -43,6 +43,7 @@ REPORTS: Catalog[Report] = Catalog(
         "html": "envmatrix.report.exports:Html",
         "csv": "envmatrix.report.exports:EffectsCsv",
         "trials-csv": "envmatrix.report.exports:TrialsCsv",
+        "parquet": "envmatrix.report.parquet:Parquet",
         "pyperf": "envmatrix.report.exports:Pyperf",
         "openmetrics": "envmatrix.report.openmetrics:OpenMetrics",
         "junit": "envmatrix.report.junit:JUnit",
@@ -64,8 +65,8 @@ def draw(kind: str, summary: Summary, group: Group) -> str:
     return str(load(FIGURES[kind])(summary, group))
 
 
-def rendered(report: Report, summary: Summary, environment: str) -> str:
-    """Return a report's text; an ExtensionError where another package's fails."""
+def rendered(report: Report, summary: Summary, environment: str) -> str | bytes:
+    """Return a report's text or bytes; an ExtensionError where another package's fails."""
     try:
         return report.render(summary, environment)
     except EnvmatrixError:

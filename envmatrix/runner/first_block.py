@@ -13,7 +13,7 @@ from envmatrix.report.formatting import count
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.last_words import tail
-from envmatrix.trials.program_variables import dropped_variables
+from envmatrix.trials.program_variables import dropped_variables, missing_module
 from envmatrix.trials.together import has_one_process
 from envmatrix.units import as_duration
 
@@ -104,7 +104,9 @@ class FirstBlock:
             return []
         log = self._experiment.folder.logs / f"{trial.trial}.log"
         sources = _sources(workload, self._experiment.run.programs.get(trial.workload, {}))
-        return [line] if (line := dropped_variables(workload, sources, "\n".join(tail(log, 50)))) else []
+        image, said = self._experiment.run.environments[trial.environment].image, "\n".join(tail(log, 50))
+        lines = (missing_module(workload, image, said), dropped_variables(workload, sources, said))
+        return [line for line in lines if line]
 
     def _too_short(self, trial: Trial) -> list[str]:
         """Say before it is spent that a budget ends before any claim can be made."""

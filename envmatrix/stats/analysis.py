@@ -199,7 +199,7 @@ def _is_no_op(arm: Arm, run: _Run) -> bool:
     """Whether all that an arm claims beyond its reference was so in the reference as well: its levels do nothing here.
 
     What a level sets and does not claim may act where nobody looks, so that nothing is said of it, and neither is it
-    of what nobody could see in a program.
+    of what nobody could see in a program, nor of a variable that it claims, as what reads that is not known.
     """
     if run.measured.facts[arm.name].unproven:
         return False
@@ -207,7 +207,8 @@ def _is_no_op(arm: Arm, run: _Run) -> bool:
     own, other = (run.environments.get(one.runs) if one else None for one in (arm, reference))
     if reference is None or own is None or other is None or arm.workload != reference.workload:
         return False
-    if set(own.claims) <= set(other.claims):
+    more = set(own.claims) - set(other.claims)
+    if not more or any(claim.path.startswith("variables.") for claim in more):  # of it nothing is settled
         return False
     seen, known = (run.measured.facts[name].settled for name in (arm.name, reference.name))
     return bool(seen) and set(seen) <= set(known)

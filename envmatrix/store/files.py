@@ -63,12 +63,16 @@ def named_file(path: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file whole or not at all; a StoreError says why it cannot be written."""
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def write_whole(path: Path, text: str | bytes) -> None:
+    """Write a file whole or not at all; a StoreError says why it cannot be written."""
 
     def write() -> None:
         with whole_file(path) as file:
-            file.write(text.encode())
+            file.write(_bytes(text))
 
     try:
         insisting(write, path)
@@ -76,11 +80,11 @@ def write_whole(path: Path, text: str) -> None:
         raise os_error(error, path) from error
 
 
-def write_named(path: Path, text: str) -> None:
-    """Write a text where a person said, as ``write_whole`` does."""
+def write_named(path: Path, text: str | bytes) -> None:
+    """Write a file where a person said, as ``write_whole`` does."""
     try:
         with named_file(path) as file:
-            file.write(text.encode())
+            file.write(_bytes(text))
     except OSError as error:
         raise os_error(error, path) from error
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
+from envmatrix.plan.environment import Image
 from envmatrix.regular import RefusedFileError, read_bytes
 from envmatrix.say import Say
 
@@ -25,6 +26,7 @@ _A_PLACE = re.compile(
     r"(\w+_)?(HOME|DIR|DIRS|PATH|ROOT|CACHE|DATA|PREFIX)\Z|PYTHONPATH\Z|(HF|TRANSFORMERS|WANDB)_\w+\Z"
 )
 _LARGEST_SOURCE = 2**20
+_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '?([\w.]+)", re.MULTILINE)
 
 
 def given_variables(workload: Workload, base: Mapping[str, str]) -> dict[str, str]:
@@ -92,3 +94,22 @@ def dropped_variables(workload: Workload, sources: Iterable[Path], said: str) ->
         f"of this shell's variables {workload.name} did not get {listed}{more}; to give them to it, write "
         f"`pass_env: [{listed}]` in its workload"
     )
+
+
+def missing_module(workload: Workload, image: Image, said: str) -> str:
+    """Say in one line which Python lacks the module that a program wants, and how it gets another; else ''."""
+    found = _NO_MODULE.search(said)
+    if not found:
+        return ""
+    if image.interpreter and not image.requirements:
+        python, remedy = image.interpreter, "install it there, or name another `interpreter`"
+    elif image.ready or image.modules:
+        python, remedy = image.ready or " ".join(image.modules), "take one that has it"
+    elif image.requirements:
+        python, remedy = f"a Python with {', '.join(image.requirements)}", "write it under `requirements` of that level"
+    else:
+        python = "a Python of its own, without any package"
+        remedy = (
+            "name yours in a factor: `python: {mine: {interpreter: .venv/bin/python}}` (envmatrix docs interpreters)"
+        )
+    return f"{workload.name} runs in {python}: there is no module {found[1]!r}; {remedy}"

@@ -5,7 +5,14 @@ import pytest
 from envmatrix import benchmark
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
-from envmatrix.trials.program_variables import check_passing, dropped_variables, given_variables, settled_passing
+from envmatrix.plan.environment import Image
+from envmatrix.trials.program_variables import (
+    check_passing,
+    dropped_variables,
+    given_variables,
+    missing_module,
+    settled_passing,
+)
 from envmatrix.trials.trial import base_variables, trial_variables
 from tests.synthetic import make_environment
 
@@ -79,3 +86,26 @@ def test_one_line_names_what_a_program_looks_for_and_did_not_get(shell, tmp_path
     assert "HF_TOKEN" in line
     assert not {"MY_DATA_PATH", "UNRELATED", "hf_secret"} & set(line.replace(",", " ").split())
     assert "UNRELATED" in dropped_variables(workload(), [], "KeyError: 'UNRELATED'")
+
+
+@pytest.mark.parametrize(
+    ("image", "python", "remedy"),
+    [
+        (Image("default"), "without any package", "interpreter: .venv/bin/python"),
+        (Image("mine", interpreter="/v/bin/python"), "/v/bin/python", "install it there"),
+        (Image("mine", interpreter="/v/bin/python", requirements=("numpy",)), "a Python with numpy", "`requirements`"),
+        (Image("mine", requirements=("numpy", "tqdm")), "a Python with numpy, tqdm", "`requirements`"),
+        (Image("mine", modules=("PyTorch/2",)), "PyTorch/2", "take one that has it"),
+        (Image("mine", ready="org/it@sha256:0"), "org/it@sha256:0", "take one that has it"),
+    ],
+)
+def test_a_module_that_is_not_there_is_told_with_the_python_that_lacks_it(image, python, remedy):
+    line = missing_module(workload(), image, "Traceback\nModuleNotFoundError: No module named 'torch.nn'\nbench: x\n")
+    where, _, what = line.partition("; ")
+    assert where.startswith("mine runs in ")
+    assert where.endswith(f"{python}: there is no module 'torch.nn'")
+    assert remedy in what
+
+
+def test_another_failure_says_nothing_of_modules():
+    assert missing_module(workload(), Image("default"), "KeyError: 'No module named x'") == ""

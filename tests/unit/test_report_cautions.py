@@ -97,17 +97,22 @@ def test_blocks_on_different_machines_are_no_reason_to_warn():
 
 
 @pytest.mark.parametrize(
-    ("library", "unproven", "is_no_op"),
-    [("libc", (), True), ("libtcmalloc", (), False), ("libc", ("its threads could not be seen",), False)],
+    ("library", "unproven", "claimed", "is_no_op"),
+    [
+        ("libc", (), "malloc", True),
+        ("libtcmalloc", (), "malloc", False),
+        ("libc", ("its threads could not be seen",), "malloc", False),
+        ("libc", (), "variables.LOADER_WORKERS", False),
+    ],
 )
-def test_a_level_that_shows_what_the_reference_shows_is_told_as_no_op(library, unproven, is_no_op):
+def test_a_level_that_shows_what_the_reference_shows_is_told_as_no_op(library, unproven, claimed, is_no_op):
     def show(trial):
         seen = library if trial.environment == "fast" else "libc"
         trial.document["evidence"] = {"malloc": {"library": seen, "path": f"/{trial.trial}"}}
         return replace(trial, unproven=unproven)
 
     environments = {name: make_environment(name, {"malloc": name}, variables={}) for name in ("baseline", "fast")}
-    environments["fast"] = replace(environments["fast"], claims=claims.read({"malloc": ("*",)}))
+    environments["fast"] = replace(environments["fast"], claims=claims.read({claimed: ("*",)}))
     trials = [show(trial) for trial in make_trials(PLAN, Machine({}, noise=0.01), 10)]
     summary = summarise_measured(make_run(PLAN, environments=environments), fold(PLAN, trials))
     flags = {effect.environment: effect.flags for effect in summary.analysis.primary_effects()}

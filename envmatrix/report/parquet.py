@@ -1,0 +1,77 @@
+"""Parquet: a row a trial with types and units, for pandas, Polars, DuckDB or Spark.
+
+pyarrow writes it, which is an extra of the package: it is larger than all else that envmatrix installs, and whoever
+reads Parquet with pandas has it already.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.errors import InputError
+from envmatrix.printable import clean
+from envmatrix.report.catalog import Report
+from envmatrix.report.summary import Summary
+from envmatrix.stats.measurements import OUTCOMES, WORK, Floats, Integers
+from envmatrix.stats.metrics import METRICS, OWN
+
+
+def to_parquet(summary: Summary) -> bytes:
+    """Return the file: every trial in the order in which they ran, those that broke too, with null for what it lacks.
+
+    ``started`` is in seconds since 1970 (UTC); metrics are in their own units, which stand in each column's metadata
+    with the direction that is better. Raises InputError where there is no pyarrow.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError(
+            f"pyarrow, which writes Parquet, cannot be used here ({error})",
+            remedy=f"{sys.executable} -m pip install pyarrow, or --as trials-csv, which needs nothing",
+        ) from error
+    named = list(_columns(summary, pyarrow))
+    about = {"envmatrix.run": clean(summary.run.name), "envmatrix.created": clean(summary.run.created)}
+    schema = pyarrow.schema([field for field, _ in named], metadata=about)
+    out = io.BytesIO()
+    arrays = [pyarrow.array(values, field.type, from_pandas=True) for field, values in named]
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=schema), out)
+    return out.getvalue()
+
+
+def _columns(summary: Summary, arrow: Any) -> Iterator[tuple[Any, object]]:
+    """Yield each column's pyarrow.Field and its values, NaN where there is none."""
+    measured = summary.measured
+    trials, arms = measured.trials, [summary.plan.arms[index] for index in measured.trials.arm]
+    for name in ("workload", "engine", "environment"):
+        yield arrow.field(name, arrow.string()), [clean(getattr(arm, name)) for arm in arms]
+    yield arrow.field("block", arrow.int64()), trials.block
+    yield arrow.field("outcome", arrow.string()), [OUTCOMES[index] for index in trials.outcome]
+    yield arrow.field("started", arrow.float64(), metadata={"unit": "s"}), trials.started
+    at = np.searchsorted(measured.blocks, trials.block)
+    ok = trials.outcome == OUTCOMES.index("ok")
+    for name in (*METRICS, *WORK, *(name for name in measured.table if name.startswith(OWN))):
+        metric = METRICS.get(name)
+        told = {"unit": metric.unit, "better": metric.better} if metric else None
+        values = _values(measured.table[name], trials.arm, at, ok)
+        yield arrow.field(clean(name), arrow.float64(), metadata=told), values
+
+
+def _values(table: Floats, arm: Integers, at: Integers, ok: NDArray[np.bool_]) -> Floats:
+    return np.where(ok, table[arm, at], np.nan) if arm.size else np.zeros(0)
+
+
+class Parquet(Report):
+    """One row a trial, typed."""
+
+    name = "parquet"
+
+    def render(self, summary: Summary, environment: str) -> bytes:
+        """Return the file's bytes."""
+        return to_parquet(summary)
