@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, load_matrix
@@ -29,7 +29,7 @@ from envmatrix.trials.experiment import (
     find_design,
     snapshot_bench,
 )
-from envmatrix.trials.images import open_engines, places_of, prepare_images
+from envmatrix.trials.images import locks_beside, open_engines, places_of, prepare_images
 
 #: Before a word that names a design and an environment.
 _DESIGN = "design:"
@@ -134,10 +134,10 @@ def lock(
     """Resolve and pin what images and libraries are made of, with the host's own pip and apt.
 
     ``environments``: whose images (none: all); ``engine``: pin the system packages of this engine's images instead.
-    Returns the files of containers/locks/ that were written. Raises InputError, EngineError.
+    Returns the files that were written, in containers/locks/ beside the matrix. Raises InputError, EngineError.
     """
     whole = load_matrix(matrix)
-    place = _places(whole)
+    place = replace(_places(whole), locks=locks_beside(Path(whole.path)))
     locks = Locks(place.locks, place.cache)
     named = {image.name: image for image in (resolve(whole, name, {}).image for name in environments)}
     images = tuple((named or images_of(whole)).values())

@@ -196,8 +196,13 @@ def kept_given(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
     return {(prepared.image, prepared.engine): prepared for prepared in found if prepared}
 
 
+def locks_beside(matrix_path: Path) -> Path:
+    """Return the folder of a matrix's own locks, whether it is there or not."""
+    return matrix_path.resolve().parent / "containers" / "locks"
+
+
 def places_of(matrix_path: Path, bench: Path) -> Places:
     """Return where engines find locks and bench/, and where they build. Locks beside the matrix come first."""
-    beside = matrix_path.resolve().parent / "containers" / "locks"
+    beside = locks_beside(matrix_path)
     locks = beside if beside.is_dir() else project.locks_folder()
     return Places(Cache(project.cache_folder()), locks, bench)

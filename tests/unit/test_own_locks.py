@@ -1,0 +1,38 @@
+"""Locks of a matrix of one's own lie beside it, so that a repository can hold both."""
+
+from __future__ import annotations
+
+from envmatrix import project
+from envmatrix.__main__ import main
+from envmatrix.api.places import load_matrix
+from envmatrix.images.lockfile import Pinned
+from envmatrix.images.locks import Locks
+from envmatrix.trials.images import places_of
+
+MATRIX = """version: 2
+factors:
+  packages:
+    ours: {requirements: [numpy==2.3.0]}
+environments:
+  baseline: {}
+workloads:
+  train: {command: [python, train.py], metric: {wall: true}}
+designs:
+  default: {environments: baseline, workloads: train}
+"""
+
+
+def test_the_first_lock_of_a_matrix_is_written_beside_it_and_found_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Locks, "_pip", lambda *_: (Pinned("numpy", "2.3.0", "a" * 64),))
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    ours = set(project.locks_folder().iterdir())
+    assert main(["lock", "baseline"]) == 0
+    (written,) = capsys.readouterr().out.splitlines()
+    (file,) = (tmp_path / "containers" / "locks").iterdir()
+    assert written == str(file)
+    assert "numpy==2.3.0" in file.read_text()
+    assert places_of(tmp_path / load_matrix().path, tmp_path).locks == file.parent
+    assert set(project.locks_folder().iterdir()) == ours
