@@ -31,6 +31,7 @@ def test_a_command_on_a_page_is_one_that_there_is(line):
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")], ids=lambda page: page.stem)
 def test_a_matrix_on_a_page_is_one_that_can_be_run(page, tmp_path):
     (tmp_path / "train.py").touch()
+    (tmp_path / "requirements.txt").write_text("numpy\n")
     for body in blocks(page, "yaml"):
         (tmp_path / "matrix.yaml").write_text(body)
         load(tmp_path / "matrix.yaml")
