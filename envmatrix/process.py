@@ -96,17 +96,17 @@ def _not_started(program: str, number: int) -> NoTrialError:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a program runs, and its memory limit. ``group`` is the cgroup it enters, ``data_bytes`` its RLIMIT_DATA."""
+    """Where a program runs, and its limits. ``groups`` are the cgroups it enters, ``data_bytes`` its RLIMIT_DATA."""
 
     cpus: tuple[int, ...] = ()
     memory_nodes: tuple[int, ...] = ()
-    group: Path | None = None
+    groups: tuple[Path, ...] = ()
     data_bytes: int | None = None
 
-    def plain(self) -> tuple[tuple[int, ...], int, str, int]:
+    def plain(self) -> tuple[tuple[int, ...], int, tuple[str, ...], int]:
         """Return what the warden takes."""
-        group = str(self.group / "cgroup.procs") if self.group else ""
-        return tuple(self.cpus), sum(1 << node for node in self.memory_nodes), group, self.data_bytes or 0
+        groups = tuple(str(group / "cgroup.procs") for group in self.groups)
+        return tuple(self.cpus), sum(1 << node for node in self.memory_nodes), groups, self.data_bytes or 0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    #: CPUs, a mask of memory nodes, the cgroup.procs of cgroups, and RLIMIT_DATA in bytes.
+    Place = tuple[tuple[int, ...], int, tuple[str, ...], int]
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _MPOL_BIND = 2
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
@@ -45,11 +48,11 @@ def bind_memory(mask: int) -> None:
         raise OSError(ctypes.get_errno(), "set_mempolicy")
 
 
-def _confine(cpus: tuple[int, ...], nodes: int, group: str, data_bytes: int) -> None:
-    """Enter a CPU set, memory nodes (a mask), a cgroup (its cgroup.procs) and a limit of RLIMIT_DATA; 0, '': none."""
+def _confine(cpus: tuple[int, ...], nodes: int, groups: tuple[str, ...], data_bytes: int) -> None:
+    """Enter a CPU set, memory nodes (a mask), cgroups (their cgroup.procs) and a limit of RLIMIT_DATA; 0, (): none."""
     if cpus:
         os.sched_setaffinity(0, cpus)
-    if group:
+    for group in groups:
         with open(group, "wb", buffering=0) as members:  # noqa: PTH123 - pathlib takes as long to load as all else here
             members.write(b"0")
     if data_bytes:
@@ -64,7 +67,7 @@ class _CannotPlaceError(OSError):
     """The program cannot be started where, or with the limits, that the order says."""
 
 
-def _become(argv: list[bytes], env: dict[bytes, bytes], place: tuple[tuple[int, ...], int, str, int]) -> None:
+def _become(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> None:
     """Turn this new process into the program, which leads a session of its own."""
     try:
         os.setsid()
@@ -77,9 +80,7 @@ def _become(argv: list[bytes], env: dict[bytes, bytes], place: tuple[tuple[int, 
     os.execvpe(argv[0], argv, env)  # noqa: S606 - no shell: an argument list
 
 
-def _start(
-    argv: list[bytes], env: dict[bytes, bytes], place: tuple[tuple[int, ...], int, str, int]
-) -> tuple[int, bytes]:
+def _start(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> tuple[int, bytes]:
     """Start the program; return its process and, where it could not be started, the answer that says why."""
     heard, told = os.pipe()
     warden = os.getpid()

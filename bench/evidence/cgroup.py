@@ -67,6 +67,15 @@ def cpu_limit() -> float | None:
     return min(shares) if shares else None
 
 
+def cpu_periods() -> tuple[int, int] | None:
+    """Return how many periods of its CPU quota this group has run in, and in how many it used it up."""
+    for folder in folders("cpu"):
+        found = dict(line.split() for line in (text(f"{folder}/cpu.stat") or "").splitlines())
+        if "nr_periods" in found:
+            return int(found["nr_periods"]), int(found["nr_throttled"])
+    return None
+
+
 def cpu_set() -> str | None:
     """Return the CPU list of this group, as the kernel writes it, or None."""
     for folder in folders("cpuset"):

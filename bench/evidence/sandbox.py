@@ -12,6 +12,7 @@ from bench.evidence.reading import attempt, fields
 def collect() -> dict[str, Any]:
     """Return the evidence on the sandbox; seccomp 0 is off, 1 strict, 2 a filter."""
     status = fields("/proc/self/status")
+    periods = attempt(cgroup.cpu_periods) or (None, None)
     return {
         "seccomp": attempt(lambda: int(status["Seccomp"])),
         "seccomp_filters": attempt(lambda: int(status["Seccomp_filters"])),
@@ -26,6 +27,8 @@ def collect() -> dict[str, Any]:
         "cgroup": {
             "version": attempt(_version),
             "cpu_limit": attempt(cgroup.cpu_limit),
+            "cpu_periods": periods[0],
+            "throttled_periods": periods[1],
             "cpu_set": attempt(cgroup.cpu_set),
             "pids_limit": attempt(cgroup.pids_limit),
             "memory_limit_bytes": attempt(cgroup.memory_limit_bytes),

@@ -28,11 +28,17 @@ def is_lazy(before: int | None, after: int | None, world: int) -> bool | None:
 
 
 def taken_by_nccl(path: str | None) -> dict[str, str] | None:
-    """Return the variables that NCCL says it took, None where it did not start or said it elsewhere."""
+    """Return what NCCL says it took and made (``described``), None where it did not start or said it elsewhere."""
     said = text(path) if path else None
     return None if said is None else described(said)
 
 
 def described(said: str) -> dict[str, str]:
-    """Read NCCL's lines of NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=ENV (src/misc/param.cc)."""
-    return dict(re.findall(r"NCCL INFO (NCCL_\w+) set by environment to (.*?)\.?$", said, re.MULTILINE))
+    """Read NCCL's lines of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV (its src/misc/param.cc and init.cc).
+
+    Variables have their names; ``channels`` and ``nvls_channels`` are those of the communicator made last.
+    """
+    taken = dict(re.findall(r"NCCL INFO (NCCL_\w+) set by environment to (.*?)\.?$", said, re.MULTILINE))
+    made = re.findall(r"NCCL INFO (\d+) coll channels,(?:.*? (\d+) nvls channels,)?", said)
+    channels = zip(("channels", "nvls_channels"), made[-1]) if made else ()
+    return {**taken, **{name: number for name, number in channels if number}}

@@ -18,6 +18,7 @@ from envmatrix.engines.apptainer_command import (
     WORK,
     exec_argv,
     find_program,
+    groups_seen,
     host_variables,
     identity,
     lacks_privilege,
@@ -28,6 +29,7 @@ from envmatrix.engines.apptainer_command import (
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
+from envmatrix.engines.confinement import InGroups
 from envmatrix.engines.docker import DockerEngine, let_write
 from envmatrix.engines.docker_client import why_not
 from envmatrix.engines.local import GuardedJob, guarded_job, plain_name, sweep_groups
@@ -87,7 +89,7 @@ class ContainerJob(GuardedJob):
 
 
 @dataclass(frozen=True)
-class ApptainerEngine(Engine):
+class ApptainerEngine(InGroups, Engine):
     """Runs trials from SIFs, as an ordinary user does on a cluster."""
 
     places: Places
@@ -297,7 +299,7 @@ class ApptainerEngine(Engine):
             marker.mkdir(parents=True, exist_ok=True)
         if user := other_user():
             let_write(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
-        argv = exec_argv(job, find_program() or "apptainer", identity(), marker)
+        argv = exec_argv(job, find_program() or "apptainer", (*identity(), *groups_seen(job.limits)), marker)
         try:
             with guarded_job(job, argv, host_variables()) as running:
                 yield ContainerJob(running.program, running.confinement)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from envmatrix.engines.base import Job
+from envmatrix.engines.base import Job, Limits
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError
 from envmatrix.images.definitions import ROOM, USER
@@ -15,6 +15,7 @@ from envmatrix.images.definitions import ROOM, USER
 WORK = "/work"
 #: Where uid 0 may change the kernel or the machine, whatever capabilities it lacks.
 _OF_THE_KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/sys")
+_GROUPS = "/sys/fs/cgroup"
 #: Numbers of capabilities: capability.h of Linux.
 _SYS_ADMIN, _SYS_RESOURCE = 21, 24
 #: Variables of the host that Apptainer itself needs; none of them gets inside.
@@ -43,8 +44,28 @@ def identity() -> tuple[str, ...]:
         return "--security", f"uid:{USER}", "--security", f"gid:{USER}"
     if os.geteuid() != 0:
         return ()
-    kernel = [path for path in _OF_THE_KERNEL if Path(path).exists()]
-    return "--userns", *(word for path in kernel for word in ("--bind", f"{path}:{path}:ro"))
+    return "--userns", *_read_only(_OF_THE_KERNEL)
+
+
+def groups_seen(limits: Limits) -> tuple[str, ...]:
+    """Return the options that show a job with a CPU quota its control groups, which Apptainer hides as a rule."""
+    if limits.cpu_quota is None or needs_namespace():  # there all of /sys is seen
+        return ()
+    return tuple(_read_only([_GROUPS]))
+
+
+def _read_only(paths: Iterable[str]) -> Iterator[str]:
+    """Yield the options that mount paths where they are, read-only, and each file system that is mounted below them.
+
+    Those below a mount that is made read-only stay as they were.
+    """
+    table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    mounted = [line.split(" ")[4] for line in table]
+    for path in paths:
+        below = sorted({point for point in mounted if point.startswith(f"{path}/") and "\\" not in point})
+        for one in (path, *below):
+            if Path(one).exists():
+                yield from ("--bind", f"{one}:{one}:ro")
 
 
 def rights() -> str:

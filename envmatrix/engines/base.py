@@ -82,6 +82,15 @@ class Mounts:
     same: tuple[Path, ...] = ()
 
 
+#: The period of a CPU quota in microseconds: what Docker's --cpus and Kubernetes' limits take.
+QUOTA_PERIOD_US = 100_000
+
+
+def quota_us(cpus: float) -> int:
+    """Return the CPU time of a period, in microseconds, that is so many CPUs' worth."""
+    return round(cpus * QUOTA_PERIOD_US)
+
+
 @dataclass(frozen=True)
 class Limits:
     """The same limits for every engine. Empty or None means: as the host has it.
@@ -89,6 +98,7 @@ class Limits:
     ``shm_bytes`` sizes /dev/shm where the engine can (``sizes_shm``); None: half the memory, as Linux has it.
     ``gpus`` are those that a container is given: ('all',), or numbers or UUIDs; empty: none. ``network``: whether
     it may reach other machines (a trial over several nodes); all others have no network where the engine can.
+    ``cpu_quota`` is CPU time per time: 1.5 is that of one and a half CPUs (``LimitsCpuTime``).
     """
 
     seconds: float
@@ -98,6 +108,7 @@ class Limits:
     shm_bytes: int | None = None
     gpus: tuple[str, ...] = ()
     network: bool = False
+    cpu_quota: float | None = None
 
 
 @dataclass(frozen=True)
@@ -225,6 +236,27 @@ class TakesTurns(Protocol):
 
     def started(self, job: Job) -> AbstractContextManager[Running]:
         """Start ``job``; at the end of the context it is ended, and nothing of it is left. Raises as ``Engine.run``."""
+
+
+@runtime_checkable
+class LimitsCpuTime(Protocol):
+    """An engine that can hold a process to ``Limits.cpu_quota``."""
+
+    def why_no_quota(self) -> str | None:
+        """Say why it cannot here, and what to do about it, or None when it can."""
+
+
+def check_quota(engine: Engine, environment: Environment) -> None:
+    """Raise SkipEnvironmentError where an engine cannot limit CPU time as ``environment`` wants it."""
+    if environment.cpu_quota is None:
+        return
+    reason = "it limits no CPU time" if not isinstance(engine, LimitsCpuTime) else engine.why_no_quota()
+    if reason:
+        why, _, remedy = reason.partition("\n  -> ")
+        raise SkipEnvironmentError(
+            f"`cpu_quota` cannot be had with engine {engine.name}: {why}",
+            remedy=remedy or "use `--engine docker`",
+        )
 
 
 @runtime_checkable

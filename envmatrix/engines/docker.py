@@ -17,7 +17,7 @@ import requests.exceptions
 
 from envmatrix import interrupts
 from envmatrix.engines import bills, docker_end
-from envmatrix.engines.base import Engine, Job, Mounts, NamedImage, Prepared, log_of
+from envmatrix.engines.base import QUOTA_PERIOD_US, Engine, Job, Mounts, NamedImage, Prepared, log_of, quota_us
 from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
 from envmatrix.engines.docker_client import (
     APIError,
@@ -67,6 +67,11 @@ class DockerEngine(Engine):
     def unavailable(self) -> str | None:
         """Say why no Docker-API engine can be used here, or None when one answers."""
         return why_not()
+
+    def why_no_quota(self) -> str | None:
+        """Say why the engine sets no CPU quota, None when it does."""
+        with _open("asking for CPU quotas") as client:
+            return None if client.info().get("CpuCfsQuota") else "`docker info` says that this kernel has no CPU quotas"
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
         """Build the image, or find it built."""
@@ -247,6 +252,8 @@ def container_config(job: Job, user: str) -> dict[str, object]:
     }
     if limits.gpus:
         host["DeviceRequests"] = [gpu_request(limits.gpus)]
+    if limits.cpu_quota is not None:
+        host |= {"CpuPeriod": QUOTA_PERIOD_US, "CpuQuota": quota_us(limits.cpu_quota)}
     if limits.memory_bytes:
         host |= {"Memory": limits.memory_bytes, "MemorySwap": limits.memory_bytes}
     return {

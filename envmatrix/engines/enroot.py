@@ -16,8 +16,8 @@ from pathlib import Path
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import find_program
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
+from envmatrix.engines.confinement import InGroups, confined
 from envmatrix.engines.local import group_name, preload_variable, sweep_groups
-from envmatrix.engines.memory import confined
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.host import format_cpus
 from envmatrix.images.cache import digest_of
@@ -78,7 +78,7 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
 
 
 @dataclass(frozen=True)
-class EnrootEngine(Engine):
+class EnrootEngine(InGroups, Engine):
     """Runs trials in Enroot containers."""
 
     places: Places

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from
-from envmatrix.engines.memory import Confinement, confined, leftover_groups, remove_group
+from envmatrix.engines.confinement import Confinement, InGroups, confined, leftover_groups, remove_group
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.host import format_cpus, has_gpu
 from envmatrix.images import modules
@@ -41,7 +41,7 @@ _LISTING_S = 600.0
 
 
 @dataclass(frozen=True)
-class LocalEngine(Engine):
+class LocalEngine(InGroups, Engine):
     """Runs trials as plain processes of this machine."""
 
     places: Places

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.errors import EnvmatrixError, InputError
@@ -56,7 +56,7 @@ class LibraryBuilder:
             except InputError:  # a wrong hash must never be passed over
                 raise
             except EnvmatrixError as error:
-                linked = None if self.apt else self._system(library)
+                linked = None if self.apt else self._linked(library)
                 if linked:
                     folders[library.key], facts[f"library {library.key}"] = linked
                 else:
@@ -100,8 +100,11 @@ class LibraryBuilder:
                 remedy=f"`preload:` one of {', '.join(sorted(set(found))[:12]) or '(it has no shared library)'}",
             )
 
-    def _system(self, library: Library) -> tuple[str, str] | None:
-        found = {name: system_library(name) for name in library.files}
+    def _linked(self, library: Library) -> tuple[str, str] | None:
+        """Return a folder of links to the machine's own libraries, and to what wheels have, and what they lead to."""
+        beside = self._of_wheels(library)
+        of_wheels = {name: beside / name for name in library.files if beside and (beside / name).exists()}
+        found = {name: of_wheels.get(name) or system_library(name) for name in library.files}
         paths = {name: path for name, path in found.items() if path}
         if not paths or len(paths) != len(found):
             return None
@@ -113,6 +116,25 @@ class LibraryBuilder:
         folder = self._place(library, sorted(map(str, paths.values())))
         self.cache.folder(folder, link)
         return str(folder), "the system's own " + " ".join(str(path.resolve()) for path in paths.values())
+
+    def _of_wheels(self, library: Library) -> Path | None:
+        """Return a folder with what a library has in wheels, where its Debian packages cannot be had."""
+        if not (library.requirements and library.apt):
+            return None
+        alone = replace(library, apt=())
+        try:
+            sections = self.locks.of_library(alone, self.python, self.say)
+            files = [self._fetched(pin, path) for path, section in sections for pin in section.packages]
+        except EnvmatrixError:
+            return None
+        folder = self._place(alone, sorted(file.name for file in files))
+
+        def unpack(place: Path) -> None:
+            for file in files:
+                unpack_wheel(file, place, library.files)
+
+        self.cache.folder(folder, unpack)
+        return folder
 
 
 def fetch_packages(cache: Cache, apt: Apt, pins: Sequence[Pinned], lock: Path, say: Say) -> list[Path]:

@@ -25,6 +25,7 @@ _PACKAGES = {
     "libmimalloc": ("libmimalloc2.0", "mimalloc", "mimalloc"),
     "libomp": ("libomp5", "libomp", "llvm-openmp"),
     "libiomp5": ("libomp5", "intel-oneapi-openmp", "intel-openmp"),
+    "libatomic": ("libatomic1", "libatomic", "libgcc-ng"),
     "libnuma": ("libnuma1", "numactl-libs", "numactl"),
 }
 

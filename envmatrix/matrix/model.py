@@ -124,6 +124,7 @@ SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(one_word), AS_WORD
 Words = Annotated[tuple[Text, ...], BeforeValidator(one_word), AS_WORDS]
 CpuList = Annotated[Text, AfterValidator(values.cpu_list), AS_SCALAR]
 Cpus = Annotated[Text, AfterValidator(values.cpus_of_machine), AS_SCALAR]
+CpuQuota = Annotated[float, BeforeValidator(values.cpu_quota), AS_QUANTITY]
 Suite = Annotated[Text, AfterValidator(values.suite), AS_SCALAR]
 ReadyImage = Annotated[Text, AfterValidator(values.ready_image), AS_SCALAR]
 Base = Annotated[Text, AfterValidator(values.base), AS_SCALAR]
@@ -181,6 +182,9 @@ class Level(Frozen):
     preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD, by file name")
     cpus: CpuList | None = Field(None, description="CPU list the process starts on, such as 0-3")
     memory_nodes: CpuList | None = Field(None, description="NUMA nodes its memory comes from, such as 0")
+    cpu_quota: CpuQuota | None = Field(
+        None, description="CPU time it may have, in CPUs, such as 1.5 (Docker's --cpus, a pod's limit)"
+    )
     claims: Mapping[str, Words] = Field(
         default_factory=dict, description="evidence path -> the value, or values, it must show"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -30,6 +31,18 @@ def cpus_of_machine(value: str) -> str:
     """Check a list of CPUs in which no template is filled."""
     parse_cpus(value)
     return value
+
+
+def cpu_quota(value: object) -> float:
+    """Read CPU time per time, in CPUs; the kernel takes no less than a hundredth (1 ms of 100)."""
+    try:
+        found = float(str(value))
+    except ValueError:
+        found = math.nan
+    if not 0.01 <= found <= 10_000:
+        msg = f"{value!r} is no number of CPUs from 0.01 on, such as 1 or 1.5"
+        raise ValueError(msg)
+    return found
 
 
 def suite(value: str) -> str:

@@ -93,7 +93,7 @@ def _set_by(environment: Environment | None) -> dict[str, object]:
     """Return what an environment sets: its variables, and where and with what its processes start."""
     if environment is None:
         return {}
-    placed = {"preload": environment.preload, "cpus": environment.cpus, "memory_nodes": environment.memory_nodes}
+    placed = {name: getattr(environment, name) for name in ("preload", "cpus", "memory_nodes", "cpu_quota")}
     return {**environment.variables, **placed}
 
 

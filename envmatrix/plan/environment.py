@@ -81,7 +81,7 @@ class Environment:
     the order in which LD_PRELOAD must list them; an empty key means: wherever the system has it. ``own_levels`` are
     the levels that are not their factor's first (None: not known, in runs of an older envmatrix). ``side`` is ``old``
     or ``new`` where a run compares two matrices. ``turns``: its processes may be stopped for a while. ``unread`` are
-    variables of its levels that nothing is known to read.
+    variables of its levels that nothing is known to read. ``cpu_quota`` is CPU time per time, in CPUs (None: no limit).
     """
 
     name: str
@@ -93,6 +93,7 @@ class Environment:
     claims: Claims
     cpus: str | None = None
     memory_nodes: str | None = None
+    cpu_quota: float | None = None
     changes_numerics: bool = False
     libraries: tuple[Library, ...] = ()
     own_levels: Mapping[str, str] | None = None
@@ -244,6 +245,7 @@ def build(
         attribute: [v for _, level in bits if (v := getattr(level, attribute))]
         for attribute in ("cpus", "memory_nodes")
     }
+    quotas = [level.cpu_quota for _, level in bits if level.cpu_quota is not None]
     return Environment(
         name=name,
         description=description,
@@ -254,8 +256,9 @@ def build(
         claims=claims_of(claims),
         cpus=_numbers(name, "cpus", last["cpus"], facts),
         memory_nodes=_numbers(name, "memory_nodes", last["memory_nodes"], facts),
+        cpu_quota=min(quotas, default=None),
         changes_numerics=any(level.changes_numerics for _, level in bits),
-        turns=all(level.turns for _, level in bits),
+        turns=all(level.turns for _, level in bits) and not quotas,  # a pause gives a whole period's time anew
         libraries=tuple(libraries),
         unread=tuple(dict.fromkeys(name for _, level in bits for name in unread_of(level))),
         own_levels={factor: level for factor, level in levels.items() if level != matrix.factors[factor].reference},

@@ -44,6 +44,7 @@ def export_lines(environment: Environment, preload: tuple[str, ...], form: str, 
         placed = {
             "cpus": environment.cpus,
             "memory_nodes": environment.memory_nodes,
+            "cpu_quota": environment.cpu_quota,
             "start_with": shlex.split(placement(environment)),
         }
         return json.dumps({"environment": environment.name, "variables": variables, **placed}, indent=2)
@@ -88,6 +89,16 @@ def placement(environment: Environment) -> str:
     return "".join([cpus, bound, *(f"{shlex.quote(word)} " for word in asked_words(environment))])
 
 
+def quota_note(environment: Environment) -> list[str]:
+    """Return the line that says how to have a CPU quota elsewhere: no variable of a process sets it."""
+    quota = environment.cpu_quota
+    if quota is None:
+        return []
+    how = f"docker run --cpus {quota:g}, a pod's limits.cpu, systemd-run --user --scope -p CPUQuota={quota * 100:g}%"
+    return [f"# it had the CPU time of {quota:g} CPUs: {how}"]
+
+
 def _placed(environment: Environment) -> list[str]:
     words = placement(environment)
-    return [f"# start it where it belongs: {words}COMMAND"] if words else []
+    start = [f"# start it where it belongs: {words}COMMAND"] if words else []
+    return [*start, *quota_note(environment)]

@@ -132,5 +132,5 @@ def _each_once(possible: Mapping[tuple[int, ...], Environment], factors: int) ->
 def _key(environment: Environment) -> object:
     """Return all that a process is given by an environment."""
     variables = frozenset((name, value) for name, value in environment.variables.items() if value is not None)
-    placed = (environment.cpus, environment.memory_nodes)
+    placed = (environment.cpus, environment.memory_nodes, environment.cpu_quota)
     return environment.image.name, variables, environment.preload, placed

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from envmatrix import project
 from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
-from envmatrix.engines.memory import limit_holder
+from envmatrix.engines.confinement import limit_holder
 from envmatrix.errors import NoTrialError
 from envmatrix.host import has_gpu
 from envmatrix.preflight.finding import Finding, State, read

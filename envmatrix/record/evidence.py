@@ -130,10 +130,12 @@ class Memory(Part):
 
 
 class Cgroup(Part):
-    """Limits of the control group; ``cpu_limit`` is in CPUs."""
+    """Limits of the control group; ``cpu_limit`` is in CPUs, its periods are those in which any process ran."""
 
     version: Whole = None
     cpu_limit: Real = None
+    cpu_periods: Whole = None
+    throttled_periods: Whole = None
     cpu_set: Text = None
     pids_limit: Whole = None
     memory_limit_bytes: Whole = None

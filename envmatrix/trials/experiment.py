@@ -34,7 +34,7 @@ from envmatrix.trials.images import (
     makers_of,
     prepare_sides,
 )
-from envmatrix.trials.possible import check_homes, check_shares, lacking_torch, placed_workload
+from envmatrix.trials.possible import check_homes, check_shares, lacking_quota, lacking_torch, placed_workload
 from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import check_passing, settled_passing
 from envmatrix.trials.sides import Side, arms_of_sides, check_sides, keep_sides
@@ -128,6 +128,7 @@ def begin(
     ``host_names``: the run calls hosts what they are called, and not node-1.
     """
     digest, bench = snapshot_bench(bench)
+    elsewhere = launcher if host else ""
     placed, host = _placed(matrix, design), host or this_host()
     about = (host, matrix, sides, design, engine_names, bench, say)
     ready, missing, chosen, arms, engines = _prepared(*about, given or {}, placed)
@@ -146,7 +147,15 @@ def begin(
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=environments.all_libraries(matrix),
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
-        skipped=_skipped(design, arms, missing, lacking_torch(arms, chosen, placed, ready)),
+        skipped=_skipped(
+            design,
+            arms,
+            missing,
+            {
+                **lacking_torch(arms, chosen, placed, ready),
+                **lacking_quota(arms, chosen, elsewhere),
+            },
+        ),
         sides={side.name: side.of_run() for side in sides if side.name},
         launcher=launcher,
         launcher_options=dict(launcher_options or {}),

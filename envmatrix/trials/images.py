@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix import project
-from envmatrix.engines.base import Engine, Prepared, library_path
+from envmatrix.engines.base import Engine, Prepared, check_quota, library_path
 from envmatrix.engines.build_record import prepared_from, recorded
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
@@ -69,6 +69,7 @@ def prepare_images(
                     ready[key] = engine.prepare(env.image, libraries, say)
                 if key in ready:
                     check_libraries(ready[key], env)
+                    check_quota(engine, env)
             except (SkipEnvironmentError, EngineError) as error:
                 if key not in ready:
                     failures[key] = str(error)

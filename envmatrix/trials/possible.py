@@ -45,6 +45,14 @@ def lacking_torch(
     }
 
 
+def lacking_quota(arms: Iterable[Arm], environments: Mapping[str, Environment], launcher: str) -> dict[str, str]:
+    """Return arm name -> why a ``launcher`` that starts trials elsewhere ('': there is none) cannot limit CPU time."""
+    if not launcher:
+        return {}
+    reason = f"`cpu_quota` cannot be had with launcher {launcher}: no control group may be made in its jobs"
+    return {arm.name: reason for arm in arms if environments[arm.runs].cpu_quota is not None}
+
+
 def check_homes(workloads: Mapping[str, Workload], engines: Mapping[str, Engine]) -> None:
     """Raise InputError for a program that wants its user's home where containers have none of it."""
     for name, workload in workloads.items():

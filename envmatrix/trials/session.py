@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.engines.base import Engine, Job, Mounts, Prepared
+from envmatrix.engines.base import Engine, Job, Mounts, Prepared, check_quota
 from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError
 from envmatrix.host import this_host
@@ -107,5 +107,6 @@ def open_session(matrix: Matrix, name: str, engine_name: str, say: Say) -> Sessi
     check_placement([environment], host)
     bench = snapshot_bench()[1]
     engine = open_engines([engine_name], places_of(Path(matrix.path), bench))[engine_name]
+    check_quota(engine, environment)
     prepared = engine.prepare(environment.image, all_libraries(matrix), say)
     return Session(environment, engine, prepared, bench)

@@ -90,6 +90,7 @@ def placed_limits(environment: Environment, seconds: float, cpus: str | None = N
         seconds=seconds,
         cpus=parse_cpus(placed) if placed else (),
         memory_nodes=parse_cpus(nodes) if nodes else (),
+        cpu_quota=environment.cpu_quota,
     )
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from envmatrix.engines.base import Limits
-from envmatrix.engines.memory import confined
+from envmatrix.engines.confinement import confined
 from tests.toy_nets import lay_out_toy
 
 pytestmark = pytest.mark.local
@@ -57,8 +57,8 @@ def test_a_builder_that_is_none_is_one_clear_line(bench, toy, model, status, wor
 
 def test_memory_that_ran_out_in_a_process_beside_it_is_told(bench, toy):
     with confined(f"envmatrix-test.{os.getpid()}", Limits(60.0, memory_bytes=2**30)) as confinement:
-        if confinement.place.group is None:
+        if not confinement.place.groups:
             pytest.skip("this user may make no cgroup with a memory limit")
-        _, done = bench(env=toy, status=1, model="toy_nets:hungry", group=confinement.place.group, **SHORT)
+        _, done = bench(env=toy, status=1, model="toy_nets:hungry", group=confinement.place.groups[0], **SHORT)
     assert "RuntimeError: worker is killed by signal: 9 (toy_nets.py:" in done.stderr
     assert done.stderr.endswith(" as memory ran out (1 killed by the kernel)\n")

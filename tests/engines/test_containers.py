@@ -54,7 +54,7 @@ json.dump({
 """
 #: Each call would change the machine, its other processes or what is measured later; what is there is written back.
 TRIES = """
-import ctypes, json, os, sys
+import ctypes, glob, json, os, sys
 libc, host, managed = ctypes.CDLL(None), int(sys.argv[1]), []
 def rewrite(path):
     with open(path) as file:
@@ -77,6 +77,8 @@ for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", 
     try_out("wrote " + path, rewrite, path)
 for path in ("/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/sys/kernel/uevent_helper", "/dev/mem",
              "/dev/kmsg", f"/proc/{host}/mem"):
+    try_out("opened " + path, only_open, path)
+for path in glob.glob("/sys/fs/cgroup/cgroup.procs") + glob.glob("/sys/fs/cgroup/*/cgroup.procs"):
     try_out("opened " + path, only_open, path)
 try_out("mounted", call, "mount", b"none", b"/tmp", b"tmpfs", 0, None)
 try_out("mounted the kernel's settings anew", call, "mount", b"proc", b"/tmp", b"proc", 0, None)

@@ -179,6 +179,16 @@ def test_the_systems_own_library_serves_where_no_package_can_be_had(places: Plac
     assert "the system's own" in prepared.facts["library libc"]
 
 
+def test_what_a_wheel_needs_is_the_systems_own_where_no_debian_package_can_be_had(
+    places: Places, wheels: Path, said: Said
+) -> None:
+    mixed = Library("malloc-mixed", ("tinylib==1.0",), ("no-such-package-anywhere",), ("libtiny.so", "libm.so.6"))
+    prepared = LocalEngine(places).prepare(IMAGE, (mixed,), said)
+    folder = Path(prepared.libraries["malloc-mixed"])
+    assert (folder / "libtiny.so").read_bytes() == b"\x7fELF first"
+    assert (folder / "libm.so.6").resolve().is_file()
+
+
 def prepare_elsewhere(places: Places, results: multiprocessing.Queue[str]) -> None:
     said = Said()
     prepared = LocalEngine(places).prepare(IMAGE, LIBRARIES, said)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
+from envmatrix.engines.confinement import leftover_groups
 from envmatrix.engines.local import LocalEngine
-from envmatrix.engines.memory import leftover_groups
 from envmatrix.errors import EnvmatrixError
 from envmatrix.images.places import Places, project_places
 from envmatrix.matrix import load

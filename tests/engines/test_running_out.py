@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.engines.base import Engine, Job, Prepared
-from envmatrix.engines.memory import _group
+from envmatrix.engines.confinement import _group
 from envmatrix.errors import EngineError
 from envmatrix.images.cache import Cache
 from envmatrix.images.places import Places
@@ -34,7 +34,7 @@ def test_running_out_of_memory_is_told(engine: Engine, job: Job) -> None:
 def test_memory_that_runs_out_in_a_child_is_told_from_other_ends(engine: Engine, job: Job) -> None:
     if "podman" in os.environ.get("DOCKER_HOST", ""):
         pytest.skip("Podman does not say of a container whose first process ends by itself that memory ran out in it")
-    if engine.name == "apptainer" and _group() is None:
+    if engine.name == "apptainer" and _group("memory") is None:
         pytest.skip("without a control group of our own the limit is RLIMIT_DATA, and nobody is killed")
     parent = f"import subprocess, sys; sys.exit(bool(subprocess.run([sys.executable, '-c', {TOO_MUCH!r}]).returncode))"
     limits = replace(job.limits, memory_bytes=MEMORY_BYTES)

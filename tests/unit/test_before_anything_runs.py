@@ -7,7 +7,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import make_arms
 from envmatrix.say import silent
 from envmatrix.trials import experiment, images
-from envmatrix.trials.possible import check_shares
+from envmatrix.trials.possible import check_shares, lacking_quota
 from tests.synthetic import make_environment
 
 ARMS = make_arms(("a",), ("w",), ("local",), "a")
@@ -43,6 +43,15 @@ def test_a_batch_that_cannot_be_shared_is_refused(options, variables, words):
 )
 def test_a_batch_that_can_be_shared_is_not(options, variables):
     checked(options, variables)
+
+
+@pytest.mark.parametrize(
+    ("quota", "launcher", "skipped"), [(1.0, "slurm", True), (1.0, "", False), (None, "slurm", False)]
+)
+def test_no_launcher_elsewhere_limits_cpu_time(quota, launcher, skipped):
+    found = lacking_quota(ARMS, {"a": make_environment("a", cpu_quota=quota)}, launcher)
+    assert bool(found) == skipped
+    assert all("no control group may be made in its jobs" in reason for reason in found.values())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.engines import memory
+from envmatrix.engines import confinement
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import container_config, ended
@@ -126,15 +126,40 @@ def test_long_names_that_differ_at_their_end_stay_distinct_and_short():
 
 @pytest.mark.parametrize("swap", [True, False])
 def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
-    monkeypatch.setattr(memory, "_group", lambda: (tmp_path, "memory.max", "cgroup v2"))
-    monkeypatch.setattr(memory, "remove_group", lambda group: True)
+    monkeypatch.setattr(confinement, "_group", lambda controller: (tmp_path, "cgroup v2"))
+    monkeypatch.setattr(confinement, "remove_group", lambda group: True)
     (tmp_path / "g").mkdir()
     if swap:
         (tmp_path / "g" / "memory.swap.max").write_text("max")
-    with memory.confined("g", Limits(9.0, memory_bytes=2**30)) as confinement:
-        assert confinement.kind == "cgroup v2"
+    with confinement.confined("g", Limits(9.0, memory_bytes=2**30)) as found:
+        assert found.kind == "cgroup v2"
     found = {file.name: file.read_text() for file in (tmp_path / "g").iterdir()}
     assert found == {"memory.max": str(2**30), **({"memory.swap.max": "0"} if swap else {})}
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ("cgroup v1", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "150000"}),
+        ("cgroup v2", {"cpu.max": "150000 100000"}),
+    ],
+)
+def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(tmp_path, monkeypatch, kind, written):
+    monkeypatch.setattr(confinement, "_group", lambda controller: (tmp_path, kind))
+    monkeypatch.setattr(confinement, "remove_group", lambda group: True)
+    with confinement.confined("g", Limits(9.0, cpu_quota=1.5)) as found:
+        assert found.place.groups == (tmp_path / "g",)
+    assert {file.name: file.read_text() for file in (tmp_path / "g").iterdir()} == written
+    host = container_config(replace(JOB, limits=Limits(9.0, cpu_quota=1.5)), "1:1")["HostConfig"]
+    assert (host["CpuPeriod"], host["CpuQuota"]) == (100_000, 150_000)
+
+
+def test_one_group_of_version_2_holds_both_limits_and_is_entered_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(confinement, "_group", lambda controller: (tmp_path, "cgroup v2"))
+    monkeypatch.setattr(confinement, "remove_group", lambda group: True)
+    with confinement.confined("g", Limits(9.0, cpu_quota=2.0, memory_bytes=2**30)) as found:
+        assert found.place.groups == (tmp_path / "g",)
+    assert {file.name for file in (tmp_path / "g").iterdir()} == {"cpu.max", "memory.max"}
 
 
 def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label():

@@ -28,6 +28,14 @@ def test_programs_are_told_the_placement_too():
     assert (told["cpus"], told["memory_nodes"], told["variables"]) == ("0-3", "1", {"A": "b c"})
 
 
+@pytest.mark.parametrize("form", ["sh", "dockerfile"])
+def test_a_quota_which_no_variable_sets_is_told_with_what_sets_it(form):
+    limited = Environment("e", "", {}, Image("i"), {}, (), {}, cpu_quota=1.5)
+    assert "docker run --cpus 1.5, a pod's limits.cpu" in export_lines(limited, (), form)
+    assert "CPUQuota=150%" in training_script(limited, find_engine("apptainer"), SIF, (), "slurm")
+    assert json.loads(export_lines(limited, (), "json"))["cpu_quota"] == 1.5
+
+
 @pytest.mark.parametrize("form", ["slurm", "pyxis"])
 def test_a_training_script_places_its_program(form):
     assert "taskset --cpu-list 0-3 numactl --membind=1 " in training_script(

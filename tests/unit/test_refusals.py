@@ -101,6 +101,23 @@ def test_nccl_says_what_it_took_in_its_own_words():
 
 
 @pytest.mark.parametrize(
+    ("said", "channels"),
+    [  # of NCCL 2.30, 2.18 and 2.10
+        (
+            "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer",
+            {"channels": "24", "nvls_channels": "16"},
+        ),
+        ("2 coll channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer",
+         {"channels": "2", "nvls_channels": "0"}),
+        ("8 coll channels, 8 p2p channels, 4 p2p channels per peer", {"channels": "8"}),
+    ],
+)  # fmt: skip
+def test_how_many_channels_nccl_made_is_read_from_the_last_communicator(said, channels):
+    first = "host:1:1 [0] NCCL INFO 1 coll channels, 1 collnet channels, 0 nvls channels, 1 p2p channels\n"
+    assert observed.described(f"{first}host:1:1 [0] NCCL INFO {said}\n") == channels
+
+
+@pytest.mark.parametrize(
     ("before", "after", "world", "lazy"), [(1, 2, 2, False), (1, 1, 2, True), (1, 1, 1, None), (None, 1, 2, None)]
 )
 def test_gloo_is_lazy_where_joining_connected_to_nobody(before, after, world, lazy):

@@ -28,7 +28,7 @@ PLAIN = {
     "collectives": {"nccl": True, "hidden_settings": {}},
     "cuda": {"settings": {"expandable_segments": False, "allocator": "native", "module_loading": "none",
                           "tf32_probe": None}},
-    "parallel": {"processes": 3, "lazy": False, "nccl": {"NCCL_DEBUG": "INFO"}},
+    "parallel": {"processes": 3, "lazy": False, "nccl": {"NCCL_DEBUG": "INFO", "channels": "8", "nvls_channels": "8"}},
     "xla": {"device": "TPU"},
     "preloaded": {},
 }  # fmt: skip
@@ -54,6 +54,9 @@ HOLLOW = {
     ("python", "3.14-jit"): {"system": {"python": "3.14.1", "jit": False}},
     ("torch", "2.13.0-extras"): {"torch": {"version": "2.13.0+cpu"}, "packages": {"torchao": "0.18.0"}},
     ("nccl", "ring"): {"parallel": {"processes": 2, "nccl": None}},
+    ("nccl", "few-channels"): {"parallel": {"processes": 2, "nccl": {"NCCL_MAX_NCHANNELS": "2", "channels": "8"}}},
+    ("nccl", "many-channels"): {"parallel": {"processes": 2, "nccl": {"NCCL_MIN_NCHANNELS": "16", "channels": "8"}}},
+    ("nccl", "no-nvls"): {"parallel": {"processes": 2, "nccl": {"NCCL_NVLS_ENABLE": "0", "nvls_channels": "8"}}},
     ("malloc", "jemalloc"): {"malloc": {"library": "libjemalloc", "refused": ["MALLOC_CONF: abort_cnof:true"]}},
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from envmatrix.engines.base import Engine, HasImageFiles, Prepared, RunsAsCommand
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment
-from envmatrix.plan.export import placement, quoted, variables_of
+from envmatrix.plan.export import placement, quota_note, quoted, variables_of
 
 _HEAD = """\
 #!/bin/sh
@@ -45,7 +45,7 @@ def training_script(
             f"engine {engine.name} needs its own service on every node, so no batch script can start it",
             remedy="use `--engine apptainer`, or the venv: `--engine local`",
         )
-    return head + "\n".join(["set -eu", *body]) + "\n"
+    return head + "\n".join(["set -eu", *quota_note(environment), *body]) + "\n"
 
 
 def _image_file(environment: Environment, engine: Engine, prepared: Prepared) -> Path:

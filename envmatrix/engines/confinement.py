@@ -1,0 +1,176 @@
+"""Limits of memory and of CPU time, and memory nodes, of a process that no container confines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envmatrix.engines.base import QUOTA_PERIOD_US, Limits, quota_us
+from envmatrix.errors import SkipEnvironmentError
+from envmatrix.process import Place
+
+_ROOT = Path("/sys/fs/cgroup")
+#: Where each controller of version 1 is mounted, and the file of its limit.
+_VERSION_1 = {
+    "memory": (("memory",), "memory.limit_in_bytes"),
+    "cpu": (("cpu", "cpu,cpuacct"), "cpu.cfs_quota_us"),
+}
+_NO_QUOTA = "no control group with a CPU quota may be made here"
+_OF_DOCKER = "use `--engine docker`, or start envmatrix as root, or where systemd delegates `cpu` to you"
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """``kind`` says what holds the memory limit, ``place`` is where the process starts.
+
+    ``ran_out`` (of memory) is asked at its end.
+    """
+
+    kind: str
+    place: Place
+    ran_out: Callable[[], bool] = lambda: False
+
+
+def _own_group_v2(controller: str) -> Path | None:
+    """Return the parent of this process's cgroup where a child group with limits of a controller may be made."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+        path = next(line[3:] for line in lines if line.startswith("0::"))
+        group = _ROOT / path.lstrip("/")
+        controllers = (group.parent / "cgroup.subtree_control").read_text(encoding="ascii").split()
+    except (OSError, StopIteration):
+        return None
+    return group.parent if controller in controllers and os.access(group.parent, os.W_OK) else None
+
+
+def _group(controller: str) -> tuple[Path, str] | None:
+    """Return (parent folder, kind) of a cgroup in which ``memory`` or ``cpu`` may be limited here."""
+    mounts, file = _VERSION_1[controller]
+    for mount in mounts:
+        if (_ROOT / mount / file).exists() and os.access(_ROOT / mount, os.W_OK):
+            return _ROOT / mount, "cgroup v1"
+    version_2 = _own_group_v2(controller)
+    return (version_2, "cgroup v2") if version_2 else None
+
+
+def limit_holder() -> str:
+    """Return what holds a memory limit of a process here: ``cgroup v1``, ``cgroup v2`` or ``RLIMIT_DATA``."""
+    found = _group("memory")
+    return found[1] if found else "RLIMIT_DATA"
+
+
+class InGroups:
+    """An engine whose processes start in control groups that are made here (``LimitsCpuTime``)."""
+
+    def why_no_quota(self) -> str | None:
+        """Say why the CPU time of a process cannot be limited here, None when it can."""
+        return None if _group("cpu") else f"{_NO_QUOTA}\n  -> {_OF_DOCKER}"
+
+
+def _killed(group: Path) -> bool:
+    for name in ("memory.oom_control", "memory.events"):
+        with contextlib.suppress(OSError):
+            words = (group / name).read_text(encoding="ascii").split()
+            return words[words.index("oom_kill") + 1] != "0" if "oom_kill" in words else False
+    return False
+
+
+@contextlib.contextmanager
+def _limited_memory(name: str, limit: int, place: Place) -> Iterator[Confinement]:
+    without = Confinement("RLIMIT_DATA", replace(place, data_bytes=limit))
+    parts = _group("memory")
+    if parts is None:
+        yield without
+        return
+    parent, kind = parts
+    group = parent / name
+    try:
+        group.mkdir(exist_ok=True)
+        file = "memory.max" if kind == "cgroup v2" else _VERSION_1["memory"][1]
+        (group / file).write_text(str(limit), encoding="ascii")
+        _forbid_swap(group)
+    except OSError:
+        yield without
+        return
+    try:
+        yield Confinement(kind, _entering(place, group), lambda: _killed(group))
+    finally:
+        remove_group(group)
+
+
+def _forbid_swap(group: Path) -> None:
+    """Let the limit be one on memory, as in Docker: what is swapped out would not count (cgroup v2)."""
+    file = group / "memory.swap.max"
+    if file.exists():
+        file.write_text("0", encoding="ascii")
+
+
+def _entering(place: Place, group: Path) -> Place:
+    return replace(place, groups=tuple(dict.fromkeys((*place.groups, group))))
+
+
+@contextlib.contextmanager
+def _limited_time(name: str, cpus: float, place: Place) -> Iterator[Place]:
+    """Let processes have so many CPUs' worth of time in each period: cpu.max (v2), cpu.cfs_quota_us (v1).
+
+    https://docs.kernel.org/scheduler/sched-bwc.html
+    """
+    parts = _group("cpu")
+    if parts is None:
+        raise SkipEnvironmentError(_NO_QUOTA, remedy=_OF_DOCKER)
+    parent, kind = parts
+    group, quota = parent / name, quota_us(cpus)
+    files = {"cpu.max": f"{quota} {QUOTA_PERIOD_US}"}
+    if kind == "cgroup v1":
+        files = {"cpu.cfs_period_us": f"{QUOTA_PERIOD_US}", "cpu.cfs_quota_us": f"{quota}"}
+    try:
+        try:
+            group.mkdir(exist_ok=True)
+            for file, text in files.items():
+                (group / file).write_text(text, encoding="ascii")
+        except OSError as error:
+            said = f"the CPU time of a process cannot be limited here: {error.strerror} ({error.filename})"
+            raise SkipEnvironmentError(said, remedy=_OF_DOCKER) from error
+        yield _entering(place, group)
+    finally:
+        remove_group(group)
+
+
+def remove_group(group: Path) -> bool:
+    """Remove a cgroup once the last of its processes is gone; say whether it was."""
+    for _ in range(50):
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            time.sleep(0.02)
+        else:
+            return True
+    return False
+
+
+def leftover_groups(prefix: str) -> list[Path]:
+    """Return the cgroups of that name's beginning that a killed run left behind."""
+    parents = {place[0] for controller in _VERSION_1 if (place := _group(controller))}
+    return sorted(group for parent in parents for group in parent.glob(f"{prefix}*"))
+
+
+@contextlib.contextmanager
+def confined(name: str, limits: Limits) -> Iterator[Confinement]:
+    """Prepare where a process runs, its memory limit and its share of CPU time; ``name`` is its cgroup's.
+
+    Raises SkipEnvironmentError where its CPU time cannot be limited.
+    """
+    place = Place(limits.cpus, limits.memory_nodes)
+    with contextlib.ExitStack() as opened:
+        if limits.cpu_quota is not None:
+            place = opened.enter_context(_limited_time(name, limits.cpu_quota, place))
+        if limits.memory_bytes is None:
+            yield Confinement("none", place)
+        else:
+            yield opened.enter_context(_limited_memory(name, limits.memory_bytes, place))

@@ -1,0 +1,93 @@
+"""A CPU quota holds in real processes, and is read back inside them; where there can be none that is said before."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envmatrix.engines import confinement
+from envmatrix.engines.base import Engine, Job, Limits, LimitsCpuTime, Mounts, Prepared, check_quota
+from envmatrix.engines.local import LocalEngine
+from envmatrix.errors import SkipEnvironmentError
+from envmatrix.images.places import Places
+from envmatrix.plan.environment import Environment, Image
+from tests.engines.conftest import demand
+
+#: Works for a tenth of a second of CPU time: what of a tenth of a CPU takes ten periods, on a busy machine too.
+WORK = """
+import json, sys, time
+sys.path.insert(0, sys.argv[1])
+from bench.evidence import sandbox
+while time.process_time() < 0.1:
+    pass
+json.dump(sandbox.collect()["cgroup"], open("group.json", "w"))
+"""
+BENCH = Path(__file__).parents[2] / "bench"
+TENTH = Environment("tenth", "", {}, Image("i"), {}, (), (), cpu_quota=0.1)
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def job_of_host(ground: Places, tmp_path: Path) -> Job:
+    work = tmp_path / "work"
+    work.mkdir()
+    prepared = Prepared("host", "local", sys.executable, sys.executable, {})
+    return Job(
+        f"test-{tmp_path.name}", "t1", prepared, (), {}, (), Mounts(work, {"bench": ground.bench}), Limits(60.0),
+        tmp_path / "log",
+    )  # fmt: skip
+
+
+def at_work(engine: Engine, job: Job, quota: float | None) -> dict[str, object]:
+    mounts = Mounts(job.mounts.work, {"bench": BENCH})
+    argv = (job.prepared.python, "-c", WORK, str(Path(engine.inside(mounts)["bench"]).parent))
+    ended = engine.run(replace(job, argv=argv, mounts=mounts, limits=replace(job.limits, cpu_quota=quota)))
+    assert ended.ok, job.log.read_text() if job.log else ""
+    found: dict[str, object] = json.loads((job.mounts.work / "group.json").read_text())
+    return found
+
+
+def holds(engine: Engine, job: Job) -> None:
+    assert isinstance(engine, LimitsCpuTime)
+    demand(engine.why_no_quota())
+    free, tenth = at_work(engine, job, None), at_work(engine, job, 0.1)
+    assert (free["cpu_limit"], tenth["cpu_limit"]) == (None, 0.1)
+    assert not free["throttled_periods"]
+    assert int(str(tenth["throttled_periods"])) > 1, tenth
+    assert confinement.leftover_groups(f"envmatrix-{job.run}.") == []
+
+
+def test_a_container_has_the_time_that_its_quota_gives(engine: Engine, job: Job) -> None:
+    holds(engine, job)
+
+
+@pytest.mark.local
+def test_a_process_of_the_local_engine_has_the_time_that_its_quota_gives(ground: Places, job_of_host: Job) -> None:
+    holds(LocalEngine(ground), job_of_host)
+
+
+@pytest.mark.local
+def test_a_quota_and_a_memory_limit_hold_together(ground: Places, job_of_host: Job) -> None:
+    engine = LocalEngine(ground)
+    demand(engine.why_no_quota())
+    found = at_work(engine, replace(job_of_host, limits=replace(job_of_host.limits, memory_bytes=2**28)), 0.1)
+    assert found["cpu_limit"] == 0.1
+    if confinement.limit_holder() != "RLIMIT_DATA":
+        assert found["memory_limit_bytes"] == 2**28
+
+
+@pytest.mark.local
+def test_where_no_group_may_be_made_an_environment_with_a_quota_is_skipped(
+    ground: Places, monkeypatch: pytest.MonkeyPatch, job_of_host: Job
+) -> None:
+    monkeypatch.setattr(confinement, "_group", lambda controller: None)
+    with pytest.raises(SkipEnvironmentError, match="`cpu_quota` cannot be had with engine local: no control group"):
+        check_quota(LocalEngine(ground), TENTH)
+    with pytest.raises(SkipEnvironmentError, match="no control group with a CPU quota"):
+        at_work(LocalEngine(ground), job_of_host, 0.1)
+    check_quota(LocalEngine(ground), replace(TENTH, cpu_quota=None))
