@@ -42,8 +42,9 @@ def _parts(evidence: Evidence) -> Iterator[object]:
         # Where nobody gets huge pages who does not ask for them, to be refused them is nothing.
         refused = memory.thp_process if memory.thp == "always" or memory.huge_pages_bytes is None else None
         yield refused, memory.policy, memory.nodes_allowed, (memory.huge_pages_bytes or 0) > 0
-    if evidence.sandbox and evidence.sandbox.cgroup:
-        yield evidence.sandbox.cgroup.cpu_limit
+    system, group = evidence.system, evidence.sandbox and evidence.sandbox.cgroup
+    yield system and (system.python, system.gil, system.jit)
+    yield group and group.cpu_limit
     if evidence.cuda:
         yield evidence.cuda.settings
     if evidence.packages:

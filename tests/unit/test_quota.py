@@ -39,6 +39,13 @@ def test_a_quota_that_did_not_hold_is_found_out(matrix, limit, holds):
     assert (not said.wrong and not said.unproven) == holds, said
 
 
-def test_a_quota_makes_another_environment_of_a_process():
-    one, other = (read_evidence({"sandbox": {"cgroup": {"cpu_limit": limit}}}) for limit in (1.0, None))
-    assert settled(one) != settled(other)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"sandbox": {"cgroup": {"cpu_limit": 1.0}}}, {"sandbox": {"cgroup": {"cpu_limit": None}}}),
+        ({"system": {"python": "3.13.5", "gil": True}}, {"system": {"python": "3.13.5", "gil": False}}),
+        ({"system": {"python": "3.12.1"}}, {"system": {"python": "3.13.5"}}),
+    ],
+)
+def test_a_quota_or_another_python_is_no_no_op(one, other):
+    assert settled(read_evidence(one)) != settled(read_evidence(other))
