@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.engines import apptainer_command, memory
+from envmatrix.engines import apptainer_command, confinement
 from envmatrix.launchers.slurm import client
 from envmatrix.preflight import checks, installed
 from envmatrix.process import Place
@@ -130,9 +130,9 @@ def program(folder, name, text="exit 0"):
 
 
 def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_group", lambda: (tmp_path, "memory.max", "cgroup v2"))
+    monkeypatch.setattr(confinement, "_group", lambda controller: (tmp_path, "cgroup v2"))
     assert said(installed.local(tmp_path)) == [("good", "held by a control group (cgroup v2)")]
-    monkeypatch.setattr(memory, "_group", lambda: None)
+    monkeypatch.setattr(confinement, "_group", lambda controller: None)
     (finding,) = installed.local(tmp_path)
     assert (finding.state, "held by RLIMIT_DATA" in finding.found) == ("note", True)
     assert "systemd-run --user --scope" in finding.remedy
@@ -140,7 +140,7 @@ def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
 
 def test_memory_nodes_that_cannot_be_bound_and_a_cache_without_programs_are_told(tmp_path, monkeypatch):
     nodes = machine(tmp_path, {"sys/devices/system/node/node0/cpulist": "0"})
-    monkeypatch.setattr(memory, "_group", lambda: (tmp_path, "memory.max", "cgroup v2"))
+    monkeypatch.setattr(confinement, "_group", lambda controller: (tmp_path, "cgroup v2"))
     assert said(installed.local(nodes))[1:] == [("good", "trials can be bound to them")]
     monkeypatch.setattr(installed, "Place", lambda memory_nodes: Place(memory_nodes=(60,)))  # there is none
     monkeypatch.setattr(installed.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
