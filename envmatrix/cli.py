@@ -27,7 +27,7 @@ GROUPS = {
         "report": "make the report of a run again, or show it here",
         "compare": "compare two environments of a run, or two runs; a gate for upgrades",
         "history": "show many runs, hosts and dates in one view, with change points",
-        "figure": "draw a figure for a paper, as SVG",
+        "figure": "draw a figure for a paper, as SVG or PDF",
         "evidence": "show what is really active inside an environment",
         "doctor": "look at this machine, read-only: what disturbs a benchmark, what is missing",
         "selftest": "how often are two identical systems called different?",

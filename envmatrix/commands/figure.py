@@ -14,7 +14,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument(
         "kind", choices=tuple(FIGURES), metavar="FIGURE",
-        help="forest: speed-ups with intervals; time: every trial over time",
+        help="forest: speed-ups with intervals; start: the first seconds; time: every trial over time",
     )  # fmt: skip
     shared.add_run(parser)
     shared.add_output(

@@ -33,6 +33,33 @@ def test_the_picture_of_the_readme_is_that_of_the_run_it_names():
     assert words.findall(text("docs/forest.svg")) == words.findall(drawn) != []
 
 
+def test_the_answer_in_the_readme_is_that_of_the_run_it_names():
+    shown = text("README.md").partition("## A real result")[2].partition("\nSix minutes")[0]
+    report = text("results/reference-default/report.md")
+    told = {" ".join(re.split(r"[\s|]+", row)) for row in report.splitlines()}
+    rows = [" ".join(line.split()) for line in re.findall(r"^      \w.*\d$", shown, re.MULTILINE)]
+    assert len(rows) == 10
+    assert [row for row in rows if f" {row} " not in told] == []
+    tail = " ".join(shown.partition("    noise floor")[2].split())
+    headline, best = re.search(r"(mimalloc is .*?blocks\)\.) (Best set: .*)", tail).groups()
+    assert headline in report
+    assert best in report
+
+
+INTERVAL = re.compile(r"(\d\.\d+)x? \[(\d\.\d+), (\d\.\d+)\]")
+
+
+@pytest.mark.parametrize("row", re.findall(r"^\| `(reference-\w+)` (.*)$", text("results/README.md"), re.MULTILINE))
+def test_every_interval_that_the_page_of_results_tells_is_in_its_report(row):
+    run, said = row
+    report = text(f"results/{run}/report.md")
+    found = INTERVAL.findall(said)
+    assert found
+    for ratio, low, high in found:
+        forms = (f"{ratio} | {low} to {high}", f"{ratio}, {low} to {high}", f"{ratio} ({low} to {high})")
+        assert any(form in report for form in forms), f"{ratio} [{low}, {high}]"
+
+
 @pytest.mark.parametrize(
     ("model", "not_written"),
     [(Level, set()), (Design, {"name"}), (Workload, {"name", "options"}), (MetricSource, set()), (Check, set())],
