@@ -97,6 +97,7 @@ def _axes(frame: Frame, across: Scale, up: Scale, *, by_ratio: bool) -> str:
     for index in shown_at:
         kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 > 0 else "mid soft"
         parts.append(text(across(index), _HEIGHT - _BOTTOM + 18, runs[index][0][:10] or runs[index][1], kind, 20))
+    parts.append(text(4, 12, frame.label, "soft"))
     return "".join(parts) + text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "runs in the order of their dates", "mid soft")
 
 

@@ -12,6 +12,7 @@ from envmatrix.report.formatting import count
 from envmatrix.report.history_columns import changes_told, series_columns, short_told
 from envmatrix.report.history_figure import Curve, Frame, When, figure, when
 from envmatrix.report.html_file import page_environment, page_values
+from envmatrix.report.timeline import axis_title
 from envmatrix.stats.change_points import FEWEST
 from envmatrix.stats.history import History, Series, group_of
 from envmatrix.stats.metrics import METRICS, VALUE
@@ -71,7 +72,7 @@ def _view(number: int, group: tuple[str, ...], series: tuple[Series, ...]) -> Vi
     runs = tuple(sorted({when(point) for one in series for point in one.points}))
     marked = tuple((one.created, one.run) for one in updates)
     of_ratio = Frame(runs, title, "ratio to the baseline", known.show, f"h{number}", marked)
-    of_median = Frame(runs, f"{title}: the machine", known.label, known.show, f"m{number}", marked)
+    of_median = Frame(runs, f"{title}: the machine", axis_title(known), known.show, f"m{number}", marked)
     ratios = [Curve(kind, one, by_ratio=True) for kind, one in enumerate(series) if compared[kind]]
     medians = [Curve(kind, one, by_ratio=False) for kind, one in enumerate(series) if not compared[kind]]
     first = figure(of_ratio, ratios) if ratios else figure(of_median, medians)

@@ -48,6 +48,11 @@ def _broken(xs: Floats, y: float) -> str:
     return "".join(line(x - 3, y - 3, x + 3, y + 3, "broken") + line(x - 3, y + 3, x + 3, y - 3, "broken") for x in xs)
 
 
+def axis_title(metric: Metric) -> str:
+    """Return what a metric's axis is called: of a time or a size, each label has its unit."""
+    return f"{metric.label}, {metric.unit}" if metric.unit and metric.better == "higher" else metric.label
+
+
 def _axes(across: Scale, up: Scale, metric: Metric, label: str) -> str:
     parts = []
     for value in ticks(up.low, up.high, 6):
@@ -57,8 +62,7 @@ def _axes(across: Scale, up: Scale, metric: Metric, label: str) -> str:
         text(across(value), HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft")
         for value in ticks(across.low, across.high, 8)
     ]
-    unit = f", {metric.unit}" if metric.unit and metric.better == "higher" else ""
-    parts.append(text(4, 14, f"{metric.label}{unit}", "soft"))
+    parts.append(text(4, 14, axis_title(metric), "soft"))
     return "".join(parts) + text((_LEFT + WIDTH) / 2, HEIGHT - 4, label, "mid soft")
 
 

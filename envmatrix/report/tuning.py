@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envmatrix.stats.tuning_steps import Step
 
 _PHASES = ("evidence", "screen", "race", "confirm")
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 860.0, 300.0, 60.0, 34.0, 16.0
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 34.0, 24.0
 
 
 def lines_of(answer: TuneAnswer) -> list[str]:
@@ -129,5 +129,7 @@ def _history(steps: Sequence[Step]) -> str:
     for at, phase, value in points:
         kind = _PHASES.index(phase)
         body += f'<g class="k{kind}">{mark(x(at), y(value), kind, 3.0)}</g>'
+    body += text(4, 12, "speed over the baseline", "soft")
+    body += text((_LEFT + _WIDTH) / 2, _HEIGHT - 6, "trials, in the order they ran", "mid soft")
     told = "Each trial's speed over the baseline of its block, in the order they ran"
     return drawing(_WIDTH, _HEIGHT, "Search history", told, body, "search")

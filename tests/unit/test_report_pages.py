@@ -99,6 +99,8 @@ def test_the_page_of_a_history_draws_ratios_apart_from_the_machine_and_says_what
     page = history_html(history, "../my results")
     (view,) = views(history)
     assert view.by_ratio
+    assert ">ratio to the baseline</text>" in view.figure
+    assert ">throughput, samples/s</text>" in view.machine
     assert view.figure.count("<polyline") == 1, "fast over the baseline"
     assert view.machine.count("<polyline") == 2, "the baseline and its copy"
     assert 'href="../my%20results/run%2008/report.html">run 08</a>' in page

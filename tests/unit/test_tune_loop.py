@@ -102,6 +102,8 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
     page = (tmp_path / "results/mine/report.html").read_text()
     assert "size=broken" in page
     assert "fresh blocks" in page
+    assert ">speed over the baseline</text>" in page
+    assert ">trials, in the order they ran</text>" in page
     assert any(line.startswith("confirm") and "not confirmed" in line for line in said)
     assert result.answer.headline.endswith(" Equal work not checked.")
     (short,) = body["cautions"]
