@@ -8,7 +8,7 @@ by what ``compare`` and ``history`` make of such runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -103,31 +103,59 @@ def _contrasts_wrong(measured: Measurements, truth: float) -> bool:
     )
 
 
-def judged(drawn: Trials, blocks: int, *, every: bool) -> Iterator[tuple[str, bool]]:
-    """Yield, question by question, whether the analyses of one run err; ``every``: the dear ones too."""
+Answers = Iterator[tuple[str, bool]]
+
+
+def judged(drawn: Trials, blocks: int, parts: Collection[str]) -> Answers:
+    """Yield, question by question, whether the analyses of one run err; ``parts`` are those of ``PARTS``."""
     plan, measured = plan_of(blocks), measured_of(drawn.logs)
+    for name in parts:
+        yield from PARTS[name](plan, measured, drawn)
+
+
+def _table_errs(plan: Plan, measured: Measurements, drawn: Trials) -> Answers:
     analysis = estimate(plan, measured, metrics=())
     missed, false = _wrong(analysis, _truth(drawn.truth))
     yield "difference: any false verdict", false
     yield "difference: any interval misses", missed
     if drawn.phases is not None:
-        yield f"difference: {_OWN}", _wrong(analysis, _truth(drawn.own(blocks)))[0]
+        yield f"difference: {_OWN}", _wrong(analysis, _truth(drawn.own(len(measured.blocks))))[0]
     choice = choose(analysis, measured, [arm for arm in ARMS if arm.reference and not arm.is_control], {})
     yield "best set: lacks the best", choice is not None and (_BEST in choice.best_set) != (drawn.truth > 0)
     if np.isfinite(drawn.logs).all():
         yield "slow rate: interval misses", _rate_misses(analysis, 0.05)
         yield "gate in the same blocks: exit 5", _fails(analysis, drawn.truth)
-        if every:
-            yield "attribution: any interval misses", _contrasts_wrong(measured, drawn.truth)
-            if drawn.phases is not None:
-                yield f"attribution: {_OWN}", _contrasts_wrong(measured, drawn.own(blocks))
-            race = next_arms(replace(plan, race=True), measured)
-            yield "race: the best is lost", _BEST in {item.arm for item in race.stopped}
-    if every and blocks == max(_BLOCKS):
+
+
+def _attribution_errs(_plan: Plan, measured: Measurements, drawn: Trials) -> Answers:
+    if np.isfinite(drawn.logs).all():
+        yield "attribution: any interval misses", _contrasts_wrong(measured, drawn.truth)
+        if drawn.phases is not None:
+            yield f"attribution: {_OWN}", _contrasts_wrong(measured, drawn.own(len(measured.blocks)))
+
+
+def _race_errs(plan: Plan, measured: Measurements, drawn: Trials) -> Answers:
+    if np.isfinite(drawn.logs).all():
+        race = next_arms(replace(plan, race=True), measured)
+        yield "race: the best is lost", _BEST in {item.arm for item in race.stopped}
+
+
+def _looks_err(plan: Plan, measured: Measurements, drawn: Trials) -> Answers:
+    if len(measured.blocks) == max(_BLOCKS):
         read = _looks(plan, measured)
-        yield "looks: any interval ever misses", any(_wrong(one, _truth(drawn.truth))[0] for one in read)
+        wrong = [_wrong(one, _truth(drawn.truth)) for one in read]
+        yield "looks: any interval ever misses", any(missed for missed, _ in wrong)
+        yield "looks: any false verdict ever", any(false for _, false in wrong)
         if drawn.phases is not None:
             yield _CLAIMED, any(_claim_misses(one, drawn, count) for one, count in zip(read, _BLOCKS, strict=True))
+
+
+#: What one run is asked. A further question is one more line here, or in one of these.
+PARTS: Mapping[str, Callable[[Plan, Measurements, Trials], Answers]] = {
+    "runs": _table_errs, "attribution": _attribution_errs, "race": _race_errs, "looks": _looks_err,
+}  # fmt: skip
+#: What is asked of several runs, each of a day of its own.
+DAYS = "days"
 
 
 def _claim_misses(one: Analysis, drawn: Trials, blocks: int) -> bool:
@@ -156,7 +184,7 @@ def _fails(analysis: Analysis, gain: float) -> bool:
     return status_of(None, effect.high / float(np.exp(gain)), 0.0) == "slower"
 
 
-def _judged_days(draw: Model, blocks: int, chance: np.random.Generator) -> Iterator[tuple[str, bool]]:
+def _judged_days(draw: Model, blocks: int, chance: np.random.Generator) -> Answers:
     """Yield whether a gate between stored runs, and a history, err over runs of days of their own."""
     runs = [draw(blocks, chance).logs for _ in range(_HISTORY)]
     days = chance.normal(0.0, _DAY, len(runs))
@@ -173,18 +201,23 @@ def _rate_misses(analysis: Analysis, share: float) -> bool:
     return not low <= share <= high
 
 
-def table(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
+def table(
+    machine: str, runs: int, chance: np.random.Generator, ask: str | None = None, only: str | None = None
+) -> list[Figure]:
     """Return each question's rate of error under each noise model, of ``runs``; of some of them where it is dear.
 
-    Its noise models are its own, so that it is made once, for the first machine.
+    ``ask`` is one of ``PARTS``, or ``DAYS``: then that alone, of all runs; ``only`` is one noise model. These are its
+    own, so that the table is made once, for the first machine.
     """
     figures: list[Figure] = []
     if machine != next(iter(NOISES)):
         return figures
     for model, seed in zip(MODELS, chance.integers(2**32, size=len(MODELS)), strict=True):
-        for blocks in _BLOCKS:
+        if only not in (None, model):
+            continue
+        for blocks in _BLOCKS if ask != "looks" else _BLOCKS[-1:]:
             hits: dict[str, list[bool]] = {}
-            for question, err in _answers(model, blocks, runs, np.random.default_rng((seed, blocks))):
+            for question, err in _answers(model, blocks, runs, np.random.default_rng((seed, blocks)), ask):
                 hits.setdefault(question, []).append(bool(err))
             figures += [
                 rate(question, model, f"{blocks} blocks", np.array(found, dtype=np.bool_))
@@ -194,12 +227,13 @@ def table(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
     return figures
 
 
-def _answers(model: str, blocks: int, runs: int, chance: np.random.Generator) -> Iterator[tuple[str, bool]]:
+def _answers(model: str, blocks: int, runs: int, chance: np.random.Generator, ask: str | None) -> Answers:
     draw = MODELS[model]
     for run in range(runs):
-        every = run % _DEAR == 0
-        yield from judged(draw(blocks, chance), blocks, every=every)
-        if model != "failures":
+        if ask != DAYS:
+            parts = [ask] if ask else list(PARTS)[: None if run % _DEAR == 0 else 1]
+            yield from judged(draw(blocks, chance), blocks, parts)
+        if ask in (None, DAYS) and model != "failures":
             yield from _judged_days(draw, blocks, chance)
 
 

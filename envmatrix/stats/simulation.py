@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,12 @@ from envmatrix.stats.selection import Candidates, recommended
 from envmatrix.stats.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
 from envmatrix.stats.simulated_history import histories
 from envmatrix.stats.simulated_looks import looks
+from envmatrix.stats.simulated_models import MODELS
 from envmatrix.stats.simulated_phases import phases
 from envmatrix.stats.simulated_runs import gates
 from envmatrix.stats.simulated_slow import slow_processes
 from envmatrix.stats.simulated_steady import steady_states
-from envmatrix.stats.simulated_table import lines, table
+from envmatrix.stats.simulated_table import DAYS, PARTS, lines, table
 from envmatrix.stats.simulated_tuning import FIRST, searches
 
 Floats = NDArray[np.float64]
@@ -265,8 +267,9 @@ def _choices(machine: str, runs: int, chance: np.random.Generator) -> list[Figur
     ]
 
 
+Topic = Callable[[str, int, np.random.Generator], list[Figure]]
 #: A further topic is one more entry, at the end: each draws its own numbers.
-TOPICS: Mapping[str, Callable[[str, int, np.random.Generator], list[Figure]]] = {
+TOPICS: Mapping[str, Topic] = {
     "comparisons": _comparisons,
     "attribution": _attributions,
     "choice": _choices,
@@ -280,11 +283,18 @@ TOPICS: Mapping[str, Callable[[str, int, np.random.Generator], list[Figure]]] = 
 }
 
 
-def all_figures(runs: int, seed: int = 1, only: str | None = None) -> list[Figure]:
-    """Simulate every figure, each machine with ``runs`` runs (a tenth, where each is slow)."""
+def all_figures(
+    runs: int, seed: int = 1, only: str | None = None, ask: str | None = None, model: str | None = None
+) -> list[Figure]:
+    """Simulate every figure, each machine with ``runs`` runs (a tenth, where each is slow).
+
+    ``ask`` (and of what it asks ``model``): a part of the table alone (``simulated_table.table``).
+    """
     figures: list[Figure] = []
+    topics: Mapping[str, Topic] = {**TOPICS, "table": partial(table, ask=ask, only=model)}
+    only = "table" if ask else only
     for number, machine in enumerate(NOISES):
-        for topic, (name, simulate) in enumerate(TOPICS.items()):
+        for topic, (name, simulate) in enumerate(topics.items()):
             if only in (None, name):
                 chance = np.random.default_rng((seed, number, topic) if topic else (seed, number))
                 figures += simulate(machine, runs, chance)
@@ -297,6 +307,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5000, help="simulated runs a figure (default: 5000)")
     parser.add_argument("--seed", type=int, default=1, help="seed (default: 1)")
     parser.add_argument("--only", choices=TOPICS, help="one topic alone (default: all)")
+    parser.add_argument("--ask", choices=[*PARTS, DAYS], help="of the table: this alone, of every run")
+    parser.add_argument("--model", choices=MODELS, help="of what --ask asks: this noise alone")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--tune", action="store_true", help="search made-up worlds instead")
     parser.add_argument("--first", type=int, default=FIRST, help=f"the first world of --tune (default: {FIRST})")
@@ -307,8 +319,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"{figure.line()}\n")
             sys.stdout.flush()
         return 0
-    figures = all_figures(chosen.runs, chosen.seed, chosen.only)
-    told = lines(figures) if chosen.only == "table" else [item.line() for item in figures]
+    figures = all_figures(chosen.runs, chosen.seed, chosen.only, chosen.ask, chosen.model)
+    told = lines(figures) if chosen.ask or chosen.only == "table" else [item.line() for item in figures]
     text = json.dumps([asdict(item) for item in figures], indent=1) if chosen.json else "\n".join(told)
     sys.stdout.write(text + "\n")
     return 0

@@ -277,12 +277,17 @@ def test_the_table_asks_every_question_of_a_run_gates_looks_and_histories_too(mo
         ("gate in the same blocks", 20), ("gate of stored runs", 20), ("history", 20),
     }  # fmt: skip
     assert {figure.procedure for figure in found if figure.question.startswith("looks")} == {"10 blocks"}
+    asked = simulated_table.table("quiet", 2, np.random.default_rng(1), ask="looks")
+    assert {(figure.question, figure.procedure, figure.runs) for figure in asked} == {
+        (f"looks: {what}", "10 blocks", 2)
+        for what in ("any interval ever misses", "any false verdict ever", "any misses what it claims")
+    }
 
 
 @pytest.mark.parametrize("model", ["rare slow", "failures"])
 def test_real_analyses_of_made_up_runs_with_slow_or_failing_processes_hardly_err(model):
     chance = np.random.default_rng(1)
-    answers = [dict(judged(MODELS[model](20, chance), 20, every=False)) for _ in range(30)]
+    answers = [dict(judged(MODELS[model](20, chance), 20, ["runs"])) for _ in range(30)]
     assert np.mean([one["difference: any interval misses"] for one in answers]) < 0.15
     assert np.mean([one["best set: lacks the best"] for one in answers]) < 0.15
 
