@@ -12,7 +12,7 @@ from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.equal_work import unchecked
 from envmatrix.stats.gaps import after_leaving, told_missing
-from envmatrix.stats.longrun import LEAST_PHASES, PHASE_S, spanned, too_short
+from envmatrix.stats.longrun import ENOUGH_MINUTES, spanned, too_short
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.stats.slow_trials import LEAST_BLOCKS, described
@@ -134,7 +134,6 @@ def _slow(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caut
 
 def _short(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     if too_short(measured.apart) and any(effect.low is not None for effect in analysis.primary_effects()):
-        needed = PHASE_S * LEAST_PHASES / 60
         alike = [effect.arm for effect in analysis.primary_effects() if 0 < effect.units < effect.blocks]
         seen = f"; neighbouring blocks of {', '.join(alike[:8])} are alike, and count as fewer" if alike else ""
         yield Caution(
@@ -142,7 +141,7 @@ def _short(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Cau
             f"its blocks span {spanned(measured.apart)}: too short to be sure of slow phases of the machine that last "
             f"a minute{seen}",
             f"`envmatrix resume {run.name}` with a larger budget (and a narrower target, where that had ended it) "
-            f"until its blocks span {needed:.0f} minutes: from then on intervals allow for an environment that such "
+            f"until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals allow for an environment that such "
             "phases slow more than its reference",
         )  # fmt: skip
 

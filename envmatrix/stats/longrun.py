@@ -11,6 +11,7 @@ alone would double every interval: there they do so where they stand out from th
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -24,6 +25,8 @@ PHASE_S = 140.0
 #: Fewer phases than these tell too little of how they differ: then slow cosines count alone only where they stand out,
 #: and the report says so.
 LEAST_PHASES = 5
+#: How long the blocks of a run must span, in whole minutes.
+ENOUGH_MINUTES = math.ceil(LEAST_PHASES * PHASE_S / 60)
 #: How often slow cosines stand out where blocks are independent, each time that they are tested; and how many at least.
 STANDS_OUT = 0.1
 _FEWEST = 3
@@ -65,8 +68,8 @@ def told_short(far: Floats) -> str:
 
 
 def spanned(far: Floats) -> str:
-    """Return how long the blocks took, less what is longer than a phase of every pause."""
-    minutes = round(_minutes(far))
+    """Return how long the blocks took, less what is longer than a phase of every pause; never as long as is wanted."""
+    minutes = min(round(_minutes(far)), ENOUGH_MINUTES - 1) if too_short(far) else round(_minutes(far))
     return f"{minutes} minutes" if minutes > 1 else "a minute" if minutes else "less than a minute"
 
 

@@ -21,7 +21,7 @@ from envmatrix.report.terminal import present
 from envmatrix.stats import simulated_slow, simulated_table
 from envmatrix.stats.analysis import between, estimate, inverted
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.longrun import apart, too_short
+from envmatrix.stats.longrun import apart, spanned, too_short
 from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.pairing import paired
@@ -256,6 +256,8 @@ def test_times_that_are_not_known_count_as_independent_and_a_pause_counts_once()
     assert apart(np.array([0.0, 70.0, np.nan, 150.0, 9000.0, 9070.0])).tolist() == [0.5, 1.0, 1.0, 1.0, 0.5, 0.5]
     assert not too_short(apart(np.array([0.0, 140.0, 280.0])))
     assert too_short(apart(np.arange(10) * 30.0))
+    nearly = apart(np.arange(21) * 33.2)
+    assert (too_short(nearly), spanned(nearly)) == (True, "11 minutes"), "11.6, and 12 are wanted"
 
 
 def test_the_table_of_questions_has_a_row_a_question_and_marks_where_the_goal_is_surely_missed():
