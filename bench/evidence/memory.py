@@ -7,9 +7,22 @@ import re
 from typing import Any
 
 from bench.evidence import cgroup
-from bench.evidence.reading import attempt, fields, number, selected, text
+from bench.evidence.reading import attempt, fields, number, selected
 
 _THP = "/sys/kernel/mm/transparent_hugepage"
+
+
+def asked_of(process: int | str) -> dict[str, Any]:
+    """Return what a process, by its id, has asked of the kernel for its memory, or was asked for it before."""
+    return {
+        "thp_process": attempt(lambda: bool(int(fields(f"/proc/{process}/status")["THP_enabled"]))),
+        "policy": attempt(lambda: _policy(process)),
+    }
+
+
+def _policy(process: int | str) -> str:
+    with open(f"/proc/{process}/numa_maps", encoding="utf-8", errors="replace") as file:
+        return file.readline().split()[1]
 
 
 def collect() -> dict[str, Any]:
@@ -19,7 +32,6 @@ def collect() -> dict[str, Any]:
     return {
         "thp": selected(_THP + "/enabled"),
         "thp_defrag": selected(_THP + "/defrag"),
-        "thp_process": attempt(lambda: bool(int(fields("/proc/self/status")["THP_enabled"]))),
         "huge_pages_bytes": attempt(lambda: _kilobytes(rollup["AnonHugePages"])),
         "hugetlb_pages": attempt(lambda: int(total["HugePages_Total"])),
         "numa_nodes": attempt(lambda: sum(bool(re.fullmatch(r"node\d+", name)) for name in os.listdir(_NODES))),
@@ -31,7 +43,7 @@ def collect() -> dict[str, Any]:
         "overcommit": number("/proc/sys/vm/overcommit_memory"),
         "swappiness": number("/proc/sys/vm/swappiness"),
         "page_bytes": attempt(lambda: os.sysconf("SC_PAGE_SIZE")),
-        "policy": attempt(lambda: (text("/proc/self/numa_maps") or "").split("\n", 1)[0].split()[1]),
+        **asked_of("self"),
     }
 
 

@@ -32,7 +32,7 @@ def evidence(program: Program) -> dict[str, Any]:
         "torch": None,
         "cpu": dict(machine.cpu(), thread_affinity=None, affinity_before=None, affinity_after=None,
                     affinity_end=None, affinity_list=affinity),
-        "memory": dict(memory.collect(), thp_process=None, huge_pages_bytes=None, policy=None),
+        "memory": dict(memory.collect(), huge_pages_bytes=None, **program.memory),
         "sandbox": attempt(sandbox.collect),
         # This process's own Python is another one than the program's, if that is one at all.
         "system": dict(machine.system(), python=None, gil=None, jit=None, executable=None),

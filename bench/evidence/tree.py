@@ -12,7 +12,9 @@ import threading
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
+from bench.evidence import memory
 from bench.evidence.reading import attempt, fields, text
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -55,6 +57,7 @@ class Program:
     libraries: set[str] | None = None
     variables: dict[str, str] | None = None
     affinities: dict[str, None] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=lambda: {"thp_process": None, "policy": None})
     of_process: dict[int, float] = field(default_factory=dict)
     threads_set: list[int] = field(default_factory=list)
     _first_look: float | None = None
@@ -80,6 +83,8 @@ class Program:
         affinity = fields(f"/proc/{pid}/status").get("Cpus_allowed_list")
         if affinity:
             self.affinities[affinity] = None
+        asked = memory.asked_of(pid)
+        self.memory.update({name: value for name, value in asked.items() if value is not None})
         raw = text(f"/proc/{pid}/environ") if not self.variables else None
         if raw is not None:
             self.variables = _variables(raw)

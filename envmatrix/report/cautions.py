@@ -141,8 +141,8 @@ def _short(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Cau
             f"its blocks span {spanned(measured.apart)}: too short to be sure of slow phases of the machine that last "
             f"a minute{seen}",
             f"`envmatrix resume {run.name}` with a larger budget (and a narrower target, where that had ended it) "
-            f"until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals allow for an environment that such "
-            "phases slow more than its reference",
+            f"until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals allow for an environment that "
+            "such phases slow more than its reference",
         )  # fmt: skip
 
 

@@ -27,6 +27,8 @@ _OF_TEAMS = tuple(f"openmp.{name}" for name in
 _OF_PLACES = ("openmp.affinity", "openmp.proc_bind")
 #: Evidence that is not there where there was nothing to see: NCCL starts with GPUs alone.
 _SEEN_IN_USE = "parallel.nccl"
+#: What `bench command` heeds itself before it starts a program of the user's own (bench/memory.py).
+_OURS = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
 _PYTHONS = ("python", "pypy", "libpython", "libpypy")
 _THREADING = ("libgomp", "libiomp5", "libomp", "libtorch")
 
@@ -184,10 +186,11 @@ def contradicting_variables(wanted: Mapping[str, str | None], evidence: Evidence
     if evidence.source == "outside" and evidence.variables is None:
         return []
     seen = evidence.variables or {}
+    ours = _OURS if evidence.source else ()
     return [
         f"{name} should be {value!r}, but the process saw {seen.get(name)!r}"
         for name, value in wanted.items()
-        if not _is_as_set(name, value, seen.get(name))
+        if name not in ours and not _is_as_set(name, value, seen.get(name))
     ]
 
 

@@ -139,6 +139,15 @@ def test_which_python_a_program_is_that_nobody_could_ask_is_not_taken_from_the_o
     assert (said.wrong, len(said.unproven)) == ((), 3)
 
 
+def test_what_was_asked_of_the_kernel_for_its_memory_is_seen_of_any_program(tmp_path):
+    asked = {"BENCH_HUGE_PAGES": "never", "BENCH_INTERLEAVE": "0"}
+    argv = ["env", "-i", PYTHON, "-I", "-c", work(tmp_path / "looks")]
+    found = evidence_of(tmp_path, argv, asked)
+    promised = {"memory.thp_process": "false", "memory.policy": "interleave:0"}
+    said = prove(environment(promised=promised, variables=asked), found)
+    assert (found.source, said.wrong, said.unproven) == ("outside", (), ())
+
+
 @pytest.mark.parametrize(("path", "unproven"), [("/usr/bin/gawk", 0), ("/usr/bin/python3.9", 1), (None, 1)])
 def test_a_helper_that_is_no_python_has_nothing_to_show_of_one(path, unproven):
     inside = {"system": {"python": "3.13.1"}, "source": "probe"}
