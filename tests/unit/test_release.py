@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,12 +14,29 @@ from envmatrix.pack.crate import CRATE, crate
 from tests.synthetic import make_plan, make_run
 
 PROJECT = Path(__file__).parents[2]
+PYPROJECT = (PROJECT / "pyproject.toml").read_text()
 
 
 def test_the_citation_names_this_version_and_licence():
     cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
     assert (cited["version"], cited["license"]) == (__version__, "Apache-2.0")
+
+
+def test_wheels_named_in_the_documentation_are_of_this_version():
+    pages = [*(PROJECT / "docs").glob("*.md"), *(PROJECT / "docs" / "how-to").glob("*.md"), PROJECT / "README.md"]
+    named = [name for page in pages for name in re.findall(r"envmatrix-([0-9.]+)-py3", page.read_text())]
+    assert set(named) == {__version__}
+
+
+def test_the_sdist_holds_every_page_that_the_readme_names():
+    held = re.search(
+        r"^\[tool\.hatch\.build\.targets\.sdist\]\ninclude = \[(.*?)\]", PYPROJECT, re.MULTILINE | re.DOTALL
+    )[1]
+    names = re.findall(r'"/([^"]+)"', held)
+    linked = re.findall(r"\]\(([^)#]+\.(?:md|svg))", (PROJECT / "README.md").read_text())
+    assert [page for page in linked if not any(page == name or page.startswith(f"{name}/") for name in names)] == []
+    assert {"CHANGELOG.md", "SECURITY.md"} <= set(names)
 
 
 def test_only_the_job_that_publishes_may_ask_for_a_token_and_it_runs_nothing_of_ours():
