@@ -90,10 +90,20 @@ def _stop() -> None:
     else:
         raise RunError("the program starts processes faster than they can be stopped between its turns")
     deadline = time.monotonic() + _STOPPED_S
-    while runs := {pid: state for pid in asked if (state := tree.state(pid)) not in _STANDING}:
+    while runs := {pid: tree.state(pid) for pid in asked if not _stands(pid)}:
         if time.monotonic() > deadline:
             raise RunError(f"processes of the program do not stop between its turns (pid: state): {runs}")
         time.sleep(_LOOK_S)
+
+
+def _stands(pid: int) -> bool:
+    """Whether a process does not run: it stands, or waits in the kernel for a child that stands.
+
+    vfork(2), by which Python's subprocess and posix_spawn(3) start programs, returns to the parent when the child has
+    its program; where the child was stopped before, the parent stops on its way back.
+    """
+    state = tree.state(pid)
+    return state in _STANDING or (state == "D" and any(tree.state(child) in ("T", "t") for child in tree.children(pid)))
 
 
 def _signal(processes: set[int], number: signal.Signals) -> None:

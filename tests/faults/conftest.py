@@ -32,10 +32,13 @@ workloads:
   toy: {command: [python, toy.py, "0.1", FAULTS-MARK], metric: {regex: "speed ([0-9.]+)"}, files: program}
   long: {command: [python, toy.py, "600", FAULTS-MARK], metric: {regex: "speed ([0-9.]+)"}, files: program}
   held: {command: [python, toy.py, held, FAULTS-MARK], metric: {regex: "speed ([0-9.]+)"}, files: program}
+  spin: {command: [python, toy.py, spin, FAULTS-MARK], files: program}
 designs:
   toy: {environments: [red], workloads: toy, min_blocks: 2, max_blocks: 4, budget: 10m, target: 0.01%}
   long: {environments: [], workloads: long, max_blocks: 1, budget: 10m, trial_limit: 3s}
   endless: {environments: [], workloads: long, max_blocks: 1, budget: 10m, trial_limit: 300s}
+  turns: {environments: [red], workloads: spin, schedule: turns, turn: 1, min_blocks: 2, max_blocks: 3, budget: 10m,
+          target: 0.01%}
   held: {environments: [red], workloads: held, min_blocks: 2, max_blocks: 2, budget: 10m, trial_limit: 300s}
 """
 ENGINES = [
@@ -43,8 +46,9 @@ ENGINES = [
     pytest.param("docker", marks=pytest.mark.docker),
     pytest.param("apptainer", marks=pytest.mark.apptainer),
 ]
-#: Ignores every kind word, as do the daemon and the child that it starts. Told `held`, it ends when a test lets it.
-#: Its speed is chance: no run of it is ever precise enough to end before its plan.
+#: Ignores every kind word, as do the daemon and the child that it starts. Told `held`, it ends when a test lets it;
+#: told `spin`, it takes four turns of a tenth of a second. Its speed is chance: no run of it is precise enough to end
+#: before its plan.
 PROGRAM = """
 import os, signal, subprocess, sys, time
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -55,6 +59,9 @@ subprocess.Popen([sys.executable, "-c", beside], start_new_session=True)
 subprocess.Popen([sys.executable, "-c", beside])
 if sys.argv[1] == "held":
     signal.sigwait([signal.SIGUSR1])
+elif sys.argv[1] == "spin":
+    while time.process_time() < 0.4:
+        pass
 else:
     time.sleep(float(sys.argv[1]))
 print("speed", 1 + os.urandom(1)[0] / 256)
@@ -120,6 +127,11 @@ class Toy:
     def planned(self) -> list[str]:
         assert self.newest
         return [slot.trial for block in RunFolder(self.newest).load().plan.blocks() for slot in block]
+
+    def block(self) -> list[str]:
+        """Return the trials of the first block."""
+        assert self.newest
+        return [slot.trial for slot in next(iter(RunFolder(self.newest).load().plan.blocks()))]
 
     def left(self) -> list[int]:
         """Return what of the trial still runs: all of its processes have the mark among their arguments."""

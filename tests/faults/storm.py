@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import envmatrix.api.answers
@@ -28,15 +29,19 @@ from tests.engines.conftest import write_wheel
 from tests.faults.conftest import _SHARED, Toy
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-COLUMNS = ("kills", "at work", "left running", "lines lost", "lines doubled", "trials not ok", "not completed")
+#: Of a toy's design the schedule: in turns all processes but one are stopped.
+DESIGNS = {"sequential": "toy", "turns": "turns"}
+COLUMNS = (
+    "kills", "at work", "stopped", "left running", "lines lost", "lines doubled", "trials not ok", "not completed",
+)  # fmt: skip
 #: Seconds in which all that a killed tool had started must have ended, and a tool that was asked to end.
 _ENDED_S, _TOOL_S = 30.0, 300.0
 _fork = multiprocessing.get_context("fork")
 
 
-def new_toy(root: Path, number: int) -> Toy:
+def new_toy(root: Path, name: str) -> Toy:
     """Return a project, with the cache that all projects of a storm share."""
-    return Toy(root / f"toy-{number}", root / "cache", {
+    return Toy(root / f"toy-{name}", root / "cache", {
         "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(root / "wheels"),
     })  # fmt: skip
 
@@ -59,8 +64,13 @@ def start(toy: Toy, *arguments: str) -> multiprocessing.process.BaseProcess:
     return tool
 
 
-def go_on(toy: Toy, engine: str) -> multiprocessing.process.BaseProcess:
-    return start(toy, *(["resume"] if toy.newest else ["bench", "toy", "--engine", engine]), "--quiet")
+def stopped(processes: Iterable[int]) -> bool:
+    """Whether one of them stands still: by a signal, or by the freezer of its control group."""
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            if (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in "TD":
+                return True
+    return False
 
 
 def still_running(toy: Toy) -> int:
@@ -71,10 +81,10 @@ def still_running(toy: Toy) -> int:
 
 
 class Storm:
-    """Kills and resumes runs on one engine, and counts what went wrong."""
+    """Kills and resumes runs on one engine in one schedule, and counts what went wrong."""
 
-    def __init__(self, root: Path, engine: str, chance: random.Random) -> None:
-        self.root, self.engine, self.chance = root, engine, chance
+    def __init__(self, root: Path, engine: str, schedule: str, chance: random.Random) -> None:
+        self.root, self.engine, self.schedule, self.chance = root, engine, schedule, chance
         self.found: Counter[str] = Counter()
         #: The longest time (s) that a tool is let live, so that two of three get a line written.
         self.span = 0.0
@@ -82,7 +92,7 @@ class Storm:
     def whole(self) -> None:
         """Do two runs without a kill: one makes the image, one says how long a run takes. Without these no storm."""
         for number in range(2):
-            toy, began = new_toy(self.root, number), time.monotonic()
+            toy, began = self._toy(number), time.monotonic()
             self._complete(toy)
             assert not self.found["not completed"], (toy.folder / "said").read_text()
             self.span = (time.monotonic() - began) / 4
@@ -92,22 +102,36 @@ class Storm:
         number = 1
         while self.found["kills"] < kills and time.monotonic() < end:
             number += 1
-            toy = new_toy(self.root, number)
+            toy = self._toy(number)
             while self.found["kills"] < kills and time.monotonic() < end and self._killed(toy):
                 pass
             self._complete(toy)
             self.found["trials not ok"] += sum(trial["outcome"] != "ok" for trial in toy.trials())
             shutil.rmtree(toy.folder)
 
+    def _toy(self, number: int) -> Toy:
+        return new_toy(self.root, f"{self.schedule}-{number}")
+
+    def _go_on(self, toy: Toy) -> multiprocessing.process.BaseProcess:
+        new = ["bench", DESIGNS[self.schedule], "--engine", self.engine]
+        return start(toy, *(["resume"] if toy.newest else new), "--quiet")
+
+    def _kept(self, toy: Toy) -> list[str]:
+        """Return the trials on disk that no resume runs again: of those that took turns together, whole blocks."""
+        names = [trial["trial"] for trial in toy.trials()]
+        together = len(toy.block()) if names and self.schedule == "turns" else 1
+        return names[: len(names) - len(names) % together]
+
     def _killed(self, toy: Toy) -> bool:
         """Start or resume a run, kill it, and say so: False when it has ended before."""
-        before = [trial["trial"] for trial in toy.trials()]
-        tool = go_on(toy, self.engine)
+        before = self._kept(toy)
+        tool = self._go_on(toy)
         tool.join(self.chance.uniform(0, self.span))
         alive = tool.exitcode is None
         if alive:
             self.found["kills"] += 1
-            self.found["at work"] += bool(toy.left())
+            self.found["at work"] += bool(there := toy.left())
+            self.found["stopped"] += stopped(there)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(tool.pid or 0, self.chance.choice(SIGNALS))
         tool.join(_TOOL_S)
@@ -116,14 +140,14 @@ class Storm:
         names = [trial["trial"] for trial in toy.trials()]
         self.found["lines lost"] += names[: len(before)] != before
         self.found["lines doubled"] += len(names) - len(set(names))
-        self.span *= 1.1 if alive and names == before else 0.95
+        self.span *= 1.1 if alive and self._kept(toy) == before else 0.95
         return alive
 
     def _done(self, toy: Toy) -> bool:
         return toy.newest is not None and [trial["trial"] for trial in toy.trials()] == toy.planned()
 
     def _complete(self, toy: Toy) -> None:
-        tool = go_on(toy, self.engine)
+        tool = self._go_on(toy)
         tool.join(_TOOL_S)
         self.found["not completed"] += tool.exitcode != 0 or not self._done(toy)
 
@@ -142,18 +166,21 @@ def prepared(engine: str) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=30, help="on each engine")
-    parser.add_argument("--minutes", type=float, default=600, help="end after that time on each engine, kills or not")
+    parser.add_argument("--kills", type=int, default=30, help="on each engine in each schedule")
+    parser.add_argument("--minutes", type=float, default=600, help="end after that time of each, kills or not")
     parser.add_argument("--engines", default="local,docker,apptainer")
+    parser.add_argument("--schedules", default=",".join(DESIGNS))
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    print(f"| engine | {' | '.join(COLUMNS)} |\n|---|{'---|' * len(COLUMNS)}", flush=True)
+    print(f"| engine | schedule | {' | '.join(COLUMNS)} |\n|---|---|{'---|' * len(COLUMNS)}", flush=True)
     for engine in asked.engines.split(","):
         root = prepared(engine)
-        storm = Storm(root, engine, random.Random(asked.seed))
-        storm.whole()
-        storm.kill(asked.kills, asked.minutes)
-        print(f"| {engine} | {' | '.join(str(storm.found[column]) for column in COLUMNS)} |", flush=True)
+        for schedule in asked.schedules.split(","):
+            storm = Storm(root, engine, schedule, random.Random(asked.seed))
+            storm.whole()
+            storm.kill(asked.kills, asked.minutes)
+            found = " | ".join(str(storm.found[column]) for column in COLUMNS)
+            print(f"| {engine} | {schedule} | {found} |", flush=True)
         shutil.rmtree(root.parent, ignore_errors=True)
 
 

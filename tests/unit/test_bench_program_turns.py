@@ -26,6 +26,12 @@ if child == 0:
 while not os.path.exists("enough"): pass
 os.kill(child, signal.SIGKILL)
 """
+#: Is in the middle of starting a program: its child (of vfork) waits at a fifo, and it waits in the kernel for the child.
+STARTS = """
+import os
+opens = (os.POSIX_SPAWN_OPEN, 0, "fifo", os.O_RDONLY, 0)
+os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=[opens]), 0)
+"""
 
 
 def below(pid):
@@ -88,6 +94,21 @@ def test_it_starts_in_its_first_turn_and_stands_still_with_its_children_between_
     assert record["metric"]["value"] == pytest.approx(timing["wall_ns"] / 1e9)
     assert record["evidence"]["system"]["stops"] is None, "it was stopped on purpose"
     assert record["metrics"]["pressure_s"] is None, "that of the machine is others' too"
+
+
+def test_one_that_is_in_the_middle_of_starting_another_program_stands_still_too(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with opened(tmp_path) as gate, started(tmp_path, program=STARTS) as process:
+        said(gate)
+        while len(below(process.pid)) < 2:
+            gate.go(0, 1)
+            assert said(gate) > 0, process.stderr.read()
+        assert sorted(states(below(process.pid))) == ["D", "T"]
+        gate.go(0, 600)
+        (tmp_path / "fifo").write_bytes(b"")
+        assert said(gate) == 0
+        gate.end()
+        assert process.wait(60) == 0, process.stderr.read()
 
 
 def test_one_that_ends_in_its_first_turn_was_never_paused(tmp_path):
