@@ -17,18 +17,19 @@ _CPU = Path("/sys/devices/system/cpu")
 class Host:
     """The machine as this process sees it. ``cpus`` are those it may use; sizes are in bytes.
 
-    Of the nodes of a cluster only what the scheduler knows is here; the rest is None, and each trial's evidence has it.
+    Of the nodes of a cluster only what the scheduler knows is here; the rest is None, and each trial's evidence has it
+    (``stats.seen_host``).
     """
 
     name: str
     kernel: str | None
-    machine: str
+    machine: str | None
     distribution: str | None
     cpu_model: str | None
     cpus: tuple[int, ...]
     physical_cpus: tuple[int, ...]
-    numa_nodes: int
-    memory_bytes: int
+    numa_nodes: int | None
+    memory_bytes: int | None
     hypervisor: bool | None
 
     @property
@@ -38,13 +39,13 @@ class Host:
         return parse_cpus(listed) if listed else ()
 
     def facts(self, cpus: Iterable[int] = ()) -> dict[str, str]:
-        """Return the values of the templates of matrix.yaml, for the CPUs a trial is confined to."""
+        """Return the values of the templates of matrix.yaml that are known, for the CPUs a trial is confined to."""
         mine = tuple(cpus) or self.cpus
         physical = tuple(cpu for cpu in self.physical_cpus if cpu in mine) or mine
-        return {
+        known = {} if self.numa_nodes is None else {"numa_nodes": str(self.numa_nodes)}
+        return known | {
             "logical_cpus": str(len(mine)),
             "physical_cores": str(len(physical)),
-            "numa_nodes": str(self.numa_nodes),
             "cpu_list": format_cpus(mine),
             "physical_cpu_list": format_cpus(physical),
             "last_cpu": str(max(mine)),

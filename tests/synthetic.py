@@ -48,6 +48,8 @@ def make_plan(environments: tuple[str, ...], **more: Any) -> Plan:
 
 
 HOST = Host("made-up-host", "6.1", "x86_64", "made-up", "made-up CPU", (0, 1), (0, 1), 1, 2**34, hypervisor=False)
+#: What a run under Slurm holds of its nodes.
+NODE = Host("n1,n2", None, None, None, None, HOST.cpus, HOST.physical_cpus, None, None, hypervisor=None)
 
 
 def make_environment(name: str, levels: Mapping[str, str] | None = None, **more: Any) -> Environment:

@@ -18,6 +18,11 @@ def unknown(text: str) -> str | None:
     return next((name for name in _TEMPLATE.findall(text) if name not in KNOWN), None)
 
 
+def unfilled(text: str) -> str | None:
+    """Return the first template that is left in a text which was filled, or None."""
+    return next((name for name in _TEMPLATE.findall(text) if name in KNOWN), None)
+
+
 def fill(text: str, facts: Mapping[str, str]) -> str:
     """Replace each known template whose value is in ``facts``; anything else stays as written."""
     return _TEMPLATE.sub(lambda match: facts.get(match[1], match[0]), text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from envmatrix.host import Host
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.comparison import unchecked_works, weaker
@@ -12,11 +13,10 @@ from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.replication import Replication, compare
+from envmatrix.stats.seen_host import seen_host
 from envmatrix.store import Run, RunFolder
 
 _HOST = ("cpu_model", "cpus", "numa_nodes", "memory_bytes", "kernel", "distribution", "hypervisor")
-#: What a scheduler knows of its nodes; the rest of it is what somebody configured, or undefined.
-_NODES = ("cpus",)
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,15 @@ def _set_by(environment: Environment | None) -> dict[str, object]:
     return {**environment.variables, **placed}
 
 
-def run_differences(first: Run, second: Run) -> list[Difference]:
-    """List what differs in the machine, the benchmark and what environments set (templates fill per machine)."""
-    hosts = [asdict(run.host) for run in (first, second)]
-    seen = _HOST if all(host["cpu_model"] for host in hosts) else _NODES
+def run_differences(first: Run, second: Run, hosts: Sequence[Host]) -> list[Difference]:
+    """List what differs in the machine, the benchmark and what environments set (templates fill per machine).
+
+    ``hosts`` are those of both runs as their trials saw them; what nobody said of one is no difference.
+    """
+    then, now = (asdict(host) for host in hosts)
+    known = [key for key in _HOST if None not in (then[key], now[key])]
     found = [
-        *_mappings("host", *({key: host[key] for key in seen} for host in hosts)),
+        *_mappings("host", *({key: host[key] for key in known} for host in (then, now))),
         *_mappings("benchmark", {"digest": first.bench_digest}, {"digest": second.bench_digest}),
     ]
     for name, environment in first.environments.items():
@@ -146,7 +149,7 @@ def reproduction(
     ]
     differences = [
         *image_differences(first, second, packed, built),
-        *run_differences(first, second),
+        *run_differences(first, second, [seen_host(first.host, then), seen_host(second.host, now)]),
         *evidence_differences(then, now),
     ]
     effects = compare(analyses[0], analyses[1], tolerance)

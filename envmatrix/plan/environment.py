@@ -9,7 +9,7 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.host import parse_cpus
 from envmatrix.matrix import model
 from envmatrix.matrix.model import Factor, Level, Matrix, cells
-from envmatrix.matrix.templates import fill
+from envmatrix.matrix.templates import fill, unfilled
 from envmatrix.matrix.variables import unread_of
 from envmatrix.record.claims import Claims
 from envmatrix.record.claims import read as claims_of
@@ -235,12 +235,12 @@ def build(
     for factor, level in bits:
         _check_requires(name, factor, level, levels)
         for variable, value in level.env.items():
-            text = None if value is None else fill(value, facts)
+            text = None if value is None else _filled(name, value, facts)
             _merge_variable(variables, variable, text, f"{factor.name}={levels[factor.name]} of {name!r}")
         library = None if factor.is_image else library_of(factor.name, levels[factor.name], level)
         libraries += [library] if library else []
         preload += [(library.key if library else "", item) for item in level.preload]
-        claims.update({path: tuple(fill(v, facts) for v in allowed) for path, allowed in level.claims.items()})
+        claims.update({path: tuple(_filled(name, v, facts) for v in allowed) for path, allowed in level.claims.items()})
     last = {
         attribute: [v for _, level in bits if (v := getattr(level, attribute))]
         for attribute in ("cpus", "memory_nodes")
@@ -265,9 +265,21 @@ def build(
     )
 
 
+def _filled(name: str, text: str, facts: Mapping[str, str]) -> str:
+    """Fill templates; an InputError where the machine's facts lack one."""
+    found = fill(text, facts)
+    lacking = unfilled(found) if facts else None
+    if lacking:
+        raise InputError(
+            f"environment {name!r}: nobody says here what {{{lacking}}} is: Slurm does not know it of its nodes",
+            remedy="write the number itself, or use --launcher here on a node",
+        )
+    return found
+
+
 def _numbers(name: str, key: str, values: list[str], facts: Mapping[str, str]) -> str | None:
     """Return the last level's list of CPUs or nodes, its templates filled in; an InputError when it is none."""
-    text = fill(values[-1], facts) if values else None
+    text = _filled(name, values[-1], facts) if values else None
     if text is not None and "{" not in text:
         try:
             parse_cpus(text)

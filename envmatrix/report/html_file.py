@@ -30,6 +30,7 @@ from envmatrix.stats.effects import BARS
 from envmatrix.stats.failures import BROKEN
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.nodes import CANCELS
+from envmatrix.stats.seen_host import seen_host
 from envmatrix.topics import TOPICS
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def provenance(summary: Summary) -> list[tuple[str, str]]:
         ("seed", str(run.plan.seed)), ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
     ]  # fmt: skip
     rows += [("schedule", summary.schedule)] if summary.schedule else []
-    host = {key: value for key, value in asdict(run.host).items() if value is not None}
+    host = {key: value for key, value in asdict(seen_host(run.host, summary.measured)).items() if value is not None}
     rows += [("processor", summary.processors)] if summary.processors else []
     rows += [(f"host {key}", _text(value)) for key, value in host.items() if key != "cpu_model"]
     rows += [(f"version of {key}", str(value)) for key, value in run.versions.items()]

@@ -30,6 +30,7 @@ from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.primary import primary_metrics
 from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_schedule, same_thing, schedule_of
+from envmatrix.stats.seen_host import seen_host
 from envmatrix.stats.slow_trials import described
 from envmatrix.stats.spending import level_at
 from envmatrix.stats.welch import Mean, mean_of, quotient
@@ -82,13 +83,14 @@ def compare_runs(
 
 def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements]) -> tuple[str, ...]:
     """Return what makes two runs not comparable: another machine, schedule, benchmark or workload."""
+    one, two = (seen_host(run.host, seen) for run, seen in zip((old, new), measured, strict=True))
     found = [
         f"{key} of the hosts differ: {then} and {now}"
         for key, then, now in (
-            ("name", old.host.name, new.host.name),
-            ("cpu_model", old.host.cpu_model, new.host.cpu_model),
-            ("cpus", list(old.host.cpus), list(new.host.cpus)),
-            ("memory_bytes", old.host.memory_bytes, new.host.memory_bytes),
+            ("name", one.name, two.name),
+            ("cpu_model", one.cpu_model, two.cpu_model),
+            ("cpus", list(one.cpus), list(two.cpus)),
+            ("memory_bytes", one.memory_bytes, two.memory_bytes),
         )
         if then != now and None not in (then, now)
         if not (key == "name" and (is_numbered(str(then)) or is_numbered(str(now))))

@@ -42,6 +42,11 @@ _RAW = (b'"steps_ns":[', b'"epochs_ns":[')
 _MOST_DIFFERENT = 5
 #: Numbers of a program of the user's own that are kept of one run.
 _MOST_OWN = 64
+#: What a trial says of the machine that it ran on, whatever its environment is.
+_MACHINE = (
+    ("system", "kernel"), ("cpu", "architecture"), ("cpu", "model"), ("cpu", "flags"), ("memory", "numa_nodes"),
+    ("memory", "total_bytes"),
+)  # fmt: skip
 _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 
 
@@ -91,7 +96,8 @@ class Measurements:
 
     ``table`` has one (arms x blocks) array per column, NaN where there is no such number. ``blocks`` holds
     the block numbers of the columns of each array. ``node_checks`` has, for each block of which there is one, the node
-    and the check in which most of it was busy. ``trials`` are all trials in the order they ran.
+    and the check in which most of it was busy. ``trials`` are all trials in the order they ran. ``machine`` has what
+    they say of the machines, as JSON text, by its path in the evidence.
     """
 
     arms: tuple[str, ...]
@@ -103,6 +109,7 @@ class Measurements:
     attempted: NDArray[np.bool_]
     block_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     node_checks: Mapping[int, tuple[str, NodeCheck]] = field(default_factory=dict)
+    machine: Mapping[str, Counter[str]] = field(default_factory=dict)
 
     @property
     def apart(self) -> Floats:
@@ -184,6 +191,7 @@ class MeasurementBuilder:
         self._nodes: dict[str, None] = {}
         self._block_nodes: dict[int, tuple[str, ...]] = {}
         self._checks: dict[int, tuple[str, NodeCheck]] = {}
+        self._machine: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, trial: Reading | Trial) -> None:
         """Add one trial of the plan. Only numbers of trials that are ok count; the others are counted by outcome."""
@@ -207,6 +215,7 @@ class MeasurementBuilder:
             for text in trial.unproven:
                 _count(facts.unproven, text)
             self._note_own(facts, record)
+            self._note_machine(record)
             self._numbers.extend(_row(trial, record))
         else:
             _count(facts.reasons, f"{trial.outcome}: {trial.reason}")
@@ -232,7 +241,7 @@ class MeasurementBuilder:
             columns[name][who[rows_of], at[rows_of]] = list(values.values())
         return Measurements(
             self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), attempted,
-            dict(self._block_nodes), dict(self._checks),
+            dict(self._block_nodes), dict(self._checks), dict(self._machine),
         )  # fmt: skip
 
     def _note_own(self, facts: ArmFacts, record: Record) -> None:
@@ -244,6 +253,12 @@ class MeasurementBuilder:
             name = check_column(check.name or "")
             self._note_number(name, row, _loss(check.value))
             facts.tolerances.setdefault(name, number(check.tolerance))
+
+    def _note_machine(self, record: Record) -> None:
+        for part, name in _MACHINE:
+            value = getattr(getattr(record.evidence, part, None), name, None)
+            if value is not None:
+                _count(self._machine[f"{part}.{name}"], json.dumps(value))
 
     def _note_number(self, name: str, row: int, value: float) -> None:
         if name in self._own or len(self._own) < _MOST_OWN:

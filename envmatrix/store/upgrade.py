@@ -19,6 +19,8 @@ _LIMITS = {
     "budget_s": "budget",
     "race": "race",
 }
+#: What older runs under Slurm took from its configuration or from the machine that they were started on.
+_GUESSED = ("machine", "numa_nodes", "memory_bytes", "hypervisor")
 
 
 def upgraded(body: dict[str, object]) -> dict[str, object]:
@@ -43,10 +45,10 @@ def upgraded(body: dict[str, object]) -> dict[str, object]:
 
 
 def _host(host: object) -> object:
-    """Leave undefined what runs under Slurm wrote as blanks, and whether there is a hypervisor, which was a guess."""
-    if not isinstance(host, dict) or host.get("cpu_model") != "":
+    """Leave undefined what runs under Slurm wrote as blanks or guessed: of its nodes, which name no kernel."""
+    if not isinstance(host, dict) or host.get("kernel") not in ("", None):
         return host
-    return {key: None if value == "" or key == "hypervisor" else value for key, value in host.items()}
+    return {key: None if value == "" or key in _GUESSED else value for key, value in host.items()}
 
 
 def _renamed(design: Mapping[str, object]) -> dict[str, object]:

@@ -26,7 +26,7 @@ if child == 0:
 while not os.path.exists("enough"): pass
 os.kill(child, signal.SIGKILL)
 """
-#: Is in the middle of starting a program: its child (of vfork) waits at a fifo, and it waits in the kernel for the child.
+#: Is in the middle of starting a program: its child (of vfork) waits at a fifo, itself in the kernel for the child.
 STARTS = """
 import os
 opens = (os.POSIX_SPAWN_OPEN, 0, "fifo", os.O_RDONLY, 0)

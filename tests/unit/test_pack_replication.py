@@ -13,11 +13,13 @@ from envmatrix.errors import InputError
 from envmatrix.images.cache import file_digest
 from envmatrix.pack.comparison import Difference, Reproduction, image_differences, reproduction, run_differences
 from envmatrix.plan import Plan, make_arms
+from envmatrix.report.html_file import provenance
+from envmatrix.report.summary import summarise
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import LEVEL, Effect, Flag
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.replication import answer_of, compare, difference
-from tests.synthetic import HOST, Machine, make_environment, make_plan, slowed, write_run
+from tests.synthetic import HOST, NODE, Machine, make_environment, make_plan, slowed, write_run
 
 PLAN = Plan("d", make_arms(("a", "b"), ("w",), ("local",), "base"), 1, 2, 40, 0.03, 0.03, 60)
 
@@ -149,13 +151,17 @@ class Fact:
         self.__dict__.update(more)
 
 
+def differ(first, second):
+    return run_differences(first, second, [first.host, second.host])
+
+
 def test_what_differs_is_listed_one_by_one():
-    assert run_differences(Fact(), Fact()) == []
+    assert differ(Fact(), Fact()) == []
     other = Fact(
         host=replace(HOST, cpu_model="y"), skipped={"a:w@local": "no libiomp5"},
         environments={"a": make_environment("a", variables={"OMP_NUM_THREADS": "64"})},
     )  # fmt: skip
-    told = [str(item) for item in run_differences(Fact(), other)]
+    told = [str(item) for item in differ(Fact(), other)]
     assert told == [
         "host: cpu_model was x, is y",
         "environment a: OMP_NUM_THREADS was 2, is 64",
@@ -187,9 +193,28 @@ def test_before_an_archive_runs_that_nobody_vouches_for_this_is_said(tmp_path, m
     assert "it would run now" in said
 
 
-def test_what_a_scheduler_does_not_know_of_its_nodes_is_no_difference():
-    node = replace(HOST, kernel=None, distribution=None, cpu_model=None, hypervisor=None, memory_bytes=2**20)
-    assert run_differences(Fact(), Fact(host=node)) == []
-    assert [str(item) for item in run_differences(Fact(host=node), Fact(host=replace(node, cpus=(0,))))] == [
+def test_what_nobody_knows_of_the_nodes_of_a_cluster_is_no_difference():
+    assert differ(Fact(), Fact(host=NODE)) == []
+    assert [str(item) for item in differ(Fact(host=NODE), Fact(host=replace(NODE, cpus=(0,))))] == [
         "host: cpus was [0, 1], is [0]"
     ]
+
+
+@pytest.mark.parametrize("by_slurm", [0, 1])
+def test_of_nodes_that_slurm_chose_what_their_trials_saw_is_compared_and_shown(tmp_path, by_slurm):
+    """The record of a made-up trial names a processor and a kernel; here 4 GiB are added."""
+    plan = make_plan(("fast",))
+    known = replace(HOST, cpu_model="made-up CPU", kernel="6.1", memory_bytes=2**31)
+    folders = tuple(
+        write_run(tmp_path / str(at), plan, Machine({}), 2, host=NODE if at == by_slurm else known) for at in (0, 1)
+    )
+    file = folders[by_slurm].trials_file
+    file.write_text(file.read_text().replace('"cpu":{', '"memory":{"total_bytes":4294967296},"cpu":{'))
+    found = reproduction(folders, {}, {}, 0.03).differences
+    gib = (2, 4) if by_slurm else (4, 2)
+    assert [str(item) for item in found if item.where == "host"] == [
+        f"host: memory_bytes was {gib[0] * 2**30}, is {gib[1] * 2**30}"
+    ]
+    rows = dict(provenance(summarise(folders[by_slurm])))
+    assert (rows["host memory_bytes"], rows["host kernel"]) == (str(2**32), "6.1")
+    assert "host numa_nodes" not in rows, "no trial saw it"

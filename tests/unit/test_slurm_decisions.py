@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.api.places import load_matrix
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import check_commands
@@ -15,6 +16,7 @@ from envmatrix.launchers.slurm.flight import Flight, clock_offset, explain_loss,
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.process import Exit
 from envmatrix.store import RunFolder
+from envmatrix.trials.experiment import environments_on
 from tests.synthetic import make_design, make_plan
 
 SINFO = """\
@@ -49,14 +51,28 @@ def test_only_nodes_that_can_take_jobs_are_usable(word, usable):
 def test_templates_are_filled_from_the_nodes_not_from_the_login_machine():
     host = nodes_host(read_nodes(SINFO))
     assert host.facts() == {
-        "logical_cpus": "8", "physical_cores": "4", "numa_nodes": "1", "cpu_list": "0-7", "physical_cpu_list": "0-3",
-        "last_cpu": "7",
+        "logical_cpus": "8", "physical_cores": "4", "cpu_list": "0-7", "physical_cpu_list": "0-3", "last_cpu": "7",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["env: {N: '{numa_nodes}'}", "claims: {memory.numa_nodes: '{numa_nodes}'}"])
+def test_a_template_that_slurm_does_not_know_is_refused(tmp_path, level):
+    (tmp_path / "matrix.yaml").write_text(f"""
+version: 1
+factors: {{torch: {{t: {{requirements: torch}}}}, how: {{none: {{}}, all: {{{level}}}}}}}
+environments: {{baseline: {{}}, wide: {{how: all}}}}
+workloads: {{w: {{model: fashion-cnn}}}}
+designs: {{d: {{environments: wide, workloads: w}}}}
+""")
+    matrix = load_matrix(tmp_path / "matrix.yaml")
+    with pytest.raises(InputError, match=r"environment 'wide': .* \{numa_nodes\} is: Slurm does not know it"):
+        environments_on(nodes_host(read_nodes(SINFO)), matrix, matrix.designs["d"])
 
 
 def test_what_slurm_does_not_know_of_its_nodes_is_undefined():
     host = nodes_host(read_nodes(SINFO))
-    assert (host.kernel, host.distribution, host.cpu_model, host.hypervisor) == (None, None, None, None)
+    known = {name for name, value in dataclasses.asdict(host).items() if value is not None}
+    assert known == {"name", "cpus", "physical_cpus"}
 
 
 def test_nodes_of_different_shapes_and_no_node_at_all_are_told():

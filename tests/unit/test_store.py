@@ -154,11 +154,12 @@ def test_a_run_of_schema_1_is_read_with_all_that_it_says(reference, tmp_path):
     assert again.load_here() == run, "written anew it is the same run, in schema 2"
 
 
-def test_blanks_and_a_guess_of_an_older_run_under_slurm_are_undefined():
+def test_blanks_and_guesses_of_an_older_run_under_slurm_are_undefined():
     old = {"name": "n1", "kernel": "", "distribution": "", "cpu_model": "", "hypervisor": False, "numa_nodes": 1}
-    undefined = dict.fromkeys(("kernel", "distribution", "cpu_model", "hypervisor"))
-    assert upgraded({"schema": 2, "host": old})["host"] == {**old, **undefined}
-    here = {**old, "cpu_model": "x", "hypervisor": False}
+    guessed = {"machine": "x86_64", "memory_bytes": 2**30}
+    undefined = dict.fromkeys((*old, *guessed))
+    assert upgraded({"schema": 2, "host": {**old, **guessed}})["host"] == {**undefined, "name": "n1"}
+    here = {**old, **guessed, "kernel": "6.1"}
     assert upgraded({"schema": 2, "host": here})["host"] == here
 
 

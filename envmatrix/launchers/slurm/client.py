@@ -239,6 +239,7 @@ def _asked_for(node: Node, options: Slurm) -> bool:
 def nodes_host(nodes: list[Node]) -> Host:
     """Describe the nodes as one machine, for templates such as {physical_cores}; they must be of one shape.
 
+    A socket may hold several NUMA nodes, and memory is what somebody configured: of both the nodes' own evidence tells.
     Linux numbers the first hardware thread of every core first; where a machine differs, the claims of an
     environment that places threads say so.
     """
@@ -256,7 +257,7 @@ def nodes_host(nodes: list[Node]) -> Host:
     node = usable[0]
     cpus = tuple(range(node.cpus))
     return Host(
-        name=",".join(sorted(n.name for n in usable)), kernel=None, machine=os.uname().machine, distribution=None,
-        cpu_model=None, cpus=cpus, physical_cpus=cpus[: node.cpus // max(1, node.threads)], numa_nodes=node.sockets,
-        memory_bytes=node.memory_bytes, hypervisor=None,
+        name=",".join(sorted(n.name for n in usable)), kernel=None, machine=None, distribution=None, cpu_model=None,
+        cpus=cpus, physical_cpus=cpus[: node.cpus // max(1, node.threads)], numa_nodes=None, memory_bytes=None,
+        hypervisor=None,
     )  # fmt: skip
