@@ -96,6 +96,42 @@ def test_results_that_are_read_only_for_a_while_are_waited_for_while_jobs_go_on(
     assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
 
 
+@pytest.fixture
+def read_only():
+    """Give what makes a folder read-only for everybody by its path, and what undoes that."""
+    over = []
+
+    def begin(folder):
+        subprocess.run(["mount", "--bind", folder, folder], check=True, timeout=60)
+        over.append(folder)
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True, timeout=60)
+
+    def end():
+        while over:
+            subprocess.run(["umount", over.pop()], check=True, timeout=60)
+
+    yield begin, end
+    end()
+
+
+def test_a_trial_that_cannot_write_its_record_for_a_while_runs_again_when_its_job_can(project, read_only):
+    demand(own_mounts())
+    begin, end = read_only
+    here, go = project.wait_for_word()
+    process = project.start("bench", "long", *SLURM, "--max-blocks", "1", "--environments", "baseline")
+    project.wait_for(here.exists)
+    begin(project.folder / "results")
+    go.touch()
+    (log,) = project.newest().glob("slurm/*/job-1.log")
+    project.wait_for(lambda: "and is tried again: fresh" in log.read_text())
+    assert "but its folder cannot be written: it runs again" in log.read_text()
+    end()
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    trials = done_once(project)
+    assert [(trial["outcome"], trial["repeated"]) for trial in trials] == [("ok", 1), ("ok", 0)]
+
+
 def test_no_slurm_at_all_is_told(project, tmp_path):
     done = project.run("bench", "tiny", *SLURM, PATH=str(tmp_path))
     assert done.returncode == 4
