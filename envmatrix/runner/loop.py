@@ -70,7 +70,7 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
                     recorded = folder.append(trial)
                     loop.count(recorded)
                     loop.tell(trial)
-                if loop.first.lost and launcher.measures_here:
+                if loop.first.lost and launcher.measures_here and not loop.unwritten:
                     break
             if launcher.measures_here and not loop.first.lost:
                 for look in loop.looks():
@@ -157,6 +157,8 @@ class _Loop:
         self.finished: Counter[int] = Counter()
         self.given = 0
         self.begun = 0
+        #: How many trials that took turns with the last one on disk, and have ended, are not on disk yet.
+        self.unwritten = 0
         self.ended = Ended()
         self.groups_of = Groups(experiment, say)
         self.long = Looks(experiment, experiment.folder.looks(experiment.plan), say, here=launcher.measures_here)
@@ -293,7 +295,9 @@ class _Loop:
         """Run the trials of a group on this machine."""
         if self.groups_of.in_turns(group[0]):
             for company in self.groups_of.companies(group):
-                yield from run_together(self.experiment, company, self.say)
+                done = run_together(self.experiment, company, self.say)
+                for self.unwritten, trial in zip(reversed(range(len(done))), done, strict=True):
+                    yield trial
         else:
             yield from (self.run(slot) for slot in group)
 

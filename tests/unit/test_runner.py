@@ -140,10 +140,11 @@ def begin(tmp_path, plan, machine, say, **more):
     folder.logs.mkdir(exist_ok=True)
     for name in made:
         (folder.logs / f"{name}.log").write_text("Traceback ...\nValueError: no data\n")
-    engine = SimpleNamespace(sweep=lambda run: 0)
+    engine = SimpleNamespace(sweep=lambda run: 0, started=lambda job: None)
     experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "run_surely", lambda experiment, slot, say: made[slot.trial])
+        patch.setattr(runner, "run_together", lambda experiment, company, say: [made[at.trial] for at in company.slots])
         ended = runner.run(experiment, Here(), Watcher(), say)
     folder.unlock()
     return ended, list(folder.trials(plan))
@@ -161,6 +162,16 @@ def test_a_baseline_that_fails_in_the_first_block_stops_the_run_at_once(tmp_path
     assert trials[-1].outcome == outcome
     assert trials[-1].block == 0
     assert "  | ValueError: no data" in said[-1]
+
+
+@pytest.mark.parametrize("broken", [("control",), ("baseline",), ("baseline", "control")])
+def test_in_turns_all_that_ended_together_is_on_disk_before_a_failing_reference_stops_the_run(tmp_path, quiet, broken):
+    plan = make_plan(NAMES, max_blocks=2, min_blocks=2, budget_s=1e9)
+    machine = Machine(SPEED, outcome=dict.fromkeys(broken, "timed_out"))
+    ended, trials = begin(tmp_path, plan, machine, lambda text: None, design={"schedule": "turns"})
+    assert ended.lost == (len(broken) == 2)
+    assert [trial.trial for trial in trials] == [slot.trial for index in range(1 if ended.lost else 2)
+                                                 for slot in plan.block(index)]  # fmt: skip
 
 
 @pytest.mark.parametrize("broken", ["control", "fast"])
