@@ -103,6 +103,8 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--metric-regex", metavar="PATTERN", help="a number in ( ) in its output; the last match")
     source.add_argument("--metric-json", nargs=2, metavar=("FILE", "KEY"), help="a dotted key of a JSON file")
     source.add_argument("--metric-wall", action="store_true", help="its wall time (the default)")
+    source.add_argument("--metric-steps", metavar="PATTERN", help="steps a second: a line of its output ends each step")
+    parser.add_argument("--metric-warmup", type=int, default=1, metavar="N", help="steps before the first that counts")
     parser.add_argument("--metric-name", metavar="NAME", default="metric", help="what to call it in the record")
     shape = '{"name": ..., "regex": ...} or {"name": ..., "json_file": "FILE:KEY"}, '
     parser.add_argument(
@@ -141,8 +143,11 @@ def _program(arguments: argparse.Namespace) -> None:
         kind, source = "regex", arguments.metric_regex
     elif arguments.metric_json:
         kind, (source, key) = "json", arguments.metric_json
+    elif arguments.metric_steps is not None:
+        kind, source = "steps", arguments.metric_steps
+    better, warmup = "higher" if kind == "steps" else arguments.better, arguments.metric_warmup
     wanted = metric.Wanted(
-        metric.MetricSource(arguments.metric_name, kind, source, key, arguments.better),
+        metric.MetricSource(arguments.metric_name, kind, source, key, better, warmup=warmup),
         tuple(metric.source_from_json(text, check=False) for text in arguments.also),
         tuple(metric.source_from_json(text, check=True) for text in arguments.check),
     )

@@ -22,7 +22,7 @@ from bench import counters, digest, evidence, metric, record
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, programs, stops, tree
 from bench.evidence.reading import attempt
-from bench.program_turns import Turns
+from bench.program_turns import StepTurns, Turns
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _CHUNK_BYTES = 1 << 16
@@ -164,7 +164,7 @@ def run(
         probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
         limits = (limit_s, log_limit_bytes, told)
         try:
-            turns = _turns(gate, wanted, told)
+            turns = _turns(gate, numbers, told)
             watched, wall_ns, output = _run(argv, probed, limits, log or sys.stderr.buffer, numbers, turns)
             grown, used = counters.since(counted), _usage(before)
             cpu_s = used["user_s"] + used["system_s"]
@@ -178,6 +178,7 @@ def run(
     wall_ns -= probe_ns
     reported, paused_ns = numbers.reported(wall_ns), turns.paused_ns if turns else None
     timing = {"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": round(watched.cost_s * 1e9), "paused_ns": paused_ns}
+    timing |= _of_steps(numbers, turns)
     return dict(
         record.frame(),
         workload=_workload(argv, wanted),
@@ -195,21 +196,29 @@ def _workload(argv: Sequence[str], wanted: metric.Wanted) -> dict[str, Any]:
     """Return what was run and asked of it, and the digest of that."""
     further = {"more_metrics": wanted.more, "checks": wanted.checks}
     options = {
-        "command": list(argv), "metric": dict(wanted.metric._asdict()),
-        **{name: [dict(one._asdict()) for one in found] for name, found in further.items() if found},
+        "command": list(argv), "metric": wanted.metric.told(),
+        **{name: [one.told() for one in found] for name, found in further.items() if found},
     }  # fmt: skip
     return {"digest": _digest(options), "options": options}
 
 
-def _turns(gate: str | None, wanted: metric.Wanted, told: _Told) -> Turns | None:
+def _of_steps(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
+    """Return the times of the steps that a program told of, as those of the built-in benchmark stand in a record."""
+    if not numbers.marks:
+        return {}
+    taken = turns.times() if isinstance(turns, StepTurns) else None
+    parts = None if taken is None else [{"apart_ns": apart, "steps": len(counted)} for apart, counted in taken]
+    return {"steps_ns": numbers.marks.steps_ns(), "turns": parts}
+
+
+def _turns(gate: str | None, numbers: metric.Numbers, told: _Told) -> Turns | None:
     if gate is None:
         return None
-    if wanted.metric.kind != "wall" or wanted.more:
+    if numbers.wanted.more or numbers.wanted.metric.kind not in ("wall", "steps"):
         raise BenchError(
             "--gate: a program that tells its own times cannot take turns: its clock would not stand still"
         )
-
-    return Turns(gate, told.wait)
+    return StepTurns(gate, told.wait, numbers.marks) if numbers.marks else Turns(gate, told.wait)
 
 
 def _prepare(argv: Sequence[str], log: BinaryIO) -> None:
@@ -244,6 +253,8 @@ def _run(
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
+    if numbers.marks:  # what a Python prints comes at once
+        variables["PYTHONUNBUFFERED"] = "1"
     kills, start = attempt(cgroup.oom_kills), time.perf_counter_ns()
     try:
         process = subprocess.Popen(
@@ -252,8 +263,10 @@ def _run(
         )  # fmt: skip
     except OSError as error:
         raise BenchError(f"cannot start {argv[0]}: {error.strerror}") from error
+    if numbers.marks and not turns:
+        numbers.marks.begin(start, numbers.marks.warmup)
     output = Output(
-        cast("BufferedReader", process.stdout), log, log_limit_bytes, numbers.look if numbers.matchers else None
+        cast("BufferedReader", process.stdout), log, log_limit_bytes, numbers.look if numbers.looks else None
     )
     watched = tree.Watch(process.pid)
     try:

@@ -1,4 +1,4 @@
-"""Reading a program's own metric: from its output, from a JSON file that it writes, or its wall time."""
+"""Reading a program's own metric: from its output, from a JSON file that it writes, its wall time, or its steps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import re
 from typing import Any, NamedTuple
 
 from bench.errors import BenchError, RunError
+from bench.marks import Marks
 
 
 class MetricSource(NamedTuple):
-    """``kind`` is regex, json or wall; ``source`` the pattern or the file, ``key`` the dotted path in the file.
+    """``kind`` is regex, json, wall or steps; ``source`` the pattern or the file, ``key`` the dotted path in the file.
 
-    ``tolerance`` (a fraction) makes it a check: a number that shows whether the work was the same.
+    ``tolerance`` (a fraction) makes it a check: a number that shows whether the work was the same. ``warmup`` is how
+    many steps come before the first one that counts.
     """
 
     name: str
@@ -23,6 +25,11 @@ class MetricSource(NamedTuple):
     better: str
     unit: str = ""
     tolerance: float | None = None
+    warmup: int = 1
+
+    def told(self) -> dict[str, Any]:
+        """Return it as a record has it."""
+        return {name: value for name, value in self._asdict().items() if name != "warmup" or self.kind == "steps"}
 
 
 class Wanted(NamedTuple):
@@ -78,9 +85,18 @@ class Numbers:
         self.wanted = wanted
         everything = (wanted.metric, *wanted.more, *wanted.checks)
         self.matchers = {one.source: LastMatch(one.source) for one in everything if one.kind == "regex" and one.source}
+        first = wanted.metric
+        self.marks = Marks(first.source or "", first.warmup) if first.kind == "steps" else None
+
+    @property
+    def looks(self) -> bool:
+        """Whether its output has to be looked at."""
+        return bool(self.matchers or self.marks)
 
     def look(self, lines: str) -> None:
         """Look at some whole lines of output."""
+        if self.marks:
+            self.marks.look(lines)
         for matcher in self.matchers.values():
             matcher.look(lines)
 
@@ -88,6 +104,9 @@ class Numbers:
         """Return a number; raises RunError when the program did not report it."""
         if one.kind == "wall":
             return wall_ns / 1e9
+        if self.marks and one.kind == "steps":
+            steps_ns = self.marks.steps_ns()
+            return 1e9 * len(steps_ns) / sum(steps_ns)
         if one.kind == "json":
             return number_from_file(one)
         assert one.source is not None

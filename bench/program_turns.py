@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import time
@@ -11,6 +12,8 @@ from collections.abc import Callable, Sequence
 from bench.errors import RunError
 from bench.evidence import tree
 from bench.gate import Gate
+from bench.gate import Turn as Given
+from bench.marks import Marks
 
 #: A turn is so many of these parts of a second.
 PART_S = 0.1
@@ -39,7 +42,7 @@ class Turns:
 
     def begin(self) -> None:
         """Wait for the first turn; the program starts in it."""
-        self._length_s = PART_S * self._gate.turn(_UNKNOWN).counted
+        self._take(self._gate.turn(_UNKNOWN))
 
     def run(self, process: subprocess.Popen[bytes], start_ns: int) -> int:
         """Let a program that started then have its turns until it ends; return the nanoseconds that it ran.
@@ -50,15 +53,15 @@ class Turns:
         ran_ns, began_ns = 0, start_ns
         try:
             while True:
-                left_s = self._length_s - (time.perf_counter_ns() - began_ns) / 1e9
-                if self._wait([file], max(0.0, left_s)):
+                if self._ended(file, began_ns):
                     return ran_ns + time.perf_counter_ns() - began_ns
                 _stop()
                 stopped_ns = time.perf_counter_ns()
                 ran_ns += stopped_ns - began_ns
-                self._length_s = PART_S * self._gate.turn(_UNKNOWN).counted
+                self._take(self._gate.turn(_UNKNOWN))
                 began_ns = time.perf_counter_ns()
                 self.paused_ns += began_ns - stopped_ns
+                self._begins(began_ns)
                 _signal(_below(), signal.SIGCONT)
         finally:
             os.close(file)
@@ -66,6 +69,49 @@ class Turns:
     def end(self) -> None:
         """Wait until all others have had their turns: what follows would disturb them."""
         self._gate.end()
+
+    def _take(self, given: Given) -> None:
+        self._length_s = PART_S * given.counted
+
+    def _begins(self, began_ns: int) -> None:
+        """Note that a turn begins."""
+
+    def _ended(self, file: int, began_ns: int) -> bool:
+        """Wait for the end of the turn, or of the program; say whether that has ended."""
+        left_s = self._length_s - (time.perf_counter_ns() - began_ns) / 1e9
+        return self._wait([file], max(0.0, left_s))
+
+
+class StepTurns(Turns):
+    """The turns of a program that tells when a step has ended: it starts beside others, and stops after its first."""
+
+    def __init__(self, folder: str, wait: Callable[[Sequence[int], float | None], bool], marks: Marks) -> None:
+        super().__init__(folder, wait)
+        self._marks = marks
+        self._given = Given(1, 0)  # the start and the first step, of which nothing counts
+        self._cold = marks.warmup - 1
+
+    def begin(self) -> None:
+        """Let it start at once."""
+        self._begins(time.perf_counter_ns())
+
+    def times(self) -> list[tuple[list[int], list[int]]]:
+        """Return the times (ns) of each turn's steps: those set apart, and those that count."""
+        return self._marks.turns()[1:]
+
+    def _take(self, given: Given) -> None:
+        self._given = Given(max(given.apart, self._cold), given.counted)
+        self._cold = 0
+
+    def _begins(self, began_ns: int) -> None:
+        self._marks.begin(began_ns, self._given.apart, self._given.counted)
+
+    def _ended(self, file: int, began_ns: int) -> bool:
+        self._wait([file, self._marks.fileno()], None)
+        if select.select([file], [], [], 0)[0]:
+            return True
+        self._marks.had()
+        return False
 
 
 def _below() -> set[int]:

@@ -291,6 +291,8 @@ class Workload(Frozen):
     def _reads_one_file(self) -> Workload:
         if self.metric and self.metrics:
             raise about("metrics", "write either `metric` or `metrics`")
+        if any(one.steps for one in list(self.sources.values())[1:]):
+            raise about("metrics", "`steps` can only be the first one, which verdicts rest on")
         files = dict.fromkeys(self._json_files((*self.sources.values(), *self.check)))
         if len(files) > 1:
             key = "check" if len(set(self._json_files(self.sources.values()))) < 2 else "metrics"
@@ -353,7 +355,7 @@ class Design(Frozen):
         "sequential", description="one trial after the other, or those of a block in turns (docs/statistics.md)"
     )
     turn: int = Field(
-        3, ge=1, le=100_000, description="timed steps of a turn (`schedule: turns`); of a program, tenths of a second"
+        3, ge=1, le=100_000, description="timed steps of a turn; of a program that tells of none, tenths of a second"
     )
     steady: bool = Field(
         False,

@@ -10,13 +10,17 @@ from pydantic import AfterValidator, Field, model_validator
 from envmatrix.matrix.types import Frozen, Text, Tolerance
 
 
-def _has_a_group(pattern: str) -> str:
+def _compiles(pattern: str) -> str:
     try:
-        groups = re.compile(pattern).groups
+        re.compile(pattern)
     except re.error as error:
         msg = f"{pattern!r} is no regular expression: {error}"
         raise ValueError(msg) from None
-    if groups < 1:
+    return pattern
+
+
+def _has_a_group(pattern: str) -> str:
+    if re.compile(_compiles(pattern)).groups < 1:
         msg = f"{pattern!r} has no group: put ( ) around the number"
         raise ValueError(msg)
     return pattern
@@ -30,6 +34,7 @@ def _names_file_and_key(value: str) -> str:
     return value
 
 
+AnyPattern = Annotated[Text, AfterValidator(_compiles)]
 Pattern = Annotated[Text, AfterValidator(_has_a_group)]
 FileAndKey = Annotated[Text, AfterValidator(_names_file_and_key)]
 
@@ -45,13 +50,25 @@ class MetricSource(Reported):
     """Where a user's own program says how fast it was."""
 
     wall: bool = Field(False, description="the program's wall time in seconds")
+    steps: AnyPattern | None = Field(None, description="steps a second: each line of output that matches ends a step")
+    warmup: int = Field(1, ge=1, description="with steps: how many come before the first that counts")
     better: Literal["higher", "lower"] = "higher"
     unit: Text = Field("", description="what the number is counted in; s and B are shown as times and sizes")
 
     @model_validator(mode="after")
     def _says_one_place(self) -> MetricSource:
-        if sum((self.regex is not None, self.json_file is not None, self.wall)) != 1:
-            msg = "write one of regex, json_file and wall"
+        if sum((self.regex is not None, self.json_file is not None, self.wall, self.steps is not None)) != 1:
+            msg = "write one of regex, json_file, wall and steps"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _counts_steps(self) -> MetricSource:
+        if self.steps is None and "warmup" in self.model_fields_set:
+            msg = "warmup belongs to steps: nothing else is timed step by step"
+            raise ValueError(msg)
+        if self.steps is not None and (self.better != "higher" or self.unit):
+            msg = "steps are counted a second, and more of them are better: leave out better and unit"
             raise ValueError(msg)
         return self
 

@@ -47,6 +47,8 @@ def own_metrics(workload: Workload | None) -> tuple[Metric, ...]:
 def _metric(column: str, name: str, source: MetricSource) -> Metric:
     if source.wall:
         return Metric(column, name or "wall time", "s", "lower", show_seconds)
+    if source.steps:
+        return Metric(column, name or "steps a second", "steps/s", "higher", show_value)
     shown = _SHOWN.get(source.unit, show_value)
     return Metric(column, name or VALUE.label, source.unit, source.better, shown)
 

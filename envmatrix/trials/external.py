@@ -39,6 +39,8 @@ def _better(metric: MetricSource) -> str:
 def _metric(metric: MetricSource) -> list[str]:
     if metric.wall:
         return ["--metric-wall", "--metric-name=value", "--better=lower"]
+    if metric.steps:
+        return [f"--metric-steps={metric.steps}", f"--metric-warmup={metric.warmup}", "--metric-name=value"]
     better = ["--metric-name=value", f"--better={metric.better}"]
     if metric.regex:
         return [f"--metric-regex={metric.regex}", *better]

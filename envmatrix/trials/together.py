@@ -83,8 +83,8 @@ def sequential(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
 def _of_program(workload: Workload) -> str:
     """Say why a program takes no turns, '' when it can: its clock would go on while it stands still."""
     first, *more = workload.sources.values()
-    if not first.wall or more:
-        return "that tells its own times (its wall time alone can be taken in turns)"
+    if not (first.wall or first.steps) or more:
+        return "that tells its own times (its wall time alone, or its `steps`, can be taken in turns)"
     return "that something is prepared for (`prepare`) just before it runs" if workload.prepare else ""
 
 

@@ -38,6 +38,7 @@ class _Process:
     """One trial's process. ``left`` is how many timed steps it has to take (None: it has not come to its gate).
 
     ``is_program``: what waits at the gate stops and continues a program of the user's own, and is not held itself.
+    ``apart``: so many steps of each turn count in nothing.
     """
 
     slot: Slot
@@ -45,6 +46,7 @@ class _Process:
     running: Running
     gate: Gate
     is_program: bool = False
+    apart: int = APART
     started: float = field(default_factory=time.time)
     left: int | None = None
     ran_s: float = 0.0
@@ -162,8 +164,10 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
         raise NotImplementedError(slot.arm.engine)  # ``alone`` says so before
     check_image(engine, job)
     gate = stack.enter_context(opened(work))
-    own = bool(experiment.run.workloads[slot.arm.workload].command)
-    return _Process(slot, job, stack.enter_context(engine.started(job)), gate, own)
+    workload = experiment.run.workloads[slot.arm.workload]
+    by_time = bool(workload.command) and not next(iter(workload.sources.values())).steps
+    running = stack.enter_context(engine.started(job))
+    return _Process(slot, job, running, gate, bool(workload.command), 0 if by_time else APART)
 
 
 class _Waves:
@@ -216,7 +220,7 @@ class _Waves:
         _wait([process for process in processes if process.left is None and not process.over], self._together_s)
         while order := self._next_round(processes, wave):
             for process in order:
-                _take_turn(process, 0 if process.is_program else APART, self.steps, self.limit_s)
+                _take_turn(process, self.steps, self.limit_s)
             self.round += 1
 
     def _next_round(self, processes: Sequence[_Process], wave: int) -> list[_Process]:
@@ -274,8 +278,8 @@ def _wait(processes: Sequence[_Process], seconds: float) -> None:
         waiting = [process for process in waiting if process not in there]
 
 
-def _take_turn(process: _Process, apart: int, steps: int, limit_s: float) -> None:
-    process.gate.go(apart, steps)
+def _take_turn(process: _Process, steps: int, limit_s: float) -> None:
+    process.gate.go(process.apart, steps)
     process.turns += 1
     began = time.monotonic()
     process.go_on()

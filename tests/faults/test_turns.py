@@ -29,6 +29,7 @@ environments: {baseline: {}, lone: {how: lone}, dies: {how: dies}, waits: {how: 
 workloads:
   toy: {steps: 4, data: fashion-mnist-stand-in}
   own: {command: [python, own.py]}
+  steps: {command: [python, steps.py], metric: {steps: '^step', warmup: 2}}
 designs:
   good: {environments: [], workloads: toy, schedule: turns, turn: 2, min_blocks: 2, max_blocks: 2, budget: 10m}
   mixed: {environments: [lone], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
@@ -36,6 +37,7 @@ designs:
   eating: {environments: [eats], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m, memory: 256MiB}
   waiting: {environments: [waits], workloads: toy, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
   owning: {environments: [dies], workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 10m}
+  stepping: {environments: [dies], workloads: steps, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
   owning-waiting: {environments: [waits], workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 10m}
 """
 #: A program of one's own that spins for half a second beside a child that spins.
@@ -51,6 +53,15 @@ if how == "waits":
 while time.process_time() < 0.5: pass
 os.kill(child, signal.SIGKILL)
 sys.exit(9 if how == "dies" else 0)
+"""
+#: A program of one's own that tells of its steps.
+STEPS = """
+import os, sys, time
+for number in range(10):
+    end = time.process_time() + 0.02
+    while time.process_time() < end: pass
+    if number == 5 and os.environ.get("HOW") == "dies": sys.exit(9)
+    print("step", number)
 """
 #: Takes the place of bench/workload.py, whose import of torch is what takes the time.
 WORKLOAD = """
@@ -100,6 +111,7 @@ class Turning(Toy):
         shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "bench" / "workload.py").write_text(WORKLOAD)
         (folder / "own.py").write_text(OWN)
+        (folder / "steps.py").write_text(STEPS)
 
     def start(self, *arguments: str, module: str = "envmatrix") -> subprocess.Popen[str]:
         argv = [sys.executable, "-c", START, str(self.folder), module, *arguments]
@@ -178,6 +190,22 @@ def test_programs_of_ones_own_take_turns_and_their_clocks_stand_still_between_th
     timing = found["control"]["record"]["timing"]
     assert timing["paused_ns"] > 0
     assert timing["wall_ns"] + timing["paused_ns"] < 1e9 * found["control"]["wall_s"]
+    assert turning.left() == []
+
+
+def test_programs_that_tell_of_their_steps_take_turns_of_steps_and_have_their_start_beside_others(
+    turning: Turning,
+) -> None:
+    done = turning.run("bench", "stepping", "--engine", "local", "--quiet")
+    assert done.returncode == 3, done.stderr
+    found = {trial["environment"]: trial for trial in turning.trials()}
+    assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
+        "baseline": ("ok", 3), "control": ("ok", 3), "dies": ("failed", 3),
+    }, [trial["reason"] for trial in found.values()]  # fmt: skip
+    assert "exit status 9" in found["dies"]["reason"]
+    timing = found["control"]["record"]["timing"]
+    assert [(len(turn["apart_ns"]), turn["steps"]) for turn in timing["turns"]][:2] == [(2, 2), (2, 2)]
+    assert found["control"]["record"]["metric"]["value"] == 1e9 * len(timing["steps_ns"]) / sum(timing["steps_ns"])
     assert turning.left() == []
 
 
