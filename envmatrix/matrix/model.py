@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from envmatrix.benchmark import OptionValue
 from envmatrix.matrix import values
 from envmatrix.matrix.program import Command, Folders, PassedVariables, WrittenVariable
-from envmatrix.matrix.reported import Check, MetricSource, Reported
+from envmatrix.matrix.reported import WALL_TIME, Check, MetricSource, Reported
 from envmatrix.matrix.types import (
     AS_QUANTITY,
     AS_SCALAR,
@@ -256,9 +256,6 @@ class EnvironmentEntry(Frozen):
     levels: Mapping[str, str]
 
 
-WALL_TIME = MetricSource.model_validate({"wall": True, "better": "lower"})
-
-
 class Workload(Frozen):
     """What is run: options of the built-in benchmark, or the user's own command."""
 
@@ -286,6 +283,11 @@ class Workload(Frozen):
     def sources(self) -> Mapping[str, MetricSource]:
         """Where the program's numbers are, by name: the first is what verdicts rest on, its wall time by default."""
         return self.metrics or {"": self.metric or WALL_TIME}
+
+    @property
+    def tells_steps(self) -> bool:
+        """Whether its steps are known: those of the benchmark, or of a program that tells of them."""
+        return not self.command or next(iter(self.sources.values())).steps is not None
 
     @model_validator(mode="after")
     def _reads_one_file(self) -> Workload:

@@ -73,6 +73,9 @@ class MetricSource(Reported):
         return self
 
 
+WALL_TIME = MetricSource.model_validate({"wall": True, "better": "lower"})
+
+
 class Check(Reported):
     """A number that must not depend on the environment if the work was the same."""
 

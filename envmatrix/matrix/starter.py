@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envmatrix.matrix.model import Workload
-from envmatrix.matrix.reported import MetricSource
+from envmatrix.matrix.reported import WALL_TIME, MetricSource
 from envmatrix.units import as_duration
 
 #: Environments for PyTorch as pip installs it, those that most often gain something first.
@@ -45,7 +45,6 @@ _OWN_ENVIRONMENTS = """
   one-thread: {threads: one}
   pinned: {placement: pinned}
 """
-_WALL = MetricSource.model_validate({"wall": True, "better": "lower"})
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Starter:
     workloads: Sequence[Workload]
     torch: bool
     environments: Sequence[str]
-    metric: MetricSource = _WALL
+    metric: MetricSource = WALL_TIME
     why: str = "how fast it was"
     budget_s: float = 1800.0
     trial_limit_s: float = 300.0

@@ -14,9 +14,9 @@ from envmatrix.plan.schedule import Arm, Slot
 APART = 2
 
 
-def turn_length(turn: int, *, program: bool) -> str:
-    """Return how long a turn is: steps of the benchmark, or tenths of a second of a program of the user's own."""
-    return f"{turn / 10:g} s" if program else f"{turn} step{'' if turn == 1 else 's'}"
+def turn_length(turn: int, *, steps: bool) -> str:
+    """Return how long a turn is: steps, or tenths of a second of a program that tells of none."""
+    return f"{turn} step{'' if turn == 1 else 's'}" if steps else f"{turn / 10:g} s"
 
 
 def compared(arms: Iterable[Arm]) -> dict[str, str]:

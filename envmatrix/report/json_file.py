@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
+from envmatrix.matrix.model import Workload
 from envmatrix.printable import clean
 from envmatrix.report.caution import Caution
 from envmatrix.report.columns import effect_values
@@ -26,8 +27,9 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _row_to_json(row: Row, group: Group, facts: ArmFacts) -> dict[str, object]:
+def _row_to_json(row: Row, group: Group, facts: ArmFacts, workload: Workload | None) -> dict[str, object]:
     effect, evidence = row.effect, facts.evidence
+    turns_of = "steps" if workload is None or workload.tells_steps else "time"
     seen = {name: ", ".join(sorted(evidence[name])) for name in _VERSIONS if evidence.get(name)}
     return {
         "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
@@ -37,7 +39,7 @@ def _row_to_json(row: Row, group: Group, facts: ArmFacts) -> dict[str, object]:
         "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
         "high": _finite(effect.high) if effect else None, "flags": list(effect.flags) if effect else [],
         "outcomes": dict(row.outcomes), "levels": dict(row.levels), "versions": seen, "skipped": row.skipped or None,
-        **({"in_turns": facts.in_turns} if facts.in_turns else {}),
+        **({"in_turns": facts.in_turns, "turns_of": turns_of} if facts.in_turns else {}),
     }  # fmt: skip
 
 
@@ -99,7 +101,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         "looks": {"blocks": list(summary.analysis.looks), "level": summary.analysis.level},
         "best": [_best_to_json(group) for group in summary.groups],
         "arms": [
-            _row_to_json(row, group, summary.measured.facts[row.arm.name])
+            _row_to_json(row, group, summary.measured.facts[row.arm.name], summary.run.workloads.get(group.workload))
             for group in summary.groups
             for row in group.all_rows
         ],

@@ -233,10 +233,11 @@ class Summary:
         own = ", ".join(dict.fromkeys(arm.environment for arm in self.plan.arms if arm.is_alone))
         against = f" and against {own}" if own else ""
         works = {arm.workload for arm in self.plan.arms if self.measured.facts[arm.name].in_turns}
-        kinds = {bool(own and own.command) for own in map(self.run.workloads.get, works)}
-        long = {False: f"{design.turn} timed steps and {APART} before them", True: f"{design.turn / 10:g} s"}
+        kinds = {own is None or own.tells_steps for own in map(self.run.workloads.get, works)}
+        length = {True: f"{design.turn} timed steps and {APART} before them", False: f"{design.turn / 10:g} s"}
+        long = " or ".join(length[kind] for kind in sorted(kinds, reverse=True))
         return (
-            f"turns of {' or '.join(long[kind] for kind in sorted(kinds))}, {most} processes alive at once; "
+            f"turns of {long}, {most} processes alive at once; "
             f"{turns} of {self.trials} trials, the others one after the other{against}{smaller}"
         )
 

@@ -189,7 +189,7 @@ def _read(file: Path) -> _Read | None:
 def _schedules(body: Mapping[str, object], arms: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], str]:
     """Return, for each workload and engine, how its trials were measured; older summaries say less of it.
 
-    Of a program of the user's own a turn is a part of a second, and a program may have taken none beside others' turns.
+    Of a program that tells no steps a turn is a part of a second; one may have taken none beside others' turns.
     """
     found: dict[tuple[str, str], str] = {}
     turn = body.get("turn")
@@ -197,7 +197,8 @@ def _schedules(body: Mapping[str, object], arms: Iterable[Mapping[str, object]])
     for arm in arms:
         place, program = (str(arm.get("workload")), str(arm.get("engine"))), arm.get("metric") == VALUE.name
         took = not program or number(arm.get("in_turns")) > 0
-        said = f"turns of {turn_length(turn, program=program)}" if isinstance(turn, int) else asked
+        steps = not program or arm.get("turns_of") == "steps"
+        said = f"turns of {turn_length(turn, steps=steps)}" if isinstance(turn, int) else asked
         found[place] = said if took else found.get(place, "")
     return found
 

@@ -68,11 +68,11 @@ def same_schedule(one: Run, other: Run) -> bool:
 
 
 def schedule_of(run: Run) -> str:
-    """Say how trials of a run were measured: turns of steps, or of a part of a second where they are of a program."""
+    """Say how trials of a run were measured: turns of steps, or of a part of a second where those are not known."""
     if run.design.schedule != "turns":
         return "one trial after the other"
-    kinds = sorted({bool(workload.command) for workload in run.workloads.values()}) or [False]
-    return f"turns of {' or '.join(turn_length(run.design.turn, program=kind) for kind in kinds)}"
+    kinds = sorted({workload.tells_steps for workload in run.workloads.values()}, reverse=True) or [True]
+    return f"turns of {' or '.join(turn_length(run.design.turn, steps=kind) for kind in kinds)}"
 
 
 def _thing(run: Run, arm: Arm) -> tuple[object, ...]:

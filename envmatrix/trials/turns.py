@@ -165,9 +165,8 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
     check_image(engine, job)
     gate = stack.enter_context(opened(work))
     workload = experiment.run.workloads[slot.arm.workload]
-    by_time = bool(workload.command) and not next(iter(workload.sources.values())).steps
     running = stack.enter_context(engine.started(job))
-    return _Process(slot, job, running, gate, bool(workload.command), 0 if by_time else APART)
+    return _Process(slot, job, running, gate, bool(workload.command), APART if workload.tells_steps else 0)
 
 
 class _Waves:

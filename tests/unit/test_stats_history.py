@@ -234,8 +234,8 @@ def of_a_program(trial, together):
 
 
 def test_turns_of_a_program_are_a_part_of_a_second_and_one_that_took_none_is_no_series_in_turns(tmp_path):
-    plan = make_plan(("fast",), workloads=("cnn", "mine", "own-clock"))
-    kinds = {"mine": {"wall": True}, "own-clock": {"regex": "([0-9]+) s"}}
+    plan = make_plan(("fast",), workloads=("cnn", "mine", "own-clock", "steps"))
+    kinds = {"mine": {"wall": True}, "own-clock": {"regex": "([0-9]+) s"}, "steps": {"steps": "^x"}}
     own = {name: Workload(name=name, command=("x",), metric=metric) for name, metric in kinds.items()}
     folder = RunFolder(tmp_path / "run")
     workloads = {"cnn": Workload(name="cnn", options={"batch_size": 64}), **own}
@@ -245,7 +245,12 @@ def test_turns_of_a_program_are_a_part_of_a_second_and_one_that_took_none_is_no_
         folder.append(replace(trial, together=3) if trial.workload == "cnn" else of_a_program(trial, together))
     write_reports(folder)
     schedules = {one.workload: one.schedule for one in read_history(tmp_path).series}
-    assert schedules == {"cnn": "turns of 3 steps", "mine": "turns of 0.3 s", "own-clock": ""}
+    assert schedules == {
+        "cnn": "turns of 3 steps",
+        "mine": "turns of 0.3 s",
+        "own-clock": "",
+        "steps": "turns of 3 steps",
+    }
 
 
 def test_a_speed_up_without_a_check_of_equal_work_says_so_in_its_history(tmp_path):

@@ -204,10 +204,13 @@ def test_reports_show_the_copy_and_who_is_compared_with_it(tmp_path):
     assert "no complete block" not in forest(group), "it is a reference, and compared with nothing"
 
 
-def test_turns_of_programs_are_told_in_seconds(tmp_path):
-    own = {"cnn": Workload(name="cnn", command=("python", "x.py"), metric={"wall": True})}
+@pytest.mark.parametrize(
+    ("metric", "turn"), [({"wall": True}, "0.3 s"), ({"steps": "^x"}, "3 timed steps and 2 before them")]
+)
+def test_turns_of_programs_are_told_in_seconds_or_in_steps(tmp_path, metric, turn):
+    own = {"cnn": Workload(name="cnn", command=("python", "x.py"), metric=metric)}
     summary = summarise(write_mixed(tmp_path / "own", FAST, 2, workloads=own))
-    assert summary.schedule.startswith("turns of 0.3 s, 4 processes alive at once;")
+    assert summary.schedule.startswith(f"turns of {turn}, 4 processes alive at once;")
 
 
 def test_how_long_turns_were_is_said_of_what_took_them(tmp_path):
