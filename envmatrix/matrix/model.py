@@ -13,47 +13,23 @@ from envmatrix.benchmark import OptionValue
 from envmatrix.matrix import values
 from envmatrix.matrix.program import Command, Folders, PassedVariables, WrittenVariable
 from envmatrix.matrix.reported import WALL_TIME, Check, MetricSource, Reported
+from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import (
     AS_QUANTITY,
     AS_SCALAR,
     AS_WORDS,
     VARIABLE,
+    Bytes,
     Frozen,
     Percent,
+    Seconds,
     Text,
     about,
     no_control,
     one_word,
 )
-from envmatrix.units import parse_bytes, parse_duration
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
-SLURM_WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
-#: sbatch options that a block's script depends on.
-SLURM_OWN = frozenset(
-    f"--{name}"
-    for name in (
-        "array",
-        "chdir",
-        "error",
-        "exclude",
-        "exclusive",
-        "export",
-        "job-name",
-        "mem",
-        "nodelist",
-        "nodes",
-        "no-requeue",
-        "ntasks",
-        "open-mode",
-        "output",
-        "overcommit",
-        "parsable",
-        "requeue",
-        "wait",
-        "wrap",
-    )
-)
 
 
 def _variable(value: str) -> str:
@@ -102,25 +78,6 @@ def _program(value: str) -> str:
     return value
 
 
-def _slurm_word(value: str) -> str:
-    if not SLURM_WORD.match(value) or value.startswith("-"):
-        msg = f"{value!r} holds a character that cannot stand in an #SBATCH line"
-        raise ValueError(msg)
-    return value
-
-
-def _slurm_option(value: str) -> str:
-    if not value.startswith("--") or not SLURM_WORD.match(value):
-        msg = f"{value!r} is no sbatch option of the form --name=value"
-        raise ValueError(msg)
-    if value.partition("=")[0] in SLURM_OWN:
-        msg = f"{value.partition('=')[0]} is set by envmatrix itself"
-        raise ValueError(msg)
-    return value
-
-
-SlurmWord = Annotated[str, AfterValidator(_slurm_word), AS_SCALAR]
-SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(one_word), AS_WORDS]
 Words = Annotated[tuple[Text, ...], BeforeValidator(one_word), AS_WORDS]
 CpuList = Annotated[Text, AfterValidator(values.cpu_list), AS_SCALAR]
 Cpus = Annotated[Text, AfterValidator(values.cpus_of_machine), AS_SCALAR]
@@ -137,15 +94,12 @@ Packages = Annotated[tuple[Package, ...], BeforeValidator(one_word), AS_WORDS]
 Names = Annotated[Words, AfterValidator(_once), AS_WORDS]
 Module = Annotated[Text, AfterValidator(values.module), AS_SCALAR]
 Modules = Annotated[tuple[Module, ...], BeforeValidator(one_word), AS_WORDS]
-Seconds = Annotated[float, BeforeValidator(parse_duration), AS_QUANTITY]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), AS_QUANTITY]
 VariableName = Annotated[str, AfterValidator(_variable)]
 LibraryFile = Annotated[str, AfterValidator(_library_file)]
 SourceFile = Annotated[str, AfterValidator(_source_file)]
 Program = Annotated[str, AfterValidator(_program)]
 Programs = Annotated[tuple[Program, ...], BeforeValidator(one_word), AS_WORDS]
 LibraryFiles = Annotated[tuple[LibraryFile, ...], BeforeValidator(one_word), AS_WORDS]
-SlurmOptions = Annotated[tuple[Annotated[str, AfterValidator(_slurm_option)], ...], BeforeValidator(one_word), AS_WORDS]
 
 
 class SourceBuild(Frozen):
@@ -309,24 +263,6 @@ class Workload(Frozen):
     def json_file(self) -> str:
         """The file that the program writes its numbers to, '' where there is none."""
         return next(iter(self._json_files((*self.sources.values(), *self.check))), "")
-
-
-class Slurm(Frozen):
-    """What a design asks of Slurm (launcher ``slurm``); the command line lays over it."""
-
-    nodes: int = Field(1, ge=1, le=1000, description="how many nodes work at once, each on a block of its own")
-    partition: SlurmWord | None = Field(None, description="partition; none: the cluster's default")
-    account: SlurmWord | None = Field(None, description="account to charge")
-    constraint: SlurmWord | None = Field(None, description="node features, so that all nodes are of one kind")
-    nodelist: SlurmWords = Field((), description="nodes by name; blocks go round them")
-    time: Seconds | None = Field(None, description="time limit of one block; none: what its trials may take")
-    memory: Bytes | None = Field(None, description="memory of one block's job; none: all of the node")
-    gpus: SlurmWord | None = Field(None, description="GPUs of a node, such as 2 or a100:2")
-    modules: SlurmWords = Field((), description="modules to load first, so that apptainer is found")
-    busy: Percent | None = Field(
-        None, description="hand a block back when others use more than this of the node's CPUs; none: tell it"
-    )
-    options: SlurmOptions = Field((), description="further sbatch options, such as --qos=high")
 
 
 class Design(Frozen):

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from envmatrix.units import parse_percent, parse_tolerance
+from envmatrix.units import parse_bytes, parse_duration, parse_percent, parse_tolerance
 
 #: The type of an error that ``about`` makes; its context names the key.
 OF_KEY = "of_key"
@@ -48,6 +48,8 @@ AS_QUANTITY = WithJsonSchema({"type": ["string", "number"]})
 Text = Annotated[str, AfterValidator(no_control), AS_SCALAR]
 Percent = Annotated[float, BeforeValidator(parse_percent), AS_QUANTITY]
 Tolerance = Annotated[float, BeforeValidator(parse_tolerance), AS_QUANTITY]
+Seconds = Annotated[float, BeforeValidator(parse_duration), AS_QUANTITY]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), AS_QUANTITY]
 
 
 class Frozen(BaseModel):
