@@ -20,7 +20,6 @@ from envmatrix.matrix.model import (
     Factor,
     Level,
     Matrix,
-    Slurm,
     SourceBuild,
     Workload,
     too_many_blocks,
@@ -29,6 +28,7 @@ from envmatrix.matrix.names import RESERVED, check_names
 from envmatrix.matrix.reported import Check, MetricSource
 from envmatrix.matrix.requirements import file_named
 from envmatrix.matrix.requirements import read as read_requirements
+from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.source import Data, Key, mapping_of, parse_yaml, read_text
 from envmatrix.matrix.types import OF_KEY, key_of
 from envmatrix.record import claims

@@ -11,10 +11,11 @@ from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, Bytes, Frozen, Percent, 
 
 _WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
 #: sbatch options that a block's script depends on.
-_OWN = frozenset(
-    "--array --chdir --error --exclude --exclusive --export --job-name --mem --nodelist --nodes --no-requeue --ntasks "
-    "--open-mode --output --overcommit --parsable --requeue --wait --wrap".split()
-)
+_OWN = {
+    "--array", "--chdir", "--error", "--exclude", "--exclusive", "--export", "--job-name", "--mem", "--nodelist",
+    "--nodes", "--no-requeue", "--ntasks", "--open-mode", "--output", "--overcommit", "--parsable", "--requeue",
+    "--wait", "--wrap",
+}  # fmt: skip
 
 
 def _slurm_word(value: str) -> str:
