@@ -32,6 +32,7 @@ from envmatrix.trials.experiment import Experiment, design_environments, reopen
 from envmatrix.trials.experiment import begin as begin_experiment
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
 from envmatrix.trials.resumed import note_reading, resumed
+from envmatrix.units import as_duration
 
 #: Shows the progress of a run while the context is open.
 Watch = Callable[[Experiment], AbstractContextManager[LineProgress]]
@@ -204,10 +205,14 @@ def reopen_run(
     check_options(kind, asked or {})
     kind.width(experiment.run.design, {**experiment.run.launcher_options, **(asked or {})}, 1)  # refuses what cannot be
     try:
-        return resumed(experiment, budget=budget, target=target, launcher_options=asked, command=command)
+        found = resumed(experiment, budget=budget, target=target, launcher_options=asked, command=command)
     except EnvmatrixError:
         experiment.folder.unlock()
         raise
+    had_s = experiment.run.plan.budget_s
+    if budget is not None and found.run.plan.budget_s <= had_s:
+        say(f"--budget is that of the whole run, which has {as_duration(had_s)} already: a longer one goes on with it")
+    return found
 
 
 def tell_doubts(matrix: Matrix, design: Design, say: Say) -> None:

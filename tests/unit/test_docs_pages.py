@@ -8,6 +8,7 @@ import pytest
 
 from envmatrix.cli import parse
 from envmatrix.matrix import load
+from envmatrix.project import default_matrix
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
@@ -21,6 +22,26 @@ def blocks(page, kind):
 def commands():
     lines = [(page, line.strip()) for page in PAGES for body in blocks(page, "bash") for line in body.splitlines()]
     return [pytest.param(line, id=f"{page.stem}: {line}") for page, line in lines if line.startswith("envmatrix ")]
+
+
+def indented():
+    """Return the commands of README and of the other pages: lines of a code block, without their remarks."""
+    found = []
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+        text = page.read_text(encoding="utf-8")
+        for line in re.findall(r"^    ((?:envmatrix|nox -s (?:bench|build) --) .*)$", text, re.MULTILINE):
+            if not re.search(r"[\[>|]|\.\.\. ", line):  # what is optional or left out, or is for a shell
+                words = shlex.split(line, comments=True)
+                words = words[1:] if words[0] == "envmatrix" else [words[2], *words[4:]]
+                found.append(pytest.param(words, id=f"{page.stem}: {line}"))
+    return found
+
+
+@pytest.mark.parametrize("words", indented())
+def test_a_command_in_the_readme_or_the_reference_is_one_that_there_is(words):
+    parse(words)
+    if words[0] == "bench" and words[1].islower() and not words[1].startswith("-"):
+        assert words[1] in load(default_matrix()).designs
 
 
 @pytest.mark.parametrize("line", commands())

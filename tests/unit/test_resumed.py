@@ -62,6 +62,14 @@ def test_what_does_not_change_is_not_written(begun):
     assert (found.run.history, begun().folder.history_file.exists()) == ((), False)
 
 
+@pytest.mark.parametrize(("budget", "told"), [("5m", True), ("2m", True), ("10m", False), (None, False)])
+def test_a_budget_that_the_run_has_had_is_told_to_be_that_of_the_whole_run(begun, monkeypatch, budget, told):
+    said = []
+    monkeypatch.setattr(runs, "reopen", lambda *_: begun())
+    runs.reopen_run(begun().folder.path, budget=budget, say=said.append).folder.unlock()
+    assert any("the whole run, which has 5m already" in line for line in said) is told
+
+
 def test_the_target_and_what_is_asked_of_the_launcher_are_changed_in_the_same_way(begun):
     again(begun(), target="1%", launcher_options={"partition": "long"})
     again(begun(), launcher_options={"nodes": "2"})
