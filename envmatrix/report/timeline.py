@@ -70,7 +70,7 @@ def _scales(times: Floats, values: Floats) -> tuple[Scale, Scale]:
     good = values[np.isfinite(values)]
     low, high = (float(good.min()), float(good.max())) if good.size else (0.0, 1.0)
     margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
-    across = Scale(float(times.min()), float(times.max()) or 1.0, _LEFT + 8, WIDTH - _RIGHT - 8)
+    across = Scale(float(times.min()), max(1.0, float(times.max())), _LEFT + 8, WIDTH - _RIGHT - 8)
     return across, Scale(low - margin, high + margin, HEIGHT - _BOTTOM, _TOP)
 
 

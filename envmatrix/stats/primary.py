@@ -17,6 +17,7 @@ from envmatrix.stats.metrics import (
     Metric,
     own_column,
     show_bytes,
+    show_rate,
     show_seconds,
     show_value,
 )
@@ -48,7 +49,7 @@ def _metric(column: str, name: str, source: MetricSource) -> Metric:
     if source.wall:
         return Metric(column, name or "wall time", "s", "lower", show_seconds)
     if source.steps:
-        return Metric(column, name or "steps a second", "steps/s", "higher", show_value)
+        return Metric(column, name or "steps a second", "steps/s", "higher", show_rate)
     shown = _SHOWN.get(source.unit, show_value)
     return Metric(column, name or VALUE.label, source.unit, source.better, shown)
 

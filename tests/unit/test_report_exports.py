@@ -132,6 +132,18 @@ def test_every_label_of_an_axis_is_its_own_place(seconds):
     assert places == pytest.approx([places[0] + n * (places[1] - places[0]) for n in range(len(places))], rel=1e-9)
 
 
+def test_trials_that_began_together_have_a_minute_to_be_seen_in():
+    plan = make_plan(("fast",))
+    trials = [
+        replace(trial, started=1e9 + 1e-4 * number) for number, trial in enumerate(make_trials(plan, Machine({}), 1))
+    ]
+    made = summarise_measured(make_run(plan), fold(plan, trials))
+    drawn = ET.fromstring(figure_svg(made, "time"))
+    labels = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text") if text.get("class") == "mid soft"]
+    assert labels[:2] == ["0", "0.2"]
+    assert labels[-2:] == ["1", "minutes since the first trial"]
+
+
 def test_figures_are_whole_svg_files(summary):
     for kind in ("forest", "time"):
         root = ET.fromstring(figure_svg(summary, kind))

@@ -245,6 +245,13 @@ def test_a_command_is_judged_in_the_direction_it_names(workload, better):
         assert f"--better={better}" in number_arguments(workload)
 
 
+def test_steps_of_a_program_are_a_rate_and_shown_as_one():
+    workload = Workload.model_validate({"name": "w", "command": ["a"], "metric": {"steps": "^step", "warmup": 2}})
+    metric = primary_metric(workload)
+    assert (metric.better, metric.unit, metric.show(1.913012)) == ("higher", "steps/s", "1.913")
+    assert number_arguments(workload) == ["--metric-steps=^step", "--metric-warmup=2", "--metric-name=value"]
+
+
 def test_each_engine_has_its_own_reference_and_its_baseline_shows_the_engines_cost():
     plan = make_plan(("fast",), engines=("local", "docker"))
     measured = fold(plan, make_trials(plan, Machine({"fast": 1.2}, noise=0.01), 8))
