@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -99,7 +100,8 @@ def _run_program(arguments: argparse.Namespace) -> int:
     with programs.cleaned_up_on_failure(made.matrix.workloads.values(), say):
         if arguments.save:
             programs.write_new(file, made.text)
-            say(f"wrote {file}: `envmatrix bench` runs it again")
+            named = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
+            say(f"wrote {file}: `envmatrix bench{named}` runs it again")
         experiment = runs.begin(
             "default", overrides, matrix=made.matrix, results=arguments.results, name=arguments.name or made.name,
             command=tuple(sys.argv[1:]), host_names=arguments.host_names, say=say,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
-from envmatrix.runner.outlook import outlook
+from envmatrix.runner.outlook import called, outlook
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag, may_lead
 from envmatrix.stats.equal_work import unchecked
@@ -63,7 +63,7 @@ class RunningEstimate:
         """Say how all environments stand; no more than a first look, without interval and verdict."""
         found = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         ordered = sorted(found, key=lambda effect: -(effect.ratio or 0.0))
-        said = ", ".join(f"{effect.environment} {effect.ratio:.2f}x{_doubts(effect)}" for effect in ordered)
+        said = ", ".join(f"{called(effect, found)} {effect.ratio:.2f}x{_doubts(effect)}" for effect in ordered)
         unknown = any(unchecked(self._workloads.get(effect.workload)) for effect in ordered)
         return f"{said}; equal work not checked" if unknown else said
 
@@ -86,4 +86,4 @@ class RunningEstimate:
             return "none ahead so far"
         best = max(ahead, key=lambda effect: effect.ratio or 0.0)
         said = ", equal work not checked" if unchecked(self._workloads.get(best.workload)) else ""
-        return f"ahead so far: {best.environment} {best.ratio:.2f}x{said} (no verdict before the end)"
+        return f"ahead so far: {called(best, effects)} {best.ratio:.2f}x{said} (no verdict before the end)"

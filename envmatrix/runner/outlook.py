@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from scipy import stats
 
@@ -34,13 +34,20 @@ def _t(blocks: float) -> float:
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, max(blocks - 1, 1)))
 
 
-def outlook(effects: Iterable[Effect], target: float, budget_ends: float) -> str:
+def called(effect: Effect, among: Collection[Effect]) -> str:
+    """Name an effect as arms are named, with no more than what tells it from the others."""
+    workload = f":{effect.workload}" if len({one.workload for one in among}) > 1 else ""
+    engine = f"@{effect.engine}" if len({one.engine for one in among}) > 1 else ""
+    return f"{effect.environment}{workload}{engine}"
+
+
+def outlook(effects: Collection[Effect], target: float, budget_ends: float) -> str:
     """Say at about which block each open interval is as narrow as ``target``; '' where none is open, or none known.
 
     ``budget_ends`` is the block at which the budget is spent.
     """
-    known = [(blocks, effect.environment) for effect in effects if (blocks := blocks_until(effect, target)) is not None
-             and blocks > effect.blocks]  # fmt: skip
+    known = [(blocks, called(effect, effects)) for effect in effects
+             if (blocks := blocks_until(effect, target)) is not None and blocks > effect.blocks]  # fmt: skip
     if not known:
         return ""
     ordered = sorted(known)

@@ -98,6 +98,7 @@ def test_one_command_for_a_program_that_says_how_fast_it_is(project):
     assert "metric: throughput, the one number" in done.stderr
     assert "prepared" in done.stderr
     assert not (project.folder / "set-up").exists()
+    assert "`envmatrix bench --matrix made.yaml` runs it again" in done.stderr
     assert project.run("check", "--matrix", "made.yaml").returncode == 0
     assert "# metric: {regex: " in (project.folder / "made.yaml").read_text()
     resumed = project.run("resume", "--quiet")
