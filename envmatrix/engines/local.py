@@ -73,8 +73,8 @@ class LocalEngine(InGroups, Engine):
         if image.modules:  # what they bring may be another tomorrow: nothing is remembered of it
             return replace(self._loaded(image, libraries, say), loader=frozenset(known_to_loader()))
         python = _given(image.interpreter) if image.interpreter else remembered_python(self.places.cache, image.python)
-        over = base_of(python).digest if image.interpreter and image.requirements else ""
-        digest = inputs_digest(self.places, image, libraries, asdict(python), over)
+        over = base_of(python) if image.interpreter else None  # which may have been upgraded since
+        digest = inputs_digest(self.places, image, libraries, asdict(python), over.digest if over else "")
         build_record = self.places.cache.root / "prepared" / f"local-{digest[:24]}.json"
         known = prepared_from(self.places.cache.read_json(build_record))
         prepared = _still_there(known)
@@ -121,13 +121,16 @@ class LocalEngine(InGroups, Engine):
 
     def _given(self, image: Image, python: Python, locks: Locks, say: Say) -> tuple[str, str, dict[str, str]]:
         """Return a Python that is there as it is, or a venv over it that holds what it lacks of the requirements."""
-        if not image.requirements:
+        if image.modules:
             return python.path, python.path, {}
         base = base_of(python)
+        had = {f"package conda:{name}": version for name, version in base.conda}
+        if not image.requirements:
+            return python.path, python.path, {"over_packages": base.digest, **had}
         path, section = locks.of_overlay(image, python, base, say)
         wheels = wheels_of(self.places.cache, image, (path, section), python, say)
         folder = build_overlay(self.places.cache, python, base, wheels.pins, wheels.files, say)
-        facts = {"over": python.path, "over_packages": base.digest, "lock": path.name}
+        facts = {"over": python.path, "over_packages": base.digest, "lock": path.name, **had}
         facts |= {"lock_digest": f"sha256:{sections_digest([section])}"}
         facts |= {f"package {pin.name}": pin.version for pin in section.packages}
         return str(folder), str(folder / "bin" / "python"), facts

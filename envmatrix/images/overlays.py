@@ -18,9 +18,10 @@ from envmatrix.process import run
 from envmatrix.say import Say
 
 _ASK_S = 120.0
-#: What a Python has: the folders of its packages, their names and versions, and the programs that they bring.
+#: What a Python has: the folders of its packages, their names and versions, and the programs that they bring; and
+#: all that conda put beside it, by the names of its records (NAME-VERSION-BUILD.json).
 _FACTS = """
-import json, os, site, sysconfig
+import json, os, site, sys, sysconfig
 from importlib import metadata
 folders = [*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
 folders = [path for path in dict.fromkeys(folders) if os.path.isdir(path)]
@@ -30,7 +31,10 @@ for one in metadata.distributions():
     for point in one.entry_points:
         if point.group == "console_scripts":
             programs.setdefault(point.name, point.value)
-print(json.dumps([folders, sorted(packages), sorted(programs.items())]))
+conda = os.path.join(sys.prefix, "conda-meta")
+names = os.listdir(conda) if os.path.isdir(conda) else []
+records = [name[:-5] for name in names if name.endswith(".json") and name.count("-") > 1]
+print(json.dumps([folders, sorted(packages), sorted(programs.items()), sorted(records)]))
 """
 #: Read after the venv's own packages, so that these come first; what the base's own .pth files name counts too.
 _PTH = "envmatrix-base.pth"
@@ -45,29 +49,34 @@ _POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(\[.*\])?\Z")
 
 @dataclass(frozen=True)
 class Base:
-    """What a Python that is there has: folders of packages, ``packages`` (name, version), programs (name, entry)."""
+    """What a Python that is there has: folders of packages, ``packages`` (name, version), programs (name, entry).
+
+    ``conda`` are all packages of a conda environment, also such as hold no Python (name, version and build).
+    """
 
     folders: tuple[str, ...]
     packages: tuple[tuple[str, str], ...]
     programs: tuple[tuple[str, str], ...]
+    conda: tuple[tuple[str, str], ...] = ()
 
     @property
     def digest(self) -> str:
         """Return what changes when a package is added, taken away or upgraded."""
-        return digest_of(self.folders, self.packages)
+        return digest_of(self.folders, self.packages, *([self.conda] if self.conda else []))
 
 
 def base_of(python: Python) -> Base:
     """Ask a Python what it has. Raises SkipEnvironmentError where it cannot say."""
     done = run([python.path, "-I", "-c", _FACTS], limit_s=_ASK_S)
     try:
-        folders, packages, programs = json.loads(done.stdout.strip().splitlines()[-1])
+        folders, packages, programs, records = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         raise SkipEnvironmentError(
             f"interpreter: {python.path} does not say what is installed there: {done.last_words(1)}",
             remedy="requirements on top of it need Python 3.8 or newer",
         ) from None
-    return Base(tuple(folders), tuple(map(tuple, packages)), tuple(map(tuple, programs)))
+    conda = tuple((name, f"{version} {build}") for name, version, build in (one.rsplit("-", 2) for one in records))
+    return Base(tuple(folders), tuple(map(tuple, packages)), tuple(map(tuple, programs)), conda)
 
 
 def see_also(venv: Path, folders: Iterable[str]) -> None:

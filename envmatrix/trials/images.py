@@ -30,6 +30,7 @@ _SIDES = "sides"
 #: So many of the files that differ are named.
 _FEW = 5
 _OTHER_VERSIONS = "check out the locks (containers/locks) that began it, or begin a new run"
+_OTHER_PACKAGES = "put the packages of the interpreter back as they were, or begin a new run"
 _OTHER_BASE = "check out the envmatrix that began it, which has or makes that base, or begin a new run"
 _OTHER_FILES = (
     "build with the envmatrix and on the base that began it (run.json names both), or begin a new run; "
@@ -151,13 +152,19 @@ def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None
                 raise InputError(
                     f"image {image} on {engine} is not what this run began with: {name} is {now or 'gone'}, "
                     f"and was {before}",
-                    remedy=_OTHER_BASE if name == "base_digest" else _OTHER_VERSIONS,
+                    remedy=_remedy(name),
                 )
             if name == "files_digest" and now != before:
                 raise InputError(
                     f"image {image} on {engine} is not what this run began with: {_other_files(before, now)}",
                     remedy=_OTHER_FILES,
                 )
+
+
+def _remedy(fact: str) -> str:
+    if fact.startswith(("over_packages", "package conda:")):
+        return _OTHER_PACKAGES
+    return _OTHER_BASE if fact == "base_digest" else _OTHER_VERSIONS
 
 
 def unlisted(run: Run, ready: Images) -> dict[str, str]:

@@ -163,6 +163,49 @@ def test_an_interpreter_without_torch_is_there_for_programs_that_need_none(
         LocalEngine(places).prepare(Image("host", interpreter="/bin/true"), (), said)
 
 
+def put(site: Path, name: str, version: str) -> None:
+    """Have a Python hold a package of that version, which says it."""
+    for old in site.glob(f"{name}-*.dist-info"):
+        (old / "METADATA").unlink()
+        old.rmdir()
+    (site / name).mkdir(exist_ok=True)
+    (site / name / "__init__.py").write_text(f"__version__ = '{version}'\n")
+    (site / f"{name}-{version}.dist-info").mkdir()
+    (site / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+
+
+def test_what_was_upgraded_in_an_interpreter_since_it_was_looked_at_is_seen(
+    places: Places, said: Said, tmp_path: Path
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
+    image = Image("host", interpreter=str(tmp_path / "own" / "bin" / "python"))
+    site = next((tmp_path / "own").glob("lib/python3*/site-packages"))
+    put(site, "torch", "1.0")
+    first = LocalEngine(places).prepare(image, (), said).facts
+    put(site, "torch", "2.25")
+    second = LocalEngine(places).prepare(image, (), said).facts
+    assert (first["torch"], second["torch"]) == ("1.0", "2.25")
+    assert first["over_packages"] != second["over_packages"]
+
+
+def test_the_packages_of_a_conda_environment_are_known_with_their_builds(
+    places: Places, said: Said, tmp_path: Path
+) -> None:
+    """No channel of conda's can be had here: what it leaves in an environment is laid there by hand."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
+    put(next((tmp_path / "own").glob("lib/python3*/site-packages")), "torch", "1.0")
+    records = tmp_path / "own" / "conda-meta"
+    records.mkdir()
+    (records / "history").touch()
+    (records / "pytorch-1.0-cpu_mkl_py311_h0.json").write_text("{}")
+    (records / "libblas-3.9.0-31_mkl.json").write_text("{}")
+    image = Image("host", interpreter=str(tmp_path / "own" / "bin" / "python"))
+    facts = LocalEngine(places).prepare(image, (), said).facts
+    assert (facts["package conda:pytorch"], facts["package conda:libblas"]) == ("1.0 cpu_mkl_py311_h0", "3.9.0 31_mkl")
+    (records / "libblas-3.9.0-31_mkl.json").rename(records / "libblas-3.9.0-31_openblas.json")
+    assert LocalEngine(places).prepare(image, (), said).facts["package conda:libblas"] == "3.9.0 31_openblas"
+
+
 def test_a_library_without_package_or_system_copy_is_missing_with_its_remedy(
     places: Places, wheels: Path, said: Said
 ) -> None:
