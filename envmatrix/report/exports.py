@@ -160,6 +160,10 @@ def _figure(summary: Summary, kind: str, group: int) -> str:
     if not 0 <= group < len(summary.groups):
         raise InputError(f"the run has {len(summary.groups)} group(s), not number {group}", remedy="count from 0")
     drawn = draw(kind, summary, summary.groups[group])
+    if not drawn and kind == "start" and summary.measured.trials.arm.size:
+        raise InputError(
+            "the run has no long look to draw", remedy="`steady: true` in its design; of built-in workloads alone"
+        )
     if not drawn:
         raise InputError("there is no trial to draw", remedy="run it first")
     return drawn

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from envmatrix.errors import InputError
 from envmatrix.plan.looks import look_slot
 from envmatrix.report.catalog import draw
 from envmatrix.report.caution import Kind
+from envmatrix.report.exports import figure_svg
 from envmatrix.report.formatting import NONE
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
@@ -106,6 +108,8 @@ def test_a_run_without_looks_has_its_first_steps_and_nothing_is_invented(tmp_pat
     assert "steady rate" not in to_markdown(summary)
     assert "From the first step on" not in to_html(summary)
     assert draw("start", summary, summary.groups[0]) == ""
+    with pytest.raises(InputError, match="no long look"):
+        figure_svg(summary, "start")
     assert not {Kind.NOT_STEADY, Kind.TIMES_WARM_UP} & {item.kind for item in summary.cautions}
     assert "start and steady state" not in printed(summary), "the terminal tells of looks alone"
 
