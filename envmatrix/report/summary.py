@@ -16,11 +16,12 @@ from envmatrix.report.formatting import bounds, count, listed, percent, referenc
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.own_table import own_table
 from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.shown import BARRED, is_faster_but, is_faster_by_little, was_faster, why_recommended
 from envmatrix.report.start_table import start_cautions, start_table
 from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
-from envmatrix.stats.effects import Effect, Flag, may_lead
+from envmatrix.stats.effects import Effect
 from envmatrix.stats.equal_work import unchecked
 from envmatrix.stats.failures import BROKEN
 from envmatrix.stats.longrun import told_short
@@ -33,13 +34,6 @@ from envmatrix.stats.selection import Choice, choose
 from envmatrix.stats.slow_trials import SlowTrials, described
 from envmatrix.stats.starts import Start, starts
 from envmatrix.store import Run, RunFolder, Trial
-
-#: Why an environment that is called faster is not named: what it lacks, and what is said of one and of several.
-_BARRED: Mapping[str, tuple[str, str, str]] = {
-    Flag.FAILS_MORE: ("to fail no more often", "fails more often", "fail more often"),
-    Flag.UNPROVEN: ("to be what its name says", "is unproven", "are unproven"),
-    Flag.UNEQUAL_WORK: ("to do equal work", "did other work", "did other work"),
-}
 
 
 @dataclass(frozen=True)
@@ -134,10 +128,13 @@ class Group:
         if not any(row.effect and row.effect.low is not None for row in self.rows):
             return self._unknown
         conditions, reasons = self._barred()
+        small = [row.arm.environment for row in self.rows if row.effect and is_faster_by_little(row.effect)]
+        little = " by more than the design's margin" if small else ""
+        reasons += [f"{', '.join(small)} {'is' if len(small) == 1 else 'are'} by less"] if small else []
         also = "".join(f"{', and' if number else ' and'} {text}" for number, text in enumerate(conditions))
         said = f": {'; '.join(reasons)}" if reasons else ""
         faster = self.metric.said("faster")
-        return f"No environment is shown to be {faster} than {self.baseline_name}{also}{said}."
+        return f"No environment is shown to be {faster} than {self.baseline_name}{little}{also}{said}."
 
     @property
     def _unknown(self) -> str:
@@ -151,12 +148,12 @@ class Group:
     def _barred(self) -> tuple[list[str], list[str]]:
         """Return what environments that are called faster lack to be named, and which lack it."""
         conditions, reasons = [], []
-        for flag, (condition, one, several) in _BARRED.items():
-            names = [row.arm.environment for row in self.rows if row.effect and _is_faster_but(row.effect, flag)]
+        for flag, (condition, one, several) in BARRED.items():
+            names = [row.arm.environment for row in self.rows if row.effect and is_faster_but(row.effect, flag)]
             if names:
                 conditions.append(condition)
                 reasons.append(f"{', '.join(names)} {one if len(names) == 1 else several}")
-        gone = [row.arm.environment for row in self.rows if row.effect and _was_faster(row.effect)]
+        gone = [row.arm.environment for row in self.rows if row.effect and was_faster(row.effect)]
         if gone:
             conditions.append("to be the best")
             reasons.append(f"{', '.join(gone)} left the race, as another was surely better")
@@ -171,7 +168,7 @@ class Group:
         several = " (cannot be told apart)" if len(self.best_set) > 1 else ""
         return (
             f"Best set: {', '.join(self.best_set)}{several}; {best.arm.environment} is recommended, "
-            f"{_why(choice, self.metric.said('faster'))}."
+            f"{why_recommended(choice, self.metric.said('faster'))}."
         )
 
     @property
@@ -315,28 +312,6 @@ def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...
 def _never_well(row: Row) -> bool:
     """Whether trials of an arm ran, and not one of them ended well."""
     return not row.outcomes.get("ok") and any(row.outcomes.get(name) for name in BROKEN)
-
-
-def _was_faster(effect: Effect) -> bool:
-    """Whether an arm is called faster and nothing bars it: if it is not named, it had left a race."""
-    return effect.verdict == "faster" and may_lead(effect)
-
-
-def _why(choice: Choice, faster: str) -> str:
-    """Say why that one is recommended, and not more than is so: the simplest of one or of equals would be none."""
-    if choice.outdone:
-        return f"which is not of it: some of it is surely {faster}, but not shown to be {faster} than the reference"
-    if choice.faster == 1:
-        return f"the only one of it that is shown to be {faster}"
-    if choice.alike == choice.faster:
-        return f"the one that measured best of the {choice.faster} that are shown to be {faster}, all equally simple"
-    if choice.alike > 1:
-        return f"of the {choice.alike} simplest of it that are shown to be {faster} the one that measured best"
-    return f"the simplest of it that is shown to be {faster}"
-
-
-def _is_faster_but(effect: Effect, flag: str) -> bool:
-    return effect.verdict == "faster" and flag in effect.flags
 
 
 def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Measurements, analysis: Analysis) -> Group:

@@ -244,6 +244,15 @@ def test_where_trials_failed_it_is_not_said_that_too_little_was_measured(gone, h
     assert (floor in printed(summary)) is ("control" in gone)
 
 
+def test_what_is_surely_faster_by_less_than_the_margin_is_not_said_to_be_shown_nowhere():
+    summary = told(make_plan(("a", "b")), Machine({"a": 1.006, "b": 1.0}, noise=0.001), 30)
+    (group,) = summary.groups
+    assert [row.effect.verdict for row in group.rows] == ["same", "same"]
+    assert group.headline == (
+        "No environment is shown to be faster than baseline by more than the design's margin: a is by less."
+    )
+
+
 def test_an_interval_far_beyond_a_factor_of_a_hundred_has_both_its_ends():
     assert (bounds(144.2, 158.4), bounds(0.0039, 0.0041), bounds(90.0, 300.0)) == (
         "144 to 158", "0.0039 to 0.0041", "90.00 to >100",
