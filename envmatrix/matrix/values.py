@@ -77,10 +77,13 @@ def requirement(value: str) -> str:
     if not value.startswith("-") and ("/" in value or value.endswith(".whl")) and " @ " not in value:
         return value
     try:
-        Requirement(value)
+        address = Requirement(value).url
     except InvalidRequirement as error:
         msg = f"{value!r} is no requirement, such as numpy==2.3.5: {str(error).splitlines()[0]}"
         raise ValueError(msg) from None
+    if address and not re.match(r"[a-z][a-z+]*:", address):
+        msg = f"{value!r} is no requirement, such as numpy==2.3.5: {address!r} is no URL"
+        raise ValueError(msg)
     return value
 
 

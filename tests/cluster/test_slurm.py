@@ -62,6 +62,11 @@ def test_a_design_over_two_nodes_completes_and_each_block_stays_on_one(project):
     assert all(trial["record"]["evidence"]["torch"]["threads"] >= 1 and trial["wall_s"] > 0.5 for trial in trials)
     summary = json.loads((project.newest() / "summary.json").read_text())
     assert {effect["environment"] for effect in summary["effects"]} >= {"one-thread"}
+    host = json.loads((project.newest() / "run.json").read_text())["host"]
+    assert {name for name, value in host.items() if value is not None} == {"name", "cpus", "physical_cpus"}
+    memory = trials[0]["record"]["evidence"]["memory"]["total_bytes"]
+    page = (project.newest() / "report.html").read_text()
+    assert re.search(rf"host memory_bytes\s*<[^>]*>\s*(<[^>]*>)?\s*{memory}", page), "a trial on a node saw it"
 
 
 def test_a_cancelled_job_is_not_fought_and_resume_finishes_its_block(project, cluster):

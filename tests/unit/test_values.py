@@ -48,6 +48,7 @@ def check(tmp_path, monkeypatch, capsys, text):
         ("index: --trusted-host=x", "index: '--trusted-host=x' is none"),
         ("requirements: [--pre]", "'--pre' is no requirement, such as numpy==2.3.5"),
         ("requirements: [numpy, 'tor ch==1']", "'tor ch==1' is no requirement"),
+        ("requirements: ['torch @@@']", "'torch @@@' is no requirement, such as numpy==2.3.5: '@@' is no URL"),
         ("apt: --help", "'--help' is not a Debian package"),
         ("apt: 'a1 | b c'", "'b c' is not a Debian package"),
         ('preload: ["a\\nb.so"]', "must be a library's file name"),
@@ -74,7 +75,8 @@ def test_cpus_of_a_design_that_this_machine_lacks_are_refused_where_they_stand(t
 @pytest.mark.parametrize(
     "level",
     ["cpus: '{physical_cpu_list}'", "cpus: '0'", "memory_nodes: '0'", "suite: sid", "python: '3.11'", "apt: a1 | b2",
-     "requirements: ['numpy>=2', 'a[b]==1; python_version>\"3\"', ./x.whl, 'a @ https://h/a.whl']",
+     "requirements: ['numpy>=2', 'a[b]==1; python_version>\"3\"', ./x.whl]",
+     "requirements: ['a @ https://h/a.whl', 'a @ git+ssh://h/a', 'a @ file:///a.whl']",
      "base: debian:x@sha256:0",
      "interpreter: ~/venv/bin/python", "index: https://h/simple", 'env: {A: "\\ud83c\\udf89"}'],
 )  # fmt: skip
