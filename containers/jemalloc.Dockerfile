@@ -5,7 +5,7 @@
 #   BASE=$(docker load -i build/context-base.tar | sed 's/.*: //')
 #   docker build --network none --build-arg BASE=$BASE $(sed 's/^/--build-arg /' build/context.args) -f containers/jemalloc.Dockerfile -t envmatrix/jemalloc build/context
 
-ARG VERSION="0.1.0"
+ARG VERSION="0.2.0"
 ARG BASE_NAME="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"
 ARG BASE_DIGEST="sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"
 ARG LOCK=""

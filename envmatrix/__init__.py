@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from envmatrix.stats.history import History
     from envmatrix.store import Trial
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Comparison",

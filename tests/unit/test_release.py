@@ -23,6 +23,12 @@ def test_the_citation_names_this_version_and_licence():
     assert (cited["version"], cited["license"]) == (__version__, "Apache-2.0")
 
 
+def test_the_changelog_tells_of_this_version_on_the_day_that_the_citation_names():
+    heading = rf"^## \[{re.escape(__version__)}\] - (\S+)$"
+    (day,) = re.findall(heading, (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert day == str(yaml.safe_load((PROJECT / "CITATION.cff").read_text())["date-released"])
+
+
 def test_wheels_named_in_the_documentation_are_of_this_version():
     pages = [*(PROJECT / "docs").glob("*.md"), *(PROJECT / "docs" / "how-to").glob("*.md"), PROJECT / "README.md"]
     named = [name for page in pages for name in re.findall(r"envmatrix-([0-9.]+)-py3", page.read_text())]

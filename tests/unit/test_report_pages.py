@@ -94,6 +94,12 @@ def history_of(tmp_path, days=14):
     return read_history(tmp_path)
 
 
+def test_names_on_a_narrow_figure_stand_clear_of_the_lines_behind_them():
+    plan = make_plan(("fast",))
+    page = to_html(summarise_measured(make_run(plan), fold(plan, make_trials(plan, Machine({"fast": 1.3}), 6))))
+    assert re.search(r"\.narrow svg text\{paint-order:stroke;stroke:var\(--paper\)", page)
+
+
 def test_the_page_of_a_history_draws_ratios_apart_from_the_machine_and_says_what_changed(tmp_path):
     history = history_of(tmp_path)
     page = history_html(history, "../my results")
