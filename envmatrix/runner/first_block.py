@@ -104,7 +104,8 @@ class FirstBlock:
             return []
         log = self._experiment.folder.logs / f"{trial.trial}.log"
         sources = _sources(workload, self._experiment.run.programs.get(trial.workload, {}))
-        image, said = self._experiment.run.environments[trial.environment].image, "\n".join(tail(log, 50))
+        runs = next(arm.runs for arm in self._experiment.plan.arms if arm.name == trial.arm)
+        image, said = self._experiment.run.environments[runs].image, "\n".join(tail(log, 50))
         lines = (missing_module(workload, image, said), dropped_variables(workload, sources, said))
         return [line for line in lines if line]
 

@@ -9,6 +9,7 @@ import pytest
 
 from envmatrix.errors import InputError
 from envmatrix.launchers.here import Here
+from envmatrix.matrix.model import Workload
 from envmatrix.runner import loop as runner
 from envmatrix.runner.first_block import too_short
 from envmatrix.store import RunFolder
@@ -162,6 +163,14 @@ def test_a_baseline_that_fails_in_the_first_block_stops_the_run_at_once(tmp_path
     assert trials[-1].outcome == outcome
     assert trials[-1].block == 0
     assert "  | ValueError: no data" in said[-1]
+
+
+def test_a_program_of_ones_own_that_fails_as_the_control_is_told_as_any_other(tmp_path, quiet):
+    """The control has no environment of its own: it runs the baseline's."""
+    plan, said = make_plan(NAMES, max_blocks=1, budget_s=1e9), []
+    own = {"cnn": Workload(name="cnn", command=("python", "train.py"))}
+    _, trials = begin(tmp_path, plan, Machine(SPEED, outcome={"control": "failed"}), said.append, workloads=own)
+    assert "failed" in [trial.outcome for trial in trials if trial.environment == "control"]
 
 
 @pytest.mark.parametrize("broken", [("control",), ("baseline",), ("baseline", "control")])
