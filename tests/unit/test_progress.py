@@ -47,7 +47,7 @@ def test_what_is_open_is_told_with_the_block_at_which_it_will_be_known_once_a_cl
 
 
 def effect(name, half_width, blocks=6):
-    return SimpleNamespace(environment=name, half_width=half_width, blocks=blocks)
+    return SimpleNamespace(environment=name, workload="cnn", engine="local", half_width=half_width, blocks=blocks)
 
 
 def test_twice_the_width_takes_somewhat_fewer_than_four_times_the_blocks():
