@@ -20,7 +20,15 @@ from dataclasses import dataclass
 
 from envmatrix import __version__, benchmark
 from envmatrix.errors import InputError
-from envmatrix.images.labels import OF_BUILD, OF_PUBLISHER, base_digest_in, fixed_labels, image_title, named_labels
+from envmatrix.images.labels import (
+    OF_BUILD,
+    OF_PUBLISHER,
+    base_digest_in,
+    fixed_labels,
+    image_title,
+    labels_over,
+    named_labels,
+)
 from envmatrix.images.suites import EPOCH
 from envmatrix.plan.environment import Environment, Image
 
@@ -235,7 +243,7 @@ def recipe_digest(wheels: bool) -> str:
 def named_dockerfile(environment: Environment, parent: str, publisher: Mapping[str, str]) -> str:
     """Return the Dockerfile of a named environment on its image: metadata only, so no layer is added."""
     refuse_control(parent)
-    labels = {**named_labels(environment), **publisher}
+    labels = labels_over(environment, publisher)
     quoted = {name: docker_quote(value) for name, value in labels.items()}
     lines = [f"FROM {parent}", *_docker_variables(environment), _docker_labels(quoted, {})]
     return "\n".join(lines) + "\n"
@@ -306,7 +314,7 @@ def named_definition(environment: Environment, sif: str, publisher: Mapping[str,
     return (
         f"Bootstrap: localimage\nFrom: {sif}\n\n"
         + _environment_section(environment, whole=False)
-        + _labels_section({**named_labels(environment), **publisher}, {})
+        + _labels_section(labels_over(environment, publisher), {})
         + _runscript()
     )
 

@@ -58,6 +58,11 @@ def named_labels(environment: Environment) -> dict[str, str]:
     }
 
 
+def labels_over(environment: Environment, publisher: Mapping[str, str]) -> dict[str, str]:
+    """Return what a named environment's image says besides its image, which an older version may have built."""
+    return {**named_labels(environment), f"{_OCI}version": __version__, **publisher}
+
+
 def base_digest_in(reference: str) -> str:
     """Return the digest that a pinned reference holds, '' in another."""
     return reference.partition("@")[2]

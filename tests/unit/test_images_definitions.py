@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envmatrix import __version__
 from envmatrix.errors import InputError
 from envmatrix.images.definitions import (
     Recipe,
@@ -79,11 +81,18 @@ def test_every_value_stands_in_quotes_in_both_forms() -> None:
         'LABEL org.envmatrix.levels="{\\"openmp\\": \\"intel\\"}" \\',
         '      org.opencontainers.image.description="Intel\'s OpenMP" \\',
         '      org.opencontainers.image.title="envmatrix/intel-omp" \\',
+        f'      org.opencontainers.image.version="{__version__}" \\',
         '      source="x\\" y=\\$z"',
     ]
     definition = named_definition(hostile, "/c/image.sif", {"source": "t"}).splitlines()
     assert "    export A='$(id) `id` \"'" in definition
     assert definition[:2] == ["Bootstrap: localimage", "From: /c/image.sif"]
+
+
+@pytest.mark.parametrize("named", [named_dockerfile, named_definition])
+def test_an_image_that_an_older_version_built_is_named_with_this_version(named: Callable[..., str]) -> None:
+    [line] = [line for line in named(environment({}), "p", {}).splitlines() if "image.version" in line]
+    assert __version__ in line
 
 
 def test_a_named_dockerfile_adds_metadata_and_no_layer() -> None:
