@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,6 +149,18 @@ def turning(tmp_path: Path, cache: Path, variables: dict[str, str]):
     shutil.rmtree(cache / "work", ignore_errors=True)
 
 
+def three_of_which_one_dies(turning: Turning, design: str, engine: str) -> dict[str, Any]:
+    """Run a design whose programs live together; return its trials by their environments."""
+    done = turning.run("bench", design, "--engine", engine, "--quiet")
+    assert done.returncode == 3, done.stderr
+    found = {trial["environment"]: trial for trial in turning.trials()}
+    assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
+        "baseline": ("ok", 3), "control": ("ok", 3), "dies": ("failed", 3),
+    }, [trial["reason"] for trial in found.values()]  # fmt: skip
+    assert "exit status 9" in found["dies"]["reason"]
+    return found
+
+
 def test_what_a_minute_of_turns_is_worth_is_measured_goes_on_and_is_written(turning: Turning) -> None:
     to = turning.folder / "precision"
     asked = ("--precision", "--design", "good", "--minutes", "0.001", "--to", str(to))
@@ -180,13 +193,7 @@ def test_trials_take_turns_and_one_that_dies_in_its_own_leaves_the_others(turnin
 def test_programs_of_ones_own_take_turns_and_their_clocks_stand_still_between_them(
     turning: Turning, engine: str
 ) -> None:
-    done = turning.run("bench", "owning", "--engine", engine, "--quiet")
-    assert done.returncode == 3, done.stderr
-    found = {trial["environment"]: trial for trial in turning.trials()}
-    assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
-        "baseline": ("ok", 3), "control": ("ok", 3), "dies": ("failed", 3),
-    }, [trial["reason"] for trial in found.values()]  # fmt: skip
-    assert "exit status 9" in found["dies"]["reason"]
+    found = three_of_which_one_dies(turning, "owning", engine)
     timing = found["control"]["record"]["timing"]
     assert timing["paused_ns"] > 0
     assert timing["wall_ns"] + timing["paused_ns"] < 1e9 * found["control"]["wall_s"]
@@ -196,13 +203,7 @@ def test_programs_of_ones_own_take_turns_and_their_clocks_stand_still_between_th
 def test_programs_that_tell_of_their_steps_take_turns_of_steps_and_have_their_start_beside_others(
     turning: Turning,
 ) -> None:
-    done = turning.run("bench", "stepping", "--engine", "local", "--quiet")
-    assert done.returncode == 3, done.stderr
-    found = {trial["environment"]: trial for trial in turning.trials()}
-    assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
-        "baseline": ("ok", 3), "control": ("ok", 3), "dies": ("failed", 3),
-    }, [trial["reason"] for trial in found.values()]  # fmt: skip
-    assert "exit status 9" in found["dies"]["reason"]
+    found = three_of_which_one_dies(turning, "stepping", "local")
     timing = found["control"]["record"]["timing"]
     assert [(len(turn["apart_ns"]), turn["steps"]) for turn in timing["turns"]][:2] == [(2, 2), (2, 2)]
     assert found["control"]["record"]["metric"]["value"] == 1e9 * len(timing["steps_ns"]) / sum(timing["steps_ns"])
