@@ -13,7 +13,7 @@ from bench.errors import BenchError, RunError
 _TOGETHER = 0.1
 
 
-class Turn(NamedTuple):
+class _Turn(NamedTuple):
     """A part of the run: it began then, after ``first`` marks; so many steps are set apart, and then so many count."""
 
     began_ns: int
@@ -38,7 +38,7 @@ class Marks:
         self.warmup = warmup
         self._ends_ns: list[int] = []
         self._late = 0
-        self._turns: list[Turn] = []
+        self._turns: list[_Turn] = []
         self._wanted: int | None = None
         self._had, self._tell = os.pipe()
 
@@ -60,7 +60,7 @@ class Marks:
     def begin(self, began_ns: int, apart: int, counted: int | None = None) -> None:
         """Begin a turn of ``counted`` steps after those that are set apart; None: all that come."""
         first = len(self._ends_ns)
-        self._turns.append(Turn(began_ns, first, apart, counted))
+        self._turns.append(_Turn(began_ns, first, apart, counted))
         self._wanted = None if counted is None else first + apart + counted
 
     def had(self) -> None:
@@ -78,7 +78,7 @@ class Marks:
         ends = [turn.first for turn in self._turns[1:]] + [seen]
         return [self._of(turn, last) for turn, last in zip(self._turns, ends)]
 
-    def _of(self, turn: Turn, last: int) -> tuple[list[int], list[int]]:
+    def _of(self, turn: _Turn, last: int) -> tuple[list[int], list[int]]:
         ends = self._ends_ns[turn.first : last]
         times = [end - before for before, end in zip([turn.began_ns, *ends], ends)]
         until = None if turn.counted is None else turn.apart + turn.counted

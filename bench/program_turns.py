@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 from bench.errors import RunError
 from bench.evidence import tree
-from bench.gate import Gate
-from bench.gate import Turn as Given
+from bench.gate import Gate, Turn
 from bench.marks import Marks
 
 #: A turn is so many of these parts of a second.
@@ -70,7 +69,7 @@ class Turns:
         """Wait until all others have had their turns: what follows would disturb them."""
         self._gate.end()
 
-    def _take(self, given: Given) -> None:
+    def _take(self, given: Turn) -> None:
         self._length_s = PART_S * given.counted
 
     def _begins(self, began_ns: int) -> None:
@@ -88,7 +87,7 @@ class StepTurns(Turns):
     def __init__(self, folder: str, wait: Callable[[Sequence[int], float | None], bool], marks: Marks) -> None:
         super().__init__(folder, wait)
         self._marks = marks
-        self._given = Given(1, 0)  # the start and the first step, of which nothing counts
+        self._given = Turn(1, 0)  # the start and the first step, of which nothing counts
         self._cold = marks.warmup - 1
 
     def begin(self) -> None:
@@ -99,8 +98,8 @@ class StepTurns(Turns):
         """Return the times (ns) of each turn's steps: those set apart, and those that count."""
         return self._marks.turns()[1:]
 
-    def _take(self, given: Given) -> None:
-        self._given = Given(max(given.apart, self._cold), given.counted)
+    def _take(self, given: Turn) -> None:
+        self._given = Turn(max(given.apart, self._cold), given.counted)
         self._cold = 0
 
     def _begins(self, began_ns: int) -> None:
