@@ -57,6 +57,14 @@ def as_duration(seconds: float) -> str:
     return f"{minutes}m" if minutes < 120 else f"{minutes // 60}h{f'{minutes % 60}m' if minutes % 60 else ''}"
 
 
+def as_budget(seconds: float) -> str:
+    """Write seconds, rounded up to ten below ten minutes, as ``parse_duration`` reads them: 2m30s; else 12m."""
+    if seconds >= 600:
+        return as_duration(seconds)
+    minutes, rest = divmod(math.ceil(seconds / 10) * 10, 60)
+    return f"{minutes}m{f'{rest}s' if rest else ''}" if minutes > 1 else f"{60 * minutes + rest}s"
+
+
 def parse_bytes(value: object) -> int:
     """Turn '512MiB', '8G' or '1000000' into bytes (K, M, G, T are powers of 1024)."""
     match = _BYTES.match(str(value).strip())

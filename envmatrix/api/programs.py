@@ -36,15 +36,16 @@ from envmatrix.trials.look import Look, Started, given, look, started
 from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import looked_for
 from envmatrix.trials.requested import Overrides
-from envmatrix.units import as_duration, parse_duration
+from envmatrix.units import as_budget, parse_duration
 from envmatrix.validation import in_words
 
 #: A program that takes longer than this (seconds) once is for a matrix of its own.
 _LONGEST_LOOK_S = 4 * 3600.0
-#: What is spent unless --budget says otherwise, as long as that is enough for a few environments.
-_USUAL_BUDGET_S = 1800.0
+#: Unless --budget says otherwise: as many environments as have an answer within these seconds (three minutes after
+#: `pip install`, with the installation and the first look), and no fewer than so many.
+_SOON_S = 150.0
+_FEWEST = 2
 _MIN_BLOCKS = 6
-_FEWEST = 3
 #: How many environments are in a matrix for a program of which nobody knows how long it takes.
 _FIRST = 4
 _LONGEST_IMPORT_S = 120.0
@@ -83,12 +84,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Made:
-    """The matrix that was made for a program, its text with comments, what its run is called, and how long it took."""
+    """The matrix that was made for a program, its text with comments, what its run is called, and how long it took.
+
+    ``more`` says what is left out to have the first answer soon, and the budget that has time for all; else ''.
+    """
 
     matrix: Matrix
     text: str
     name: str
     took_s: float
+    more: str
 
 
 def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: Callable[[str], None]) -> Made:
@@ -109,6 +114,7 @@ def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: 
             text,
             f"{_stem(asked.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
             seen.wall_s,
+            _more(starter, seen, overrides),
         )
 
 
@@ -258,12 +264,12 @@ def _starter(
     arms, budget_s = _affordable(trial_s, len(named) or len(known), overrides)
     chosen = named if named and set(named) <= set(known) else tuple(known[: arms - 2])
     say(f"it took {seen.wall_s:.1f} s; metric: {why}")
-    say(_about_set(chosen, () if named else known, torch=torch, record=seen.record))
+    say(_about_set(chosen, torch=torch, record=seen.record))
     blocks = overrides.min_blocks or _MIN_BLOCKS
     line = too_short(budget_s, blocks, trial_s, (len(named) or len(chosen)) + 2)
     say(
         line
-        or f"budget {as_duration(budget_s)}: enough for {blocks} blocks of {len(chosen) + 2} trials and a little more"
+        or f"budget {as_budget(budget_s)}: enough for {blocks} blocks of {len(chosen) + 2} trials and a little more"
     )
     limit_s = max(60.0, 10 * seen.wall_s)
     return Starter(
@@ -301,22 +307,30 @@ def _metric(regex: str, output: str) -> tuple[MetricSource, str]:
 
 def _affordable(trial_s: float, most: int, overrides: Overrides) -> tuple[int, float]:
     """Return how many arms (with baseline and control) and how many seconds: enough for claims about all of them."""
-    each_s = trial_s * (overrides.min_blocks or _MIN_BLOCKS) * _SPARE
-    full_s = max(60.0, each_s * (most + 2))
-    if overrides.environments:
-        return most + 2, parse_duration(overrides.budget) if overrides.budget else full_s
-    fewest = min(most, _FEWEST) + 2
-    given_s = (
-        parse_duration(overrides.budget) if overrides.budget else min(full_s, max(_USUAL_BUDGET_S, each_s * fewest))
-    )
-    return max(fewest, min(most + 2, int(given_s / each_s + 1e-6))), given_s
+    each_s = _each_s(trial_s, overrides)
+    given_s = parse_duration(overrides.budget) if overrides.budget else None
+    fit = int((given_s or _SOON_S) / each_s + 1e-6)
+    arms = most + 2 if overrides.environments else max(min(most, _FEWEST) + 2, min(most + 2, fit))
+    return arms, given_s or max(60.0, each_s * arms)
 
 
-def _about_set(chosen: Sequence[str], known: Sequence[str], *, torch: bool, record: Record) -> str:
-    """Say what is benchmarked, and what is left out for which reason."""
+def _each_s(trial_s: float, overrides: Overrides) -> float:
+    """Return the seconds that an arm takes until a claim can be made."""
+    return trial_s * (overrides.min_blocks or _MIN_BLOCKS) * _SPARE
+
+
+def _more(starter: Starter, seen: Look, overrides: Overrides) -> str:
+    known = _possible(starter.torch)
+    left = [name for name in known if name not in starter.environments]
+    if overrides.environments or not left:
+        return ""
+    all_s = _each_s(seen.wall_s * len(starter.workloads), overrides) * (len(known) + 2)
+    return f"left out, to be done soon: {', '.join(left)} (--budget {as_budget(all_s)} has time for all)"
+
+
+def _about_set(chosen: Sequence[str], *, torch: bool, record: Record) -> str:
+    """Say what is benchmarked, and which recipes are no use here."""
     said = f"environments: {', '.join(chosen)}"
-    left = [name for name in known if name not in chosen]
-    said += f"; left out to be done in time: {', '.join(left)} (--environments, --budget)" if left else ""
     evidence = record.evidence
     if torch:
         return said

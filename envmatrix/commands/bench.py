@@ -10,7 +10,7 @@ from pathlib import Path
 from envmatrix.commands import answer, common, launching
 from envmatrix.commands import arguments as shared
 from envmatrix.commands.grammar import Parser, names
-from envmatrix.errors import InputError
+from envmatrix.errors import ExitCode, InputError
 from envmatrix.launchers.catalog import DEFAULT
 
 #: Options of a program on the command line, by their names in the namespace.
@@ -97,6 +97,8 @@ def _run_program(arguments: argparse.Namespace) -> int:
     show = common.say_to_stderr if arguments.show_output else lambda _: None
     say = common.say_to_stderr
     made = programs.make_matrix(asked, overrides, file, say, show)
+    if made.more:
+        say(made.more)
     with programs.cleaned_up_on_failure(made.matrix.workloads.values(), say):
         if arguments.save:
             programs.write_new(file, made.text)
@@ -106,7 +108,10 @@ def _run_program(arguments: argparse.Namespace) -> int:
             "default", overrides, matrix=made.matrix, results=arguments.results, name=arguments.name or made.name,
             command=tuple(sys.argv[1:]), host_names=arguments.host_names, say=say,
         )  # fmt: skip
-    return answer.carry_out(experiment, arguments, is_set_up=True)
+    code = answer.carry_out(experiment, arguments, is_set_up=True)
+    if made.more and code == ExitCode.FINE:
+        say(made.more)
+    return code
 
 
 def _check_program(arguments: argparse.Namespace) -> None:

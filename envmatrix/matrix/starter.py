@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.reported import WALL_TIME, MetricSource
-from envmatrix.units import as_duration
+from envmatrix.units import as_budget, as_duration
 
 #: Environments for PyTorch as pip installs it, those that most often gain something first.
 FOR_TORCH = {
@@ -24,13 +24,13 @@ FOR_TORCH = {
     "bind-close": "threads bound to neighbouring cores",
     "one-thread": "one thread",
 }
-#: Environments for any other program.
+#: Environments for any other program, an allocator and threads first.
 FOR_ANY = {
     "tcmalloc": "Google's allocator",
+    "one-thread": "one thread for OpenMP and the BLAS libraries",
     "glibc-tuned": "big blocks stay in the heap",
     "mimalloc": "Microsoft's allocator",
     "jemalloc": "the BSDs' allocator",
-    "one-thread": "one thread for OpenMP and the BLAS libraries",
     "pinned": "on the first CPU of each core, and nowhere else",
 }
 _OWN_THREADS = """
@@ -101,7 +101,7 @@ class Starter:
             *others,
             f"    workloads: {_quoted(names)}",
             "    target: 3%                                # stop when every interval is this narrow,",
-            f"    budget: {as_duration(self.budget_s):34}# or after this time",
+            f"    budget: {as_budget(self.budget_s):34}# or after this time",
             f"    trial_limit: {as_duration(self.trial_limit_s):29}# a trial that runs longer is ended",
             "",
         ])  # fmt: skip
