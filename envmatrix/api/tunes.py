@@ -11,9 +11,13 @@ from pathlib import Path
 
 from envmatrix import __version__
 from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, split_names
-from envmatrix.api.programs import Asked, cleaned_up_on_failure, make_matrix
+from envmatrix.api.programs import Asked as AskedProgram
+from envmatrix.api.programs import cleaned_up_on_failure, make_matrix
+from envmatrix.api.runs import place
+from envmatrix.benchmark import nodes_of
 from envmatrix.errors import ExitCode, InputError, Where, suggestion
 from envmatrix.host import this_host
+from envmatrix.launchers.catalog import LAUNCHERS, scheduled
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.extended import with_includes
 from envmatrix.matrix.model import NAME
@@ -29,7 +33,8 @@ from envmatrix.stats.tuning_answer import TuneAnswer, answer
 from envmatrix.stats.tuning_steps import Step, read_step
 from envmatrix.store.files import write_whole
 from envmatrix.store.patience import patient
-from envmatrix.store.study import Study, StudyFolder
+from envmatrix.store.run import Asked
+from envmatrix.store.study import Place, Study, StudyFolder
 from envmatrix.trials.around import around
 from envmatrix.trials.experiment import Experiment, find_design, reopen
 from envmatrix.trials.requested import Overrides, requested_engines
@@ -40,6 +45,8 @@ from envmatrix.units import parse_duration
 _USUAL_BUDGET_S = 1200.0
 _SPARE = 1.15
 _TARGET = 0.01
+#: How a program of one's own gets to other machines.
+PROGRAM_ELSEWHERE = "`envmatrix bench --save -- PROGRAM` writes a matrix for it; tune its design there"
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,8 @@ class TuneResult:
 def tune(
     program: str | Sequence[str], *, budget: float | str | None = None, factors: Names | None = None,
     engine: str | None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results",
-    metric_regex: str = "", metric_json: str = "", say: Say = silent,
+    metric_regex: str = "", metric_json: str = "", launcher: str = "here", launcher_options: Asked | None = None,
+    say: Say = silent,
 ) -> TuneResult:  # fmt: skip
     """Search the best environment for a program within a budget, and confirm what it gains on fresh blocks.
 
@@ -124,6 +132,8 @@ def tune(
         results: the folder in which the folder of the search is made.
         metric_regex: how fast a program of words was: a number in ( ) in its output; None: as ``envmatrix bench`` does.
         metric_json: the same: FILE:KEY of a JSON file that it writes.
+        launcher: where trials of a design run: 'here' or another launcher's name, on its nodes side by side.
+        launcher_options: what is asked of it, such as {'nodes': 4}.
         say: takes lines of progress; ``print`` shows them.
 
     Returns:
@@ -138,15 +148,19 @@ def tune(
     """
     watch = partial(watch_step, quiet=False, tell=say)
     if isinstance(program, str):
-        begun = begin_design(program, budget, split_names(factors), engine, matrix, name, results, say)
+        begun = begin_design(
+            program, budget, split_names(factors), engine, matrix, name, results, say, launcher, launcher_options or {}
+        )
         return carry_out(begun, watch)
-    asked = Asked(tuple(program), metric_regex=metric_regex, metric_json=metric_json)
+    if launcher != "here":
+        raise InputError(f"launcher {launcher!r}: a program is run here", remedy=PROGRAM_ELSEWHERE)
+    asked = AskedProgram(tuple(program), metric_regex=metric_regex, metric_json=metric_json)
     begun = begin_program(asked, budget, split_names(factors), name, results, say, lambda _: None)
     return carry_out(begun, watch, is_set_up=True)
 
 
 def begin_program(
-    asked: Asked, budget: float | str | None, factors: Sequence[str] | None, name: str | None, results: PathLike,
+    asked: AskedProgram, budget: float | str | None, factors: Sequence[str] | None, name: str | None, results: PathLike,
     say: Say, show: Callable[[str], None],
 ) -> Tuning:  # fmt: skip
     """Run a program once, and make the study of its default space. Raises as ``tune``."""
@@ -168,6 +182,7 @@ def begin_program(
 def begin_design(
     name_of_design: str, budget: float | str | None, factors: Sequence[str] | None, engine: str | None,
     matrix: PathLike | None, name: str | None, results: PathLike, say: Say,
+    launcher: str = "here", asked: Asked | None = None,
 ) -> Tuning:  # fmt: skip
     """Make the study of a design: its factors, or the levels of its environments. Raises as ``tune``."""
     whole = load_matrix(matrix)
@@ -178,12 +193,22 @@ def begin_design(
         )
         raise InputError(said, remedy="tune a design with one workload")
     engines = requested_engines(design, [engine] if engine else None, say)
-    design = design.model_copy(update={"engines": engines[:1], "target": _TARGET})
+    design = design.model_copy(update={"engines": engines[:1], "target": _TARGET, "race": False})
+    design, where = _placed(whole, design, launcher, asked or {}, say)
     levels = _levels_of(whole, design)
     made = f"tune-{name_of_design}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
     return _begun(
-        whole, design, _chosen(levels, factors), design.environments, budget, name or made, results, say, None
+        whole, design, _chosen(levels, factors), design.environments, budget, name or made, results, say, None, where
     )
+
+
+def _placed(matrix: Matrix, design: Design, launcher: str, asked: Asked, say: Say) -> tuple[Design, Place]:
+    """Return where a search runs, and its design as that can run it; what cannot be is an error."""
+    kind = LAUNCHERS.make(launcher)
+    design = scheduled(kind, design, say)
+    host = place(matrix, design, design.engines, launcher, asked, say)
+    span = nodes_of(matrix.workloads[design.workloads[0]].options)
+    return design, Place(launcher=launcher, options=asked, width=kind.width(design, asked, span), host=host)
 
 
 def resume_study(folder: Path, budget: float | str | None, say: Say) -> Tuning:
@@ -234,6 +259,7 @@ def _recipe(experiment: Experiment) -> str:
 def _begun(
     matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], named: Sequence[str],
     budget: float | str | None, name: str, results: PathLike, say: Say, trial_s: float | None,
+    where: Place = Place(),  # noqa: B008 - it is frozen
 ) -> Tuning:  # fmt: skip
     if not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
@@ -245,7 +271,7 @@ def _begun(
     study = Study(
         name=name, created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         envmatrix=__version__, design=design, budget=_USUAL_BUDGET_S, factors=levels, named=tuple(named),
-        trial_s=trial_s,
+        trial_s=trial_s, place=where,
     )  # fmt: skip
     search = _search(matrix, study)
     needed_s = search.fewest_trials() * (trial_s or 0.0) * _SPARE
@@ -263,10 +289,10 @@ def _begun(
 
 
 def _search(matrix: Matrix, study: Study) -> Search:
-    facts = this_host().facts()
+    facts = (study.place.host or this_host()).facts()
     design = study.design
     named = [name for name in study.named if _is_of_levels(matrix, name, study, facts)]
-    return Search(space_of(matrix, study.factors, named, design.baseline, facts), design.seed)
+    return Search(space_of(matrix, study.factors, named, design.baseline, facts), design.seed, study.place.width)
 
 
 def _is_of_levels(matrix: Matrix, name: str, study: Study, facts: Mapping[str, str]) -> bool:

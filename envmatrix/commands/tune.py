@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envmatrix.commands import arguments as shared
-from envmatrix.commands import common, searching
+from envmatrix.commands import common, launching, searching
 from envmatrix.commands.grammar import Parser, one_name
 from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError
+from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
     from envmatrix.runner.tuning import Tuning
@@ -32,6 +33,7 @@ def add_arguments(parser: Parser) -> None:
     shared.add_budget(parser, "the time that all trials take, such as 20m (default) or 2h")
     parser.add_argument("--name", metavar="NAME", help="name of the search (default: program and time)")
     shared.add_results(parser)
+    launching.add_launcher(parser)
     shared.add_answer(parser)
     parser.takes_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
     shared.add_program(parser)
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     begun = tunes.begin_design(
         arguments.design, arguments.budget, arguments.factors, arguments.engine, arguments.matrix, arguments.name,
-        arguments.results, common.say_to_stderr,
+        arguments.results, common.say_to_stderr, arguments.launcher, launching.given_options(arguments),
     )  # fmt: skip
     return searching.carry_out(begun, arguments)
 
@@ -68,6 +70,7 @@ def _program(arguments: argparse.Namespace) -> Tuning:
 
     odd = {
         f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix, "--engine": arguments.engine,
+        "--launcher": arguments.launcher != DEFAULT or launching.given_options(arguments),
     }  # fmt: skip
     given = next((name for name, value in odd.items() if value), None)
     if given:

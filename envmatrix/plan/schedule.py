@@ -71,7 +71,8 @@ class Plan:
     """What the loop and the statistics take of a design. ``arms`` keeps its order; within a block it is random.
 
     ``race``: arms that are surely not the best, or surely the same as their reference, leave before the end.
-    ``looked``: after how many blocks the run has been read before.
+    ``looked``: after how many blocks the run has been read before. ``parts``: what is compared with a reference is
+    dealt to so many blocks and runs in one of them, references and controls in all (incomplete blocks).
     """
 
     design: str
@@ -84,11 +85,13 @@ class Plan:
     budget_s: float
     race: bool = False
     looked: tuple[int, ...] = ()
+    parts: int = 1
 
     def block(self, index: int) -> list[Slot]:
-        """Return block ``index`` (from 0): every arm once, in an order that only (seed, index) decides."""
+        """Return block ``index`` (from 0): each arm of it once, in an order that only (seed, index) decides."""
         chance = self._chance(index)
-        order = chance.sample(self.arms, len(self.arms))
+        arms = self.arms_of(index)
+        order = chance.sample(arms, len(arms))
         return [
             Slot(trial_name(index, position), index, position, arm, chance.randrange(0, 4096))
             for position, arm in enumerate(order)
@@ -96,7 +99,17 @@ class Plan:
 
     def order(self, index: int) -> list[Arm]:
         """Return the arms of block ``index`` as they stand in it."""
-        return self._chance(index).sample(self.arms, len(self.arms))
+        arms = self.arms_of(index)
+        return self._chance(index).sample(arms, len(arms))
+
+    def arms_of(self, index: int) -> tuple[Arm, ...]:
+        """Return the arms that block ``index`` has: all, unless they are dealt to several."""
+        if self.parts == 1:
+            return self.arms
+        named = {arm.reference for arm in self.arms}
+        dealt = [arm for arm in self.arms if not (arm.is_control or arm.name in named)]
+        mine = dealt[index % self.parts :: self.parts]
+        return tuple(arm for arm in self.arms if arm not in dealt or arm in mine)
 
     def _chance(self, index: int) -> random.Random:
         return random.Random(f"{self.seed}:{index}")  # noqa: S311 - an experiment's order, not a secret
@@ -111,7 +124,7 @@ def trial_name(block: int, position: int) -> str:
     return f"b{block:04d}-p{position:03d}"
 
 
-def plan_of(design: Design, arms: tuple[Arm, ...], looked: tuple[int, ...] = ()) -> Plan:
+def plan_of(design: Design, arms: tuple[Arm, ...], looked: tuple[int, ...] = (), parts: int = 1) -> Plan:
     """Return the plan of a design whose arms are known; pure, and the same for the same seed."""
     return Plan(
         design=design.name,
@@ -124,6 +137,7 @@ def plan_of(design: Design, arms: tuple[Arm, ...], looked: tuple[int, ...] = ())
         budget_s=design.budget,
         race=design.race,
         looked=looked,
+        parts=parts,
     )
 
 

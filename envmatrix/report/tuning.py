@@ -24,7 +24,7 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 34.0, 24.0
 
 def lines_of(answer: TuneAnswer) -> list[str]:
     """Return the answer as lines of text."""
-    found = [answer.headline, *answer.cautions]
+    found = [answer.headline, *filter(None, [answer.of_nodes]), *answer.cautions]
     if answer.contributions:
         after = "after the model of the search, 95 % for each alone; not confirmed one by one"
         found += ["", f"what each setting brings in it ({after}):"]
@@ -60,6 +60,7 @@ def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
         "flags": list(effect.flags) if effect else [],
         "equal_work_checked": not answer.unchecked,
         "cautions": list(answer.cautions),
+        "nodes": [asdict(one) for one in answer.nodes],
         "contributions": [asdict(one) for one in answer.contributions],
         "dropped": dict(answer.dropped),
         "trials": dict(answer.phases),

@@ -118,7 +118,7 @@ class FirstBlock:
         plan = self._experiment.plan
         if plan.max_blocks < plan.min_blocks:  # a short look, which is to claim nothing
             return []
-        arms = len(plan.arms) - len(self._experiment.run.skipped)
+        arms = len(plan.arms_of(0)) - len(self._experiment.run.skipped)
         line = too_short(plan.budget_s, plan.min_blocks, mean(self._walls), arms, self._width, self._looks)
         return [line] if line else []
 

@@ -203,8 +203,8 @@ class _Loop:
     def _runs_in(self, block: int) -> set[str]:
         """Return the arms that run in ``block``: all, but for those that left the race before it."""
         gone = {stopped.arm for stopped in self.race.stopped if stopped.block <= block}
-        arms = self.experiment.plan.arms
-        return {arm.name for arm in arms} - gone - left_behind(arms, gone)
+        plan = self.experiment.plan
+        return {arm.name for arm in plan.arms_of(block)} - gone - left_behind(plan.arms, gone)
 
     def look_back(self) -> int:
         """Remember which block was the last one begun; return how many trials lack in those before it.

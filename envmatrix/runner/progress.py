@@ -83,7 +83,8 @@ class LineProgress:
 
     def where(self, slot: Slot) -> str:
         """Say which trial of which block this is."""
-        return f"block {slot.block + 1}, trial {slot.position + 1} of {len(self.plan.arms)}: {slot.arm.environment}"
+        arms = len(self.plan.arms_of(slot.block))
+        return f"block {slot.block + 1}, trial {slot.position + 1} of {arms}: {slot.arm.environment}"
 
     def close(self) -> None:
         """Tell nothing more of the trial that ran last."""
@@ -137,7 +138,7 @@ class BarProgress(LineProgress):
 
     def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
         """Show what runs now."""
-        one = f"{slot.position + 1}/{len(self.plan.arms)} {slot.arm.environment}"
+        one = f"{slot.position + 1}/{len(self.plan.arms_of(slot.block))} {slot.arm.environment}"
         now = f"{together} in turns" if together > 1 else one
         self.progress.update(
             self.task, block=str(slot.block + 1), left=left_text(left_s), now=now,

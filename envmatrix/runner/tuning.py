@@ -122,7 +122,8 @@ def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experime
     label = f"{number:03d}-{step.phase}-{study.name}"  # no other run is called so
     return begin(
         matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say,
-        ("tune", study.name, label), name=label,
+        ("tune", study.name, label), study.place.launcher, study.place.host, study.place.options,
+        name=label, parts=step.parts,
     )  # fmt: skip
 
 
@@ -189,6 +190,7 @@ def _tell(tuning: Tuning, step: Proposal, number: int) -> None:
         name = text_of(tuning.space.settings(best.row))
         ahead = f"best so far {name}: {best.ratio:.2f}x expected ({best.low:.2f} to {best.high:.2f}), not confirmed"
     what = f"{step.blocks} blocks of it" if step.phase == "confirm" else f"{len(step.rows)} configurations"
+    what += f" in {step.blocks} blocks side by side" if step.phase != "confirm" and step.blocks > 1 else ""
     tuning.say(
         f"{step.phase} ({number}): {what}; {seen} of {len(tuning.space.codes) - 1} seen; "
         f"{ahead}; {left_text(tuning.left_s)} left"

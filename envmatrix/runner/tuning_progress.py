@@ -21,7 +21,8 @@ class StepProgress(LineProgress):
 
     def where(self, slot: Slot) -> str:
         """Say which trial of which step this is."""
-        return f"{self.label}, trial {slot.position + 1} of {len(self.plan.arms)}: {slot.arm.environment}"
+        arms = len(self.plan.arms_of(slot.block))
+        return f"{self.label}, trial {slot.position + 1} of {arms}: {slot.arm.environment}"
 
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Say how far the confirmation is; what it comes to is said at its end alone."""

@@ -17,7 +17,7 @@ from scipy import stats
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import families, log_ratios, logs_of, ratio_of
+from envmatrix.stats.pairing import Family, families, log_ratios, logs_of, ratio_of
 
 Floats = NDArray[np.float64]
 _LEVEL = 0.05
@@ -70,6 +70,15 @@ class NodeReport:
         return text + ("No effect is shown to differ between nodes." if self.interactions else "")
 
 
+@dataclass(frozen=True)
+class NodeGain:
+    """What an environment is on one node: the mean ratio over its reference in so many complete blocks there."""
+
+    node: str
+    blocks: int
+    ratio: float
+
+
 def mixed_blocks(measured: Measurements) -> tuple[int, ...]:
     """Return the blocks whose trials ran on several nodes: their pairs do not cancel what nodes differ by."""
     return tuple(sorted(block for block, names in measured.block_nodes.items() if len(names) > 1))
@@ -83,8 +92,7 @@ def compare_nodes(plan: Plan, measured: Measurements, metrics: Mapping[str, Metr
     if len(measured.nodes) < 2:
         return ()
     mixed = mixed_blocks(measured)
-    known = {block: names[0] for block, names in measured.block_nodes.items() if len(names) == 1}
-    of_column = [known.get(int(block), "") for block in measured.blocks]
+    of_column = _nodes_of(measured)
     reports = []
     for baseline in (arm for arm in plan.arms if any(other.reference == arm.name for other in plan.arms)):
         metric = metrics[baseline.workload]
@@ -94,6 +102,25 @@ def compare_nodes(plan: Plan, measured: Measurements, metrics: Mapping[str, Metr
             interactions = _interactions(plan, measured, baseline, metric, of_column)
             reports.append(_report(baseline, groups, interactions, mixed))
     return tuple(reports)
+
+
+def gains_by_node(plan: Plan, measured: Measurements, arm: Arm, metric: Metric) -> tuple[NodeGain, ...]:
+    """Return what ``arm`` gains on each node, best first; empty when fewer than two nodes ran its blocks."""
+    family = next(family for family in families(plan) if arm in family.arms)
+    groups = _groups(_ratios(measured, family, arm, metric), _nodes_of(measured))
+    found = [NodeGain(node, own.size, ratio_of(float(own.mean()))) for node, own in groups.items()]
+    return tuple(sorted(found, key=lambda one: -one.ratio)) if len(found) > 1 else ()
+
+
+def _nodes_of(measured: Measurements) -> list[str]:
+    """Return the node of each column of the table, '' for a block that several ran."""
+    known = {block: names[0] for block, names in measured.block_nodes.items() if len(names) == 1}
+    return [known.get(int(block), "") for block in measured.blocks]
+
+
+def _ratios(measured: Measurements, family: Family, arm: Arm, metric: Metric) -> Floats:
+    copies = np.stack([measured.of(name, metric.name) for name in family.copies])
+    return np.asarray(log_ratios(measured.of(arm.name, metric.name)[None, :], copies, metric)[0])
 
 
 def _groups(values: Floats, nodes: Sequence[str]) -> dict[str, Floats]:
@@ -133,10 +160,8 @@ def _interactions(
     for family in families(plan):
         if family.reference != baseline.name or any(arm.is_control for arm in family.arms):
             continue
-        copies = np.stack([measured.of(name, metric.name) for name in family.copies])
         for arm in family.arms:
-            ratios = log_ratios(measured.of(arm.name, metric.name)[None, :], copies, metric)[0]
-            p = difference_p(list(_groups(ratios, nodes).values()))
+            p = difference_p(list(_groups(_ratios(measured, family, arm, metric), nodes).values()))
             if p is not None:
                 found[arm.environment] = p
     return holm(found)

@@ -57,11 +57,15 @@ class World:
     def batch(self, proposal: Proposal) -> Batch:
         """Run blocks, each in a random order."""
         cells = np.array([0, 0, *proposal.rows])
-        scores = np.empty((len(cells), proposal.blocks))
+        dealt = np.arange(len(proposal.rows)) % proposal.parts
+        scores = np.full((len(cells), proposal.blocks), np.nan)
+        broken = np.zeros(scores.shape, np.int64)
         for block in range(proposal.blocks):
-            for at in self.chance.permutation(len(cells)):
+            there = np.append([0, 1], REFERENCES + np.flatnonzero(dealt == block % proposal.parts))
+            for at in self.chance.permutation(there):
                 scores[at, block] = self.trial(int(cells[at]))
-        return Batch(proposal.phase, proposal.rows, scores, np.isnan(scores).astype(np.int64))
+                broken[at, block] = np.isnan(scores[at, block])
+        return Batch(proposal.phase, proposal.rows, scores, broken)
 
     @property
     def best(self) -> float:

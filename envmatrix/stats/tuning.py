@@ -54,11 +54,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What runs next: so many blocks of the baseline, its copy, and these rows of the space."""
+    """What runs next: so many blocks of the baseline, its copy, and these rows of the space.
+
+    Of several ``parts`` there are as many blocks, and each row runs in one of them.
+    """
 
     phase: Phase
     rows: tuple[int, ...]
     blocks: int
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,15 @@ class Budget:
 
 
 class Search:
-    """A space, and what can be said of it once for all proposals. ``seed`` decides all that chance decides."""
+    """A space, and what can be said of it once for all proposals. ``seed`` decides all that chance decides.
 
-    def __init__(self, space: Space, seed: int = 1) -> None:
+    ``width`` machines run a block each, side by side: candidates are dealt to them, and each has its own baseline.
+    """
+
+    def __init__(self, space: Space, seed: int = 1, width: int = 1) -> None:
         self.space = space
         self.seed = seed
+        self.width = width
         self.terms = Terms(space.sizes)
 
     @cached_property
@@ -103,7 +111,7 @@ class Search:
 
     def fewest_trials(self) -> int:
         """Return with how many trials a search can confirm anything: the first cells, a screen as large, a claim."""
-        first = len(self.first) + REFERENCES
+        first = len(self.first) + REFERENCES * self._parts(len(self.first))
         return max(2 * first, _A_BLOCK) + math.ceil((MIN_BLOCKS * (1 + REFERENCES)) / (1 - RACED) * (1 - SCREENED))
 
     def known(self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = ()) -> Known:
@@ -140,28 +148,37 @@ class Search:
     ) -> Proposal | None:
         """Return what runs next; None: the search is over. It depends on nothing but its arguments."""
         if not batches:
-            return Proposal("evidence", self.first, 1)
+            return self._dealt("evidence", self.first)
         if batches[-1].phase == "confirm":
             return None
         known = self.known(batches, dropped)
         chance = np.random.default_rng((self.seed, len(batches)))
-        affordable = int(min(_A_BLOCK, SCREENED * budget.total - (budget.total - budget.left) - REFERENCES))
-        if affordable >= _A_BLOCK // 2 and batches[-1].phase != "race":
+        left = SCREENED * budget.total - (budget.total - budget.left)
+        affordable = int(min(_A_BLOCK * self.width, left - REFERENCES * self.width))
+        if affordable >= self.width * (_A_BLOCK // 2) and batches[-1].phase != "race":
             rows = (
                 self._balanced(batches, known, affordable, chance)
                 if budget.spent < BALANCED
                 else self._promising(batches, known, affordable, chance)
             )
             if rows:
-                return Proposal("screen", rows, 1)
+                return self._dealt("screen", rows)
         posterior = self.posterior(batches)
         rows = self._raced(batches, known, posterior, chance)
         left = RACED * budget.total - (budget.total - budget.left)
         if len(rows) > 1 and left >= len(rows) + REFERENCES:
-            return Proposal("race", rows, 1)
+            return Proposal("race", rows, max(1, min(self.width, int(left / (len(rows) + REFERENCES)))))
         winner = self.winner(batches, dropped)
         blocks = max(MIN_BLOCKS, int(budget.left / (1 + REFERENCES)))
         return Proposal("confirm", (winner,), blocks) if winner else None
+
+    def _parts(self, rows: int) -> int:
+        """Return to how many blocks so many rows are dealt."""
+        return max(1, min(self.width, rows))
+
+    def _dealt(self, phase: Phase, rows: tuple[int, ...]) -> Proposal:
+        parts = self._parts(len(rows))
+        return Proposal(phase, rows, parts, parts)
 
     def winner(self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = ()) -> int:
         """Return the row to confirm, the one that was where one was; 0: nothing is expected to gain."""

@@ -12,6 +12,7 @@ from envmatrix.plan.space import Space
 from envmatrix.stats.comparison import figure
 from envmatrix.stats.effects import BARS, Effect, may_lead
 from envmatrix.stats.metrics import THROUGHPUT, Metric
+from envmatrix.stats.nodes import NodeGain
 from envmatrix.stats.pairing import ratio_of
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
 from envmatrix.stats.tuning import REFERENCES, Search
@@ -48,8 +49,8 @@ class TuneAnswer:
     ``effect`` is that of the ``tried`` recipe on fresh blocks (None: none were run), which chose nothing. ``dropped``
     says of a level or a cell why it is out. ``phases`` counts the trials of each, ``cells`` are all of the space,
     ``seen`` those that ran, ``ran_well`` whether any of them did. ``cautions`` are sentences that stand below the
-    headline, ``unchecked`` says that nothing shows equal work. Of a search that was ``interrupted`` nothing is claimed:
-    whoever read an interval and went on for a better one would look twice.
+    headline, ``unchecked`` says that nothing shows equal work, ``nodes`` have what was confirmed on each. Of a search
+    that was ``interrupted`` nothing is claimed: whoever read an interval and went on for a better one would look twice.
     """
 
     settings: Mapping[str, str]
@@ -66,6 +67,15 @@ class TuneAnswer:
     cautions: tuple[str, ...] = ()
     unchecked: bool = False
     interrupted: bool = False
+    nodes: tuple[NodeGain, ...] = ()
+
+    @property
+    def of_nodes(self) -> str:
+        """What the recipe is on each node, the worst last; '' where one node ran it."""
+        if not self.nodes:
+            return ""
+        each = ", ".join(f"{figure(one.ratio)} on {one.node}" for one in self.nodes)
+        return f"By node ({sum(one.blocks for one in self.nodes)} blocks): {each}; {self.nodes[-1].node} is the worst."
 
     @property
     def headline(self) -> str:
@@ -142,6 +152,7 @@ def answer(search: Search, steps: Sequence[Step], *, interrupted: bool = False) 
         cautions=last.cautions if last and effect and effect.low is not None else (),
         unchecked=bool(last and last.unchecked),
         interrupted=interrupted,
+        nodes=last.nodes if last and effect and effect.low is not None else (),
         ran_well=any(np.isfinite(step.batch.scores[REFERENCES:]).any() for step in steps),
     )
 

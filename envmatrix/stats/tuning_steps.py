@@ -15,6 +15,7 @@ from envmatrix.stats.equal_work import unchecked
 from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, fold, read_trials
 from envmatrix.stats.metrics import THROUGHPUT, Metric
+from envmatrix.stats.nodes import NodeGain, gains_by_node
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.slow_trials import described
 from envmatrix.stats.tuning import REFERENCES, Batch, Phase
@@ -32,7 +33,7 @@ class Step:
 
     ``spans`` are (start, end) of its trials in seconds since the epoch, ``effects`` those of its rows. ``cautions`` are
     sentences without which its effects may not be told, ``unchecked`` says that nothing shows equal work.
-    ``baseline_s`` is what a trial of the baseline took.
+    ``baseline_s`` is what a trial of the baseline took, ``nodes`` what was confirmed is on each of several nodes.
     """
 
     batch: Batch
@@ -44,6 +45,7 @@ class Step:
     metric: Metric = THROUGHPUT
     cautions: tuple[str, ...] = ()
     unchecked: bool = False
+    nodes: tuple[NodeGain, ...] = ()
 
 
 def read_step(folder: RunFolder, space: Space) -> Step:
@@ -64,9 +66,10 @@ def read_step(folder: RunFolder, space: Space) -> Step:
     workload = run.arms[0].workload
     slow = described(run.plan, measured, analysis.primary, analysis.slow)
     cautions = (*(f"Of {name} {text} than the others." for name, text in slow.items()), told_short(measured.apart))
+    nodes = gains_by_node(run.plan, measured, arms[-1], analysis.primary[workload]) if batch.phase == "confirm" else ()
     return Step(
         batch, reasons, no_ops, spans, tuple(effects.values()), float(np.median(walls)) if walls else None,
-        analysis.primary[workload], tuple(filter(None, cautions)), unchecked(run.workloads.get(workload)),
+        analysis.primary[workload], tuple(filter(None, cautions)), unchecked(run.workloads.get(workload)), nodes,
     )  # fmt: skip
 
 

@@ -117,6 +117,7 @@ class Run(BaseModel):
     sides: Mapping[str, SideOf] = Field(default_factory=dict)
     launcher: str = "here"
     launcher_options: Asked = Field(default_factory=dict)
+    parts: int = Field(default=1, ge=1, description="environments are dealt to so many blocks, each runs in one")
     command: tuple[str, ...] = ()
     history: SkipJsonSchema[tuple[Change, ...]] = Field(default=(), exclude=True)
 
@@ -172,7 +173,8 @@ class Run(BaseModel):
     @property
     def plan(self) -> Plan:
         """The plan of the run, as it stands."""
-        return plan_of(self.design, self.arms, tuple(at.looked for at in self.history if at.looked is not None))
+        looked = tuple(at.looked for at in self.history if at.looked is not None)
+        return plan_of(self.design, self.arms, looked, self.parts)
 
     def changed(self, changes: Iterable[Change]) -> Run:
         """Return the run after further changes."""

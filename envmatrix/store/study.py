@@ -10,14 +10,30 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from envmatrix.errors import StoreError, Where
+from envmatrix.host import Host
 from envmatrix.matrix.model import Design
 from envmatrix.store.checked import check_schema, first_mistake
 from envmatrix.store.files import os_error, read_text, write_whole
 from envmatrix.store.folder import RunFolder
 from envmatrix.store.json_text import json_of
+from envmatrix.store.run import Asked
 
 SCHEMA = 1
 _RESTORE = "restore the file from a copy"
+
+
+class Place(BaseModel):
+    """Where the trials of a search run: a launcher, what was asked of it, and how many blocks it runs side by side.
+
+    ``host`` is the machine that they run on (None: the one on which the search goes on).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    launcher: str = "here"
+    options: Asked = Field(default_factory=dict)
+    width: int = Field(default=1, ge=1)
+    host: Host | None = None
 
 
 class Study(BaseModel):
@@ -38,6 +54,7 @@ class Study(BaseModel):
     factors: Mapping[str, tuple[str, ...]]
     named: tuple[str, ...] = ()
     trial_s: float | None = None
+    place: Place = Place()
 
 
 class StudyFolder:

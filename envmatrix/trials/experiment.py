@@ -119,13 +119,14 @@ def begin(
     matrix: Matrix, design: Design, engine_names: tuple[str, ...], results: Path, say: Say, command: tuple[str, ...],
     launcher: str = "here", host: Host | None = None, launcher_options: Asked | None = None, bench: Path | None = None,
     name: str | None = None, given: Images | None = None, sides: Sequence[Side] = (), *, host_names: bool = False,
+    parts: int = 1,
 ) -> Experiment:  # fmt: skip
     """Prepare everything a design needs and write run.json; nothing has been measured yet.
 
     ``host`` is the machine that trials run on (None: this one), ``launcher_options`` what was asked of the launcher,
     ``bench`` the benchmark (None: the project's), ``name`` the run's (None: design and time), ``given`` ready images.
     ``sides``: old and new (``matrix`` is the new one's), where two are compared; or one, to name a run with its images.
-    ``host_names``: the run calls hosts what they are called, and not node-1.
+    ``host_names``: the run calls hosts what they are called, and not node-1. ``parts``: see ``Plan``.
     """
     digest, bench = snapshot_bench(bench)
     elsewhere = launcher if host else ""
@@ -159,6 +160,7 @@ def begin(
         sides={side.name: side.of_run() for side in sides if side.name},
         launcher=launcher,
         launcher_options=dict(launcher_options or {}),
+        parts=parts,
         command=command,
     )
     run, folder = _new_folder(run, results, matrix, host_names=host_names)

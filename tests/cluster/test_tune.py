@@ -1,0 +1,57 @@
+"""A search on a real Slurm of two nodes."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from envmatrix.store.folder import RunFolder
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+#: It says how fast it was, as its environment has it, and takes next to no time.
+PROGRAM = """
+import os
+speed = 100.0 * (1.3 if os.environ.get("SIZE") == "large" else 1.0) * (1 + 0.01 * (os.getpid() % 7 - 3) / 3)
+print(f"speed: {speed}")
+"""
+MATRIX = """
+version: 2
+factors:
+  python: {mine: {interpreter: PYTHON}}
+  size: {small: {}, large: {env: {SIZE: large}}}
+  inert: {"no": {}, "yes": {env: {INERT: "1"}}, other: {env: {INERT: "2"}}}
+environments: {baseline: {}}
+workloads:
+  own: {command: [python, fast.py], metric: {regex: "speed: ([0-9.]+)", better: higher}, files: programs}
+designs:
+  small: {factors: {size: [small, large], inert: ["no", "yes", other]}, workloads: own}
+"""
+
+
+@pytest.fixture
+def tuned(project):
+    (project.folder / "programs" / "fast.py").write_text(PROGRAM)
+    (project.folder / "matrix.yaml").write_text(MATRIX.replace("PYTHON", json.dumps(sys.executable)))
+    return project
+
+
+def test_a_search_deals_its_candidates_to_two_nodes_confirms_on_both_and_says_which_is_the_worst(tuned):
+    done = tuned.run("tune", "small", "--launcher", "slurm", "--nodelist", "n1,n2", "--nodes", "2",
+                     "--budget", "40s", "--name", "found", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)
+    assert body["recommended"] == {"size": "large"}
+    assert body["low"] < 1.3 < body["high"]
+    assert {one["node"] for one in body["nodes"]} == {"node-1", "node-2"}
+    assert body["nodes"][0]["ratio"] >= body["nodes"][1]["ratio"]
+    steps = [RunFolder(file.parent) for file in sorted((tuned.folder / "results" / "found").glob("0*/run.json"))]
+    first = steps[0].load()
+    trials = list(steps[0].trials(first.plan))
+    assert first.parts == 2
+    assert {trial.node for trial in trials if trial.environment == "baseline"} == {"node-1", "node-2"}
+    assert all(trial.outcome == "ok" for trial in trials)
+    candidates = [trial.environment for trial in trials if trial.environment not in ("baseline", "control")]
+    assert len(candidates) == len(set(candidates)) == 3
+    page = (tuned.folder / "results" / "found" / "report.html").read_text()
+    assert re.search(r"By node \(\d+ blocks\): 1\.\d+ on node-\d, 1\.\d+ on node-\d; node-\d is the worst\.", page)

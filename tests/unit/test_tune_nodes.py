@@ -1,0 +1,122 @@
+"""A search on several nodes: candidates are dealt to blocks that run side by side, each with its own baseline."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envmatrix.api import tunes
+from envmatrix.errors import InputError
+from envmatrix.launchers.here import Here
+from envmatrix.matrix.parse import parse
+from envmatrix.plan import make_arms, plan_of
+from envmatrix.stats import simulated_tuning
+from envmatrix.stats.measurements import fold
+from envmatrix.stats.metrics import THROUGHPUT
+from envmatrix.stats.nodes import gains_by_node
+from envmatrix.stats.tuning import REFERENCES, Budget, Search
+from envmatrix.store.study import StudyFolder
+from envmatrix.store.trial import trial_of
+from tests.unit.test_tune_loop import Machine, begun, machine, watch  # noqa: F401 - a fixture
+
+SIZES = (4, 4, 3, 3, 2, 2)
+
+
+def plan(parts):
+    arms = make_arms(("baseline", "a", "b", "c", "d", "e"), ("own",), ("local",), "baseline")
+    matrix = """
+version: 2
+environments: {baseline: {}}
+workloads: {own: {command: [python, x.py]}}
+designs: {default: {environments: [baseline], workloads: own}}
+"""
+    return plan_of(parse(matrix, Path("matrix.yaml")).designs["default"], arms, parts=parts)
+
+
+def test_what_is_dealt_runs_in_one_block_of_each_so_many_and_references_in_all():
+    dealt = plan(2)
+    blocks = [[slot.arm.environment for slot in dealt.block(index)] for index in range(4)]
+    assert [sorted(names) for names in blocks[:2]] == [
+        ["a", "baseline", "c", "control", "e"],
+        ["b", "baseline", "control", "d"],
+    ]
+    assert sorted(blocks[2]) == sorted(blocks[0])
+    assert [arm.environment for arm in dealt.order(1)] == blocks[1]
+    assert [slot.position for slot in dealt.block(1)] == [0, 1, 2, 3]
+    assert [slot.arm for slot in plan(1).block(3)] == [slot.arm for slot in replace(plan(1), parts=1).block(3)]
+    assert len(plan(1).block(0)) == 7
+
+
+def searched(width, trials=400):
+    there = simulated_tuning.world(7, 0.03, SIZES)
+    search, batches, steps = Search(there.space, width=width), [], []
+    while step := search.next_step(batches, Budget(trials, trials - there.ran)):
+        steps.append(step)
+        batches.append(there.batch(step))
+    return there, steps, batches
+
+
+def test_four_nodes_get_candidates_of_their_own_and_find_as_much_in_fewer_rounds():
+    one, of_one, _ = searched(1)
+    four, of_four, batches = searched(4)
+    screens = [step for step in of_four if step.phase == "screen"]
+    assert screens
+    assert all(step.parts == step.blocks == 4 for step in screens)
+    for step, batch in zip(of_four, batches, strict=True):
+        ran = np.isfinite(batch.scores) | (batch.broken > 0)
+        assert ran[:REFERENCES].all(), "each block has its own baseline and a copy of it"
+        if step.parts > 1:
+            assert (ran[REFERENCES:].sum(axis=1) == 1).all(), "a candidate runs on one node"
+    assert four.ran <= 1.05 * 400
+    assert len(of_four) < 0.6 * len(of_one)
+    gained = [
+        float(np.expm1(there.gains[steps[-1].rows[0]])) / there.best
+        for there, steps in ((one, of_one), (four, of_four))
+    ]
+    assert min(gained) > 0.85
+    assert of_four[-1].phase == "confirm"
+
+
+def test_each_step_of_a_search_on_disk_is_dealt_to_the_blocks_that_run_side_by_side(machine, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(Here, "width", 2)
+    monkeypatch.setattr("envmatrix.launchers.here.HereKind.width", lambda *_: 2)
+    result = tunes.carry_out(begun(), watch)
+    assert result.settings == {"size": "large", "place": "there"}
+    assert result.answer.spent_s <= 1.05 * 120
+    first = StudyFolder(result.folder).steps()[0].load()
+    assert first.parts == 2
+    ran = {index: {slot.arm.environment for slot in first.plan.block(index)} for index in range(2)}
+    assert ran[0] & ran[1] == {"baseline", "control"}
+    trials = [json.loads(line) for line in (result.folder / first.name / "trials.jsonl").read_text().splitlines()]
+    assert {(one["block"], one["environment"]) for one in trials} == {(b, name) for b in ran for name in ran[b]}
+    assert StudyFolder(result.folder).load().place.width == 2
+    confirmed = StudyFolder(result.folder).steps()[-1].load()
+    assert confirmed.parts == 1, "what is confirmed runs in every block"
+
+
+def test_what_was_confirmed_is_told_by_node_the_worst_last():
+    there = plan(1)
+    arm = next(arm for arm in there.arms if arm.environment == "a")
+    gains = {"node-1": 1.1, "node-2": 1.4}
+    trials = []
+    for block in range(4):
+        node = f"node-{1 + block % 2}"
+        for slot in there.block(block):
+            speed = 100.0 * (gains[node] if slot.arm is arm else 1.0)
+            document = {"schema": 1, "metrics": {"samples_per_s": speed}}
+            trials.append(trial_of(slot, "ok", document=document, node=node))
+    found = gains_by_node(there, fold(there, trials), arm, THROUGHPUT)
+    assert [(one.node, one.blocks) for one in found] == [("node-2", 2), ("node-1", 2)]
+    assert [one.ratio for one in found] == pytest.approx([1.4, 1.1])
+    one_node = fold(there, [replace(trial, node="node-1") for trial in trials])
+    assert gains_by_node(there, one_node, arm, THROUGHPUT) == ()
+
+
+def test_a_program_on_the_command_line_is_searched_here_alone():
+    with pytest.raises(InputError, match="a program is run here") as caught:
+        tunes.tune(["python", "x.py"], launcher="slurm")
+    assert "--save" in caught.value.remedy
