@@ -17,7 +17,7 @@ from envmatrix.api.runs import place
 from envmatrix.benchmark import nodes_of
 from envmatrix.errors import ExitCode, InputError, Where, suggestion
 from envmatrix.host import this_host
-from envmatrix.launchers.catalog import LAUNCHERS, scheduled
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, scheduled
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.extended import with_includes
 from envmatrix.matrix.model import NAME
@@ -117,7 +117,7 @@ class TuneResult:
 def tune(
     program: str | Sequence[str], *, budget: float | str | None = None, factors: Names | None = None,
     engine: str | None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results",
-    metric_regex: str = "", metric_json: str = "", launcher: str = "here", launcher_options: Asked | None = None,
+    metric_regex: str = "", metric_json: str = "", launcher: str = DEFAULT, launcher_options: Asked | None = None,
     say: Say = silent,
 ) -> TuneResult:  # fmt: skip
     """Search the best environment for a program within a budget, and confirm what it gains on fresh blocks.
@@ -152,7 +152,7 @@ def tune(
             program, budget, split_names(factors), engine, matrix, name, results, say, launcher, launcher_options or {}
         )
         return carry_out(begun, watch)
-    if launcher != "here":
+    if launcher != DEFAULT:
         raise InputError(f"launcher {launcher!r}: a program is run here", remedy=PROGRAM_ELSEWHERE)
     asked = AskedProgram(tuple(program), metric_regex=metric_regex, metric_json=metric_json)
     begun = begin_program(asked, budget, split_names(factors), name, results, say, lambda _: None)
@@ -182,7 +182,7 @@ def begin_program(
 def begin_design(
     name_of_design: str, budget: float | str | None, factors: Sequence[str] | None, engine: str | None,
     matrix: PathLike | None, name: str | None, results: PathLike, say: Say,
-    launcher: str = "here", asked: Asked | None = None,
+    launcher: str = DEFAULT, asked: Asked | None = None,
 ) -> Tuning:  # fmt: skip
     """Make the study of a design: its factors, or the levels of its environments. Raises as ``tune``."""
     whole = load_matrix(matrix)
@@ -259,7 +259,7 @@ def _recipe(experiment: Experiment) -> str:
 def _begun(
     matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], named: Sequence[str],
     budget: float | str | None, name: str, results: PathLike, say: Say, trial_s: float | None,
-    where: Place = Place(),  # noqa: B008 - it is frozen
+    where: Place | None = None,
 ) -> Tuning:  # fmt: skip
     if not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
@@ -289,10 +289,12 @@ def _begun(
 
 
 def _search(matrix: Matrix, study: Study) -> Search:
-    facts = (study.place.host or this_host()).facts()
-    design = study.design
+    where, design = study.place, study.design
+    host = where.host if where else None
+    facts = (host or this_host()).facts()
     named = [name for name in study.named if _is_of_levels(matrix, name, study, facts)]
-    return Search(space_of(matrix, study.factors, named, design.baseline, facts), design.seed, study.place.width)
+    space = space_of(matrix, study.factors, named, design.baseline, facts)
+    return Search(space, design.seed, where.width if where else 1)
 
 
 def _is_of_levels(matrix: Matrix, name: str, study: Study, facts: Mapping[str, str]) -> bool:

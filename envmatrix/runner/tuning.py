@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from envmatrix.errors import InputError, NothingRanError
-from envmatrix.launchers.catalog import LAUNCHERS
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.extended import with_design
 from envmatrix.plan.space import Space
@@ -22,7 +22,7 @@ from envmatrix.stats.tuning import MIN_BLOCKS, REFERENCES, Budget, Proposal, Sea
 from envmatrix.stats.tuning_answer import expected, text_of
 from envmatrix.stats.tuning_steps import Step, dropped_levels, read_step, spent_s, trials_of
 from envmatrix.store.folder import RunFolder
-from envmatrix.store.study import Study, StudyFolder
+from envmatrix.store.study import Place, Study, StudyFolder
 from envmatrix.trials.experiment import Experiment, begin, reopen
 from envmatrix.trials.resumed import note_reading
 from envmatrix.units import as_duration
@@ -119,11 +119,11 @@ def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experime
     added = {name: levels for name, levels in names.items() if name not in space.named}
     matrix = with_design(tuning.matrix, step.phase, design, added)
     matrix = matrix.model_copy(update={"workloads": {**matrix.workloads, **tuning.matrix.workloads}})
+    where = study.place or Place(launcher=DEFAULT)
     label = f"{number:03d}-{step.phase}-{study.name}"  # no other run is called so
     return begin(
         matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say,
-        ("tune", study.name, label), study.place.launcher, study.place.host, study.place.options,
-        name=label, parts=step.parts,
+        ("tune", study.name, label), where.launcher, where.host, where.options, name=label, parts=step.parts,
     )  # fmt: skip
 
 

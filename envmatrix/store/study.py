@@ -25,12 +25,12 @@ _RESTORE = "restore the file from a copy"
 class Place(BaseModel):
     """Where the trials of a search run: a launcher, what was asked of it, and how many blocks it runs side by side.
 
-    ``host`` is the machine that they run on (None: the one on which the search goes on).
+    ``host`` is the machine that they run on (None: this one).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    launcher: str = "here"
+    launcher: str
     options: Asked = Field(default_factory=dict)
     width: int = Field(default=1, ge=1)
     host: Host | None = None
@@ -40,7 +40,7 @@ class Study(BaseModel):
     """What a search began with. ``budget`` is in seconds, ``factors`` are the levels it searches.
 
     ``design`` is what every trial keeps to: the workload, the baseline, the engine, limits. ``trial_s`` is how long the
-    program took before the search (None: nobody looked).
+    program took before the search (None: nobody looked), ``place`` where trials run (None: where the search goes on).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,7 +54,7 @@ class Study(BaseModel):
     factors: Mapping[str, tuple[str, ...]]
     named: tuple[str, ...] = ()
     trial_s: float | None = None
-    place: Place = Place()
+    place: Place | None = None
 
 
 class StudyFolder:

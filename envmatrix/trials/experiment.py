@@ -133,6 +133,7 @@ def begin(
     placed, host = _placed(matrix, design), host or this_host()
     about = (host, matrix, sides, design, engine_names, bench, say)
     ready, missing, chosen, arms, engines = _prepared(*about, given or {}, placed)
+    lacking = {**lacking_torch(arms, chosen, placed, ready), **lacking_quota(arms, chosen, elsewhere)}
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
         name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}",
@@ -148,15 +149,7 @@ def begin(
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=environments.all_libraries(matrix),
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
-        skipped=_skipped(
-            design,
-            arms,
-            missing,
-            {
-                **lacking_torch(arms, chosen, placed, ready),
-                **lacking_quota(arms, chosen, elsewhere),
-            },
-        ),
+        skipped=_skipped(design, arms, missing, lacking),
         sides={side.name: side.of_run() for side in sides if side.name},
         launcher=launcher,
         launcher_options=dict(launcher_options or {}),
