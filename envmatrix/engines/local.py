@@ -18,7 +18,7 @@ from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.confinement import Confinement, InGroups, confined, leftover_groups, remove_group
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.host import format_cpus, has_gpu
-from envmatrix.images import modules
+from envmatrix.images import conda, modules
 from envmatrix.images.cache import digest_of
 from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
 from envmatrix.images.listing import keep_listing, listing_argv
@@ -70,6 +70,10 @@ class LocalEngine(InGroups, Engine):
                 f"image {image.name} is made of Debian {image.suite}'s own packages, which only a container can hold",
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
+        if image.conda:
+            given, solved = conda.as_interpreter(self.places.cache, image, say)
+            made = self.prepare(given, libraries, say)
+            return replace(made, facts={**made.facts, **solved.facts})
         if image.modules:  # what they bring may be another tomorrow: nothing is remembered of it
             return replace(self._loaded(image, libraries, say), loader=frozenset(known_to_loader()))
         python = _given(image.interpreter) if image.interpreter else remembered_python(self.places.cache, image.python)

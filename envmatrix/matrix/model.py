@@ -93,6 +93,7 @@ Package = Annotated[Text, AfterValidator(values.packages), AS_SCALAR]
 Packages = Annotated[tuple[Package, ...], BeforeValidator(one_word), AS_WORDS]
 Names = Annotated[Words, AfterValidator(_once), AS_WORDS]
 Module = Annotated[Text, AfterValidator(values.module), AS_SCALAR]
+Specs = Annotated[tuple[Argument, ...], BeforeValidator(one_word), AS_WORDS]
 Modules = Annotated[tuple[Module, ...], BeforeValidator(one_word), AS_WORDS]
 VariableName = Annotated[str, AfterValidator(_variable)]
 LibraryFile = Annotated[str, AfterValidator(_library_file)]
@@ -129,6 +130,8 @@ class Level(Frozen):
         None, description="an image that is already made: a reference, a local tag, a Docker archive or a SIF file"
     )
     interpreter: Argument | None = Field(None, description="a Python with torch that is already on the machine")
+    conda: Specs = Field((), description="conda packages, a Python among them, such as python=3.11 and pytorch")
+    channels: Specs = Field((), description="where conda packages come from: names, URLs, folders; none: conda-forge")
     modules: Modules = Field((), description="environment modules that bring a Python with torch, such as PyTorch/2.9")
     env: Mapping[VariableName, Text | None] = Field(
         default_factory=dict, description="variables; null: explicitly absent"
@@ -164,8 +167,12 @@ class Level(Frozen):
         if self.image or self.modules:  # over an interpreter, a venv holds them
             added += ["requirements", "index"]
         wrong = next((name for name in added if getattr(self, name)), None)
-        used = next((name for name in ("image", "interpreter", "modules") if getattr(self, name)), None)
-        wrong = wrong or next((name for name in ("interpreter", "modules") if self.image and getattr(self, name)), None)
+        wholes = [name for name in ("image", "conda", "interpreter", "modules") if getattr(self, name)]
+        used = next(iter(wholes), None)
+        if used in ("image", "conda"):
+            wrong = wrong or next(iter(wholes[1:]), None)
+        if self.channels and not self.conda:
+            raise about("channels", "they are where `conda:` packages come from, and there are none")
         if used and wrong:
             instead = "build an image" if self.image else "name the Python of a venv"
             raise about(used, f"it is used as it is, so {wrong} beside it has no effect; {instead} that has both")
@@ -176,7 +183,16 @@ class Level(Frozen):
         """Whether this level changes what is installed (an image factor's level), not only what is preloaded."""
         installed = bool(self.requirements) and not self.preload
         return installed or any(
-            (self.python, self.suite, self.base, self.image, self.interpreter, self.modules, self.index)
+            (
+                self.python,
+                self.suite,
+                self.base,
+                self.image,
+                self.conda,
+                self.interpreter,
+                self.modules,
+                self.index,
+            )
         )
 
     @property

@@ -70,6 +70,9 @@ def _interpreters(run: Run) -> Iterator[str]:
     for name in sorted({name for entry in run.environments.values() for name in entry.image.modules}):
         yield f"module {name} is not packed: it must be there where the run is reproduced"
 
+    for names in sorted({entry.image.conda for entry in run.environments.values()} - {()}):
+        yield f"the conda packages {', '.join(names)} are not packed: they are solved where the run is reproduced"
+
 
 def _wanted_interpreters(run: Run) -> set[str]:
     found = (entry.image for entry in run.environments.values())

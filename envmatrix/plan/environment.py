@@ -52,7 +52,8 @@ class SourceBuild:
 class Image:
     """One combination of image factors. ``name`` is a stable identifier used in file names and tags.
 
-    ``ready`` is an image that somebody else made: its reference, or its file. ``modules`` are loaded on the machine.
+    ``ready`` is an image that somebody else made: its reference, or its file. ``modules`` are loaded on the machine;
+    ``conda`` are packages of ``channels`` (none: conda-forge) that make up an environment of their own there.
     """
 
     name: str
@@ -66,11 +67,13 @@ class Image:
     builds: tuple[SourceBuild, ...] = ()
     ready: str | None = None
     modules: tuple[str, ...] = ()
+    conda: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
 
     @property
     def on_host(self) -> bool:
         """Whether its Python is one that the machine has."""
-        return bool(self.interpreter or self.modules)
+        return bool(self.interpreter or self.modules or self.conda)
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,8 @@ def image_of(matrix: Matrix, levels: Mapping[str, str]) -> Image:
         interpreter=one("interpreter"),
         ready=one("image"),
         modules=tuple(item for level in bits for item in level.modules),
+        conda=tuple(item for level in bits for item in level.conda),
+        channels=tuple(dict.fromkeys(item for level in bits for item in level.channels)),
         builds=tuple(_source_build(name, body) for level in bits for name, body in level.build.items()),
     )
 

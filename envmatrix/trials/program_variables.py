@@ -103,6 +103,8 @@ def missing_module(workload: Workload, image: Image, said: str) -> str:
         return ""
     if image.interpreter and not image.requirements:
         python, remedy = image.interpreter, "install it there, or name another `interpreter`"
+    elif image.conda:
+        python, remedy = f"a conda environment of {', '.join(image.conda)}", "write its package under `conda`"
     elif image.ready or image.modules:
         python, remedy = image.ready or " ".join(image.modules), "take one that has it"
     elif image.requirements:

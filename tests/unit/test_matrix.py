@@ -265,6 +265,8 @@ MINE = "mine: {command: [python, train.py, --lr, 0.1], metric: {regex: 'x ([0-9.
         ("image: name/of:one", "suite: bookworm"),
         ("modules: PyTorch/2.9.1", "requirements: numpy==2.0.0"),
         ("modules: PyTorch/2.9.1", "index: https://index.example"),
+        ("conda: python=3.11", "interpreter: python3"),
+        ("conda: python=3.11", "apt: libopenblas0"),
         ("interpreter: /opt/venv/bin/python", "suite: bookworm"),
     ],
 )

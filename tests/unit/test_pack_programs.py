@@ -32,9 +32,9 @@ def program(tmp_path):
     return folder
 
 
-def made(folder, command=("./train.sh", "train.py"), engine="local", interpreter=None, modules=()):
+def made(folder, command=("./train.sh", "train.py"), engine="local", interpreter=None, modules=(), conda=()):
     workload = Workload(name="w", command=command, files=str(folder), metric={"wall": True})
-    image = SimpleNamespace(interpreter=interpreter, modules=modules)
+    image = SimpleNamespace(interpreter=interpreter, modules=modules, conda=conda)
     return SimpleNamespace(
         name="r", created="2026", workloads={"w": workload}, programs={"w": program_files(workload)},
         environments={"a": SimpleNamespace(image=image)}, arms=[SimpleNamespace(engine=engine, workload="w")],
@@ -141,3 +141,9 @@ def test_an_archive_that_promises_more_than_the_disk_holds_is_refused_before_it_
     with pytest.raises(EnvmatrixError, match="MiB free"):
         unpack(tmp_path / "r.tar.gz", tmp_path / "there")
     assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_conda_packages_are_told_to_be_solved_anew_elsewhere(program):
+    run = made(program, conda=("python=3.11", "numpy"))
+    said = left_out(run, {})
+    assert "the conda packages python=3.11, numpy are not packed: they are solved where the run is reproduced" in said
