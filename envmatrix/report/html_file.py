@@ -24,7 +24,7 @@ from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.timeline import colour_of, timeline
-from envmatrix.report.words import linked, words_of
+from envmatrix.report.words import coded, linked, words_of
 from envmatrix.stats.attribution import Attribution
 from envmatrix.stats.effects import BARS
 from envmatrix.stats.failures import BROKEN
@@ -40,7 +40,7 @@ SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _FILTERS = {
     "clean": clean, "one_line": one_line, "ratio": ratio, "p_value": p_value, "heat": heat_style,
     "bounds": bounds, "unproved": unproved, "barred": lambda effect: not BARS.isdisjoint(effect.flags),
-    "linked": linked, "sure_ratio": sure_ratio,
+    "linked": linked, "coded": coded, "sure_ratio": sure_ratio,
 }  # fmt: skip
 #: Orders of a table's rows beside its own.
 _ORDERS: Mapping[str, Callable[[Row], float | None]] = {

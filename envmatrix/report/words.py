@@ -36,3 +36,14 @@ def linked(text: str, words: tuple[str, ...]) -> Markup:
         for part in one_line(text).split(", ")
     ]
     return Markup(", ").join(parts)
+
+
+def coded(text: str) -> Markup:
+    """Return a sentence as markup: what stands in it between backticks is code."""
+    from markupsafe import Markup, escape
+
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one without its second: the text has it for itself
+        return escape(text)
+    shown = [Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(parts)]
+    return Markup("").join(shown)

@@ -12,11 +12,12 @@ from envmatrix.report.history_page import views
 from envmatrix.report.html_file import to_html
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.svg import palette
+from envmatrix.report.words import coded
 from envmatrix.report.write import write_reports
 from envmatrix.stats.history import History, Point, Series, read_history
 from envmatrix.stats.measurements import fold
 from envmatrix.store import RunFolder
-from tests.synthetic import Machine, make_plan, make_run, make_trials
+from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 #: WCAG 2.2, 1.4.3 and 1.4.11: what text and what marks must have against what lies behind them.
 TEXT, MARKS = 4.5, 3.0
@@ -142,3 +143,19 @@ def test_the_rows_can_be_put_in_another_order_without_a_script():
     by_memory = sorted(rows, key=lambda row: int(row[2]))
     assert (by_memory[0][3], by_memory[-1][3]) == ("lean", "steady")
     assert ".by2:checked) .sorted tbody tr{order:var(--o2)}" in page
+
+
+def test_regions_of_several_tables_have_a_name_each_and_commands_are_code(tmp_path):
+    plan = make_plan(("tcmalloc",), workloads=("cnn", "mlp"))
+    folder = write_run(tmp_path / "runs" / "one", plan, Machine({"tcmalloc": 1.3}, noise=0.02), 4)
+    write_reports(folder)
+    for page in ((folder.path / "report.html").read_text(), history_html(read_history(tmp_path / "runs"), "runs")):
+        names = re.findall(r'role="region" aria-label="([^"]*)"', page)
+        assert len(names) == len(set(names)) >= 4
+    page = (folder.path / "report.html").read_text()
+    assert "What to do: <code>envmatrix resume one</code> with a larger budget" in page
+
+
+def test_text_between_backticks_is_code_and_stays_harmless():
+    assert coded("a `<b>` & c") == "a <code>&lt;b&gt;</code> &amp; c"
+    assert coded("one ` alone <b>") == "one ` alone &lt;b&gt;"
