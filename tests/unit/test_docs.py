@@ -1,6 +1,8 @@
 """The documents name what the code has."""
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from bench import needs
 from envmatrix.api.answers import figure
 from envmatrix.cli import COMMANDS
+from envmatrix.matrix import load
 from envmatrix.matrix.model import Design, Level, Workload
 from envmatrix.matrix.reported import Check, MetricSource
 
@@ -49,15 +52,51 @@ def test_the_answer_in_the_readme_is_that_of_the_run_it_names():
 INTERVAL = re.compile(r"(\d\.\d+)x? \[(\d\.\d+), (\d\.\d+)\]")
 
 
+def of_search(found):
+    """What tune.json says of ratios, as a report writes them."""
+    if isinstance(found, list):
+        return "\n".join(map(of_search, found))
+    if not isinstance(found, dict):
+        return ""
+    own = "{ratio:.2f}, {low:.2f} to {high:.2f}".format(**found) if found.get("low") is not None else ""
+    return "\n".join([own, *map(of_search, found.values())])
+
+
 @pytest.mark.parametrize("row", re.findall(r"^\| `(reference-\w+)` (.*)$", text("results/README.md"), re.MULTILINE))
 def test_every_interval_that_the_page_of_results_tells_is_in_its_report(row):
     run, said = row
-    report = text(f"results/{run}/report.md")
+    search = PROJECT / "results" / run / "tune.json"
+    report = of_search(json.loads(search.read_text())) if search.exists() else text(f"results/{run}/report.md")
     found = INTERVAL.findall(said)
     assert found
     for ratio, low, high in found:
         forms = (f"{ratio} | {low} to {high}", f"{ratio}, {low} to {high}", f"{ratio} ({low} to {high})")
         assert any(form in report for form in forms), f"{ratio} [{low}, {high}]"
+
+
+def test_every_reference_run_has_a_row_that_names_the_command_in_its_record():
+    table = text("results/README.md")
+    runs = sorted((PROJECT / "results").glob("reference-*"))
+    assert len(runs) >= 6
+    for run in runs:
+        cells = re.search(rf"^\| `{run.name}` \| ([^|]*)", table, re.MULTILINE)
+        assert cells, run.name
+        if (run / "study.json").exists():
+            assert "`envmatrix tune " in cells[1], run.name
+            continue
+        words = json.loads((run / "run.json").read_text())["command"]
+        # What says where it lay and what it was called is another's to choose.
+        named = [word for at, word in enumerate(words) if not {"--name", "--results"} & {word, *words[at - 1 : at]}]
+        assert f"`{shlex.join(['envmatrix', *named])}" in cells[1], run.name
+
+
+def test_the_examples_can_be_run():
+    found = sorted((PROJECT / "examples").glob("*/matrix.yaml"))
+    assert found
+    for path in found:
+        matrix = load(path)
+        for workload in matrix.workloads.values():
+            assert (path.parent / workload.command[1]).is_file()
 
 
 @pytest.mark.parametrize(
