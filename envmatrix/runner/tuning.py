@@ -20,7 +20,7 @@ from envmatrix.runner.progress import LineProgress, left_text
 from envmatrix.say import Say
 from envmatrix.stats.tuning import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
 from envmatrix.stats.tuning_answer import expected, text_of
-from envmatrix.stats.tuning_steps import Step, dropped_levels, read_step, spent_s, trials_of
+from envmatrix.stats.tuning_steps import Step, dropped_levels, read_step, running_share, spent_s, trials_of
 from envmatrix.store.folder import RunFolder
 from envmatrix.store.study import Place, Study, StudyFolder
 from envmatrix.trials.experiment import Experiment, begin, reopen
@@ -134,11 +134,12 @@ def _design(tuning: Tuning, step: Proposal, number: int, names: Mapping[str, Map
         kept.pop(key, None)
     confirms = step.phase == "confirm"
     needed_s = MIN_BLOCKS * (1 + REFERENCES) * tuning.trial_s * _SPARE
+    left_s = tuning.left_s * running_share(tuning.steps)  # a run counts what its trials take, and not what lies between
     walls = [one.baseline_s for one in tuning.steps if one.baseline_s]
     limit_s = min(study.design.trial_limit, max(_LEAST_LIMIT_S, _HOPELESS * max(walls))) if walls else None
     kept |= {
         "environments": list(names), "seed": study.design.seed + number,
-        "max_blocks": step.blocks, "budget": max(tuning.left_s, needed_s) if confirms else _NO_END_S,
+        "max_blocks": step.blocks, "budget": max(left_s, needed_s) if confirms else _NO_END_S,
         **({"min_blocks": MIN_BLOCKS} if confirms else {"target": 0.0001}),
         **({"trial_limit": limit_s} if limit_s else {}),
     }  # fmt: skip

@@ -28,7 +28,9 @@ REFERENCES = 2
 MIN_BLOCKS = 6
 #: Of all trials: when the balanced design, the screen and the race end. Chosen on simulated worlds (docs/tune.md).
 BALANCED, SCREENED, RACED = 0.30, 0.55, 0.70
-_A_BLOCK = 12
+_A_BLOCK, _FEWEST_OF_A_BLOCK = 12, 4
+#: A search learns between so many steps of its screen at least, where blocks run side by side.
+_STEPS = 6
 _SHORTLIST = 8
 _POOL = 400
 
@@ -154,8 +156,9 @@ class Search:
         known = self.known(batches, dropped)
         chance = np.random.default_rng((self.seed, len(batches)))
         left = SCREENED * budget.total - (budget.total - budget.left)
-        affordable = int(min(_A_BLOCK * self.width, left - REFERENCES * self.width))
-        if affordable >= self.width * (_A_BLOCK // 2) and batches[-1].phase != "race":
+        size = self._block_of(budget.total)
+        affordable = int(min(size * self.width, left - REFERENCES * self.width))
+        if affordable >= self.width * (size // 2) and batches[-1].phase != "race":
             rows = (
                 self._balanced(batches, known, affordable, chance)
                 if budget.spent < BALANCED
@@ -171,6 +174,13 @@ class Search:
         winner = self.winner(batches, dropped)
         blocks = max(MIN_BLOCKS, int(budget.left / (1 + REFERENCES)))
         return Proposal("confirm", (winner,), blocks) if winner else None
+
+    def _block_of(self, trials: float) -> int:
+        """Return how many candidates a block has: fewer where many at once would leave few steps to learn between."""
+        if self.width == 1:
+            return _A_BLOCK
+        a_block = SCREENED * trials / (_STEPS * self.width)
+        return int(min(_A_BLOCK, max(_FEWEST_OF_A_BLOCK, a_block - REFERENCES)))
 
     def _parts(self, rows: int) -> int:
         """Return to how many blocks so many rows are dealt."""

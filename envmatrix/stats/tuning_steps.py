@@ -112,12 +112,22 @@ def _readings(
 
 def spent_s(steps: Iterable[Step]) -> float:
     """Return the seconds in which a trial ran, or several did, and what lay between while the search was going on."""
-    total = last = 0.0
+    return sum(_running_and_between(steps))
+
+
+def running_share(steps: Iterable[Step]) -> float:
+    """Return the part of the time spent in which a trial ran, or several did: 1 before any has."""
+    running, between = _running_and_between(steps)
+    return running / (running + between) if running else 1.0
+
+
+def _running_and_between(steps: Iterable[Step]) -> tuple[float, float]:
+    running = between = last = 0.0
     for number, (begin, end) in enumerate(sorted(span for step in steps for span in step.spans)):
-        total += min(max(0.0, begin - last), _LONGEST_GAP_S) if number else 0.0
-        total += max(0.0, end - max(begin, last))
+        between += min(max(0.0, begin - last), _LONGEST_GAP_S) if number else 0.0
+        running += max(0.0, end - max(begin, last))
         last = max(last, end)
-    return total
+    return running, between
 
 
 def dropped_levels(space: Space, steps: Iterable[Step]) -> dict[tuple[int, int], str]:

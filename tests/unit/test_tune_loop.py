@@ -44,6 +44,7 @@ class Machine:
 
     def __init__(self, monkeypatch, gains):
         self.gains, self.ran, self.stops_at, self.clock = gains, [], None, 1000.0
+        self.between_s, self.slow_from = 0.0, 10_000
         self.chance = random.Random(4)
         monkeypatch.setattr(loop, "run_surely", self.run)
         monkeypatch.setattr(loop, "_sweep", lambda *_: None)
@@ -60,9 +61,10 @@ class Machine:
             raise Stopped
         levels = experiment.run.environments[slot.arm.runs].levels
         self.ran.append((experiment.run.name, slot.trial))
-        self.clock += 1.0
+        wall_s = 1.0 if len(self.ran) < self.slow_from else 1.5
+        self.clock += wall_s + self.between_s
         gain = sum(self.gains.get(level, 0.0) or 0.0 for level in levels.values())
-        about = {"wall_s": 1.0, "started": self.clock}
+        about = {"wall_s": wall_s, "started": self.clock - wall_s}
         if any(self.gains.get(level, 0.0) is None for level in levels.values()):
             return trial_of(slot, "failed", "no metric in its output", **about)
         value = 100.0 * (1.0 + gain) * (1.0 + self.chance.gauss(0.0, 0.01))
@@ -135,6 +137,14 @@ def test_a_search_that_is_over_is_resumed_without_a_further_trial(machine):
     again = tunes.carry_out(tunes.resume_study(tunes.find_study("mine"), None, lambda _: None), watch)
     assert len(machine.ran) == ran
     assert again.settings == {"size": "large", "place": "there"}
+
+
+def test_a_budget_holds_where_much_time_lies_between_the_trials(machine):
+    machine.between_s = 0.4  # for trials of a second, what starts and ends each of them
+    machine.slow_from = 60  # the machine is slower from some time on
+    result = tunes.carry_out(begun(), watch)
+    assert result.settings == {"size": "large", "place": "there"}
+    assert 0.9 * 120 < result.answer.spent_s <= 1.05 * 120
 
 
 def test_nothing_is_recommended_where_nothing_gains(machine):
