@@ -95,6 +95,7 @@ def resume(
     *,
     budget: float | str | None = None,
     target: float | str | None = None,
+    max_blocks: int | None = None,
     results: PathLike = "results",
     matrix: PathLike | None = None,
     launcher_options: Asked | None = None,
@@ -106,6 +107,7 @@ def resume(
         run: a Result, a run's name or its folder; None: the newest run.
         budget: a new budget for the whole run: seconds, or '90s', '10m', '2h'; None: as it stands.
         target: a new half-width at which intervals are narrow enough: 0.01 or '1%'; None: as it stands.
+        max_blocks: a new, higher number of blocks to stop after, for the whole run; None: as it stands.
         results: where runs are looked for by name.
         matrix: whose locks are used; None: ./matrix.yaml, else the one that comes with envmatrix.
         launcher_options: what is asked of the run's launcher from now on.
@@ -121,8 +123,8 @@ def resume(
 
     """
     again = reopen_run(
-        named(run), budget=budget, target=target, results=results, matrix=matrix, asked=launcher_options or {},
-        command=("envmatrix.resume",), say=say,
+        named(run), budget=budget, target=target, max_blocks=max_blocks, results=results, matrix=matrix,
+        asked=launcher_options or {}, command=("envmatrix.resume",), say=say,
     )  # fmt: skip
     return carry_out(again, telling(say))
 
@@ -193,6 +195,7 @@ def reopen_run(
     *,
     budget: float | str | None = None,
     target: float | str | None = None,
+    max_blocks: int | None = None,
     results: PathLike = "results",
     matrix: PathLike | None = None,
     asked: Asked | None = None,
@@ -205,7 +208,9 @@ def reopen_run(
     check_options(kind, asked or {})
     kind.width(experiment.run.design, {**experiment.run.launcher_options, **(asked or {})}, 1)  # refuses what cannot be
     try:
-        found = resumed(experiment, budget=budget, target=target, launcher_options=asked, command=command)
+        found = resumed(
+            experiment, budget=budget, target=target, max_blocks=max_blocks, launcher_options=asked, command=command
+        )
     except EnvmatrixError:
         experiment.folder.unlock()
         raise

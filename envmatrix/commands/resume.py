@@ -7,7 +7,7 @@ import sys
 
 from envmatrix.commands import answer, common, launching, searching
 from envmatrix.commands import arguments as shared
-from envmatrix.commands.grammar import Parser
+from envmatrix.commands.grammar import Parser, whole
 from envmatrix.errors import InputError
 
 
@@ -16,6 +16,7 @@ def add_arguments(parser: Parser) -> None:
     shared.add_run(parser)
     shared.add_budget(parser, "a new budget for the whole run, such as 90s, 10m or 2h")
     shared.add_target(parser, "a new target for the whole run, such as 1%%")
+    parser.add_argument("--max-blocks", type=whole(1), metavar="N", help="a new, higher number of blocks to stop after")
     shared.add_matrix(parser)
     shared.add_results(parser)
     launching.add_launcher_options(parser)
@@ -30,11 +31,14 @@ def run(arguments: argparse.Namespace) -> int:
     if study := tunes.find_study(arguments.run_name, arguments.results):
         if arguments.target is not None:
             raise InputError("--target: a search has none", remedy="--budget gives it more time")
+        if arguments.max_blocks is not None:
+            raise InputError("--max-blocks: a search has none", remedy="--budget gives it more time")
         return searching.carry_out(tunes.resume_study(study, arguments.budget, common.say_to_stderr), arguments)
     experiment = runs.reopen_run(
         arguments.run_name,
         budget=arguments.budget,
         target=arguments.target,
+        max_blocks=arguments.max_blocks,
         results=arguments.results,
         matrix=arguments.matrix,
         asked=launching.given_options(arguments),

@@ -37,14 +37,20 @@ def _no_reference(run: Run, measured: Measurements, _analysis: Analysis) -> Iter
             )  # fmt: skip
 
 
-def _few_blocks(run: Run, _measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+def _higher(run: Run, measured: Measurements) -> str:
+    """Return what else a resumed run must be given, where it has all blocks that it may have."""
+    return "" if len(measured.blocks) < run.plan.max_blocks else f" and a `--max-blocks` above {run.plan.max_blocks}"
+
+
+def _few_blocks(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     short = [effect for effect in analysis.primary_effects() if effect.missing > 0 and effect.blocks]
     if short:
         most = max(effect.missing for effect in short)
         yield Caution(
             Kind.TOO_FEW_BLOCKS, ", ".join(dict.fromkeys(effect.environment for effect in short)),
             f"fewer than {run.plan.min_blocks} complete blocks: no claim is made",
-            f"`envmatrix resume {run.name}` with a larger budget: {count(most, 'more block')} needed",
+            f"`envmatrix resume {run.name}` with a larger budget{_higher(run, measured)}: "
+            f"{count(most, 'more block')} needed",
         )  # fmt: skip
 
 
@@ -140,9 +146,9 @@ def _short(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Cau
             Kind.SHORT_RUN, run.plan.design,
             f"its blocks span {spanned(measured.apart)}: too short to be sure of slow phases of the machine that last "
             f"a minute{seen}",
-            f"`envmatrix resume {run.name}` with a larger budget (and a narrower target, where that had ended it) "
-            f"until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals allow for an environment that "
-            "such phases slow more than its reference",
+            f"`envmatrix resume {run.name}` with a larger budget{_higher(run, measured)} (and a narrower target, where "
+            f"that had ended it) until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals allow for an "
+            "environment that such phases slow more than its reference",
         )  # fmt: skip
 
 

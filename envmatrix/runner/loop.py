@@ -243,7 +243,7 @@ class _Loop:
             self.given += 1
             if left:
                 yield left
-        self.ended.why = f"all {self.given} blocks were run"
+        self.ended.why = f"all {self.given} blocks were run (`resume --max-blocks` allows more)"
 
     def _stop(self, given: int) -> str:
         """Say why no block more than those ``given`` out is needed, or '' when one is."""

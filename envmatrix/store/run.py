@@ -48,6 +48,7 @@ class Change(BaseModel):
     envmatrix: str
     budget: float | None = Field(default=None, gt=0, description="seconds, for the whole run")
     target: float | None = Field(default=None, gt=0, lt=1)
+    max_blocks: int | None = Field(default=None, ge=1, description="blocks at most, for the whole run")
     launcher_options: Asked | None = None
     looked: int | None = Field(default=None, ge=1, description="blocks that could be read by then")
     files: Mapping[str, str] = Field(default_factory=dict, description="files_digest of images that had none")
@@ -65,7 +66,7 @@ class Change(BaseModel):
         return f"{self.at}: {', '.join(said)} (envmatrix {self.envmatrix})"
 
     def _asked(self) -> dict[str, float]:
-        found = {"budget": self.budget, "target": self.target}
+        found = {"budget": self.budget, "target": self.target, "max_blocks": self.max_blocks}
         return {name: value for name, value in found.items() if value is not None}
 
     def laid_over(self, design: Design) -> Design:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from envmatrix import __version__
+from envmatrix.errors import InputError
 from envmatrix.matrix import Design
 from envmatrix.store import Change, Run, RunFolder
 from envmatrix.store.planned import Misfit
@@ -21,23 +22,27 @@ def resumed(
     *,
     budget: float | str | None = None,
     target: float | str | None = None,
+    max_blocks: int | None = None,
     launcher_options: Asked | None = None,
     command: tuple[str, ...] = (),
 ) -> Experiment:
-    """Return the experiment with a new budget or target, or more asked of its launcher; None: as it stands.
+    """Return the experiment with a new budget, target or most blocks, or more asked of its launcher.
+
+    None: as it stands.
 
     What really changes is appended to the run's history, and holds from then on; so is after how many blocks the run
     could be read by now, as whoever resumes may do so because of what was read; and what its images hold, where an
     older envmatrix began it and did not say. The run is locked first: nobody changes it while another envmatrix
     measures. Raises InputError for what cannot be, StoreError when it is locked.
     """
-    asked = {"budget": budget, "target": target}
+    asked = {"budget": budget, "target": target, "max_blocks": max_blocks}
     given = {name: value for name, value in asked.items() if value is not None}
     overridden(experiment.run.design, given)
     folder = experiment.folder
     folder.lock()
     run = folder.load_here()
     design = overridden(run.design, given)
+    _check_blocks(run.design, design)
     options = {**run.launcher_options, **(launcher_options or {})}
     files = unlisted(run, experiment.prepared)
     change = _change(run, design, options, command, _unread(folder, run), files)
@@ -75,6 +80,7 @@ def _change(
     values: dict[str, tuple[float | Asked, float | Asked]] = {
         "budget": (run.design.budget, design.budget),
         "target": (run.design.target, design.target),
+        "max_blocks": (run.design.max_blocks, design.max_blocks),
         "launcher_options": (run.launcher_options, options),
     }
     differs = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
@@ -84,3 +90,17 @@ def _change(
     after = {name: value for name, (_, value) in differs.items()}
     about = {"at": now, "envmatrix": __version__, "was": was, "command": command, "looked": looked, "files": files}
     return Change.model_validate({**about, **after})
+
+
+def _check_blocks(before: Design, after: Design) -> None:
+    """Raise InputError where a run cannot have another most number of blocks."""
+    if after.max_blocks < before.max_blocks:
+        raise InputError(
+            f"--max-blocks: the run may have {before.max_blocks} blocks already, and what was run stays",
+            remedy=f"give it more than {before.max_blocks}; Ctrl-C ends it sooner",
+        )
+    if before.race and after.max_blocks > before.max_blocks:
+        raise InputError(
+            "--max-blocks: this run is a race, and when it decides follows from its most number of blocks",
+            remedy=f"begin another one: `envmatrix bench DESIGN --max-blocks {after.max_blocks}`",
+        )

@@ -18,13 +18,15 @@ from envmatrix.__main__ import main
 from envmatrix.api import runs
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError, StoppedRunError, StoreError, Where
+from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.report.write import write_reports
+from envmatrix.stats.measurements import fold
 from envmatrix.store import RunFolder
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.images import check_same_bits
 from envmatrix.trials.resumed import resumed
-from tests.synthetic import Machine, make_plan, make_run, write_run
+from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 
 @pytest.fixture
@@ -55,6 +57,23 @@ def test_a_budget_given_twice_stands_twice_and_a_later_start_without_one_has_the
     assert history[0].command == ("resume", "--budget", "10m")
     assert {change.envmatrix for change in history} == {__version__}
     assert all(change.at.endswith("+00:00") for change in history)
+
+
+def test_a_run_that_has_had_all_its_blocks_gets_more_of_them(begun):
+    assert again(begun(), max_blocks=400).plan.max_blocks == 400
+    assert again(begun()).plan.max_blocks == 400
+    (change,) = begun().run.history
+    assert (change.max_blocks, change.was) == (400, {"max_blocks": "40"})
+    with pytest.raises(InputError, match="--max-blocks: the run may have 400 blocks already"):
+        again(begun(), max_blocks=399)
+
+
+def test_a_race_keeps_its_most_number_of_blocks_from_which_its_decisions_follow(begun):
+    race = begun().run
+    race = race.model_copy(update={"design": race.design.model_copy(update={"race": True})})
+    begun().folder.run_file.write_text(race.model_dump_json(by_alias=True))
+    with pytest.raises(InputError, match="this run is a race"):
+        again(begun(), max_blocks=400)
 
 
 def test_what_does_not_change_is_not_written(begun):
@@ -158,3 +177,11 @@ def test_an_interpreter_that_is_gone_stops_a_resume_which_says_so(tmp_path, monk
     assert main(["resume", "one", "--quiet"]) == 4
     assert "cannot be had on local any more: interpreter: " in capsys.readouterr().err
     assert lines.read_text() == kept
+
+
+@pytest.mark.parametrize(("most", "asked"), [(40, "budget"), (4, "budget and a `--max-blocks` above 4")])
+def test_a_report_says_that_a_run_has_had_all_its_blocks(most, asked):
+    plan = make_plan(("a",), max_blocks=most)
+    cautions = summarise_measured(make_run(plan), fold(plan, make_trials(plan, Machine({}), 4))).cautions
+    (few,) = (caution for caution in cautions if caution.kind == "too-few-blocks")
+    assert few.remedy == f"`envmatrix resume made-up` with a larger {asked}: 2 more blocks needed"
