@@ -30,6 +30,7 @@ from envmatrix.runner.tuning_progress import watch_step
 from envmatrix.say import Say, silent
 from envmatrix.stats.tuning import Search
 from envmatrix.stats.tuning_answer import TuneAnswer, answer
+from envmatrix.stats.tuning_optuna import check_sampler
 from envmatrix.stats.tuning_steps import Step, read_step
 from envmatrix.store.files import write_whole
 from envmatrix.store.patience import patient
@@ -118,7 +119,7 @@ def tune(
     program: str | Sequence[str], *, budget: float | str | None = None, factors: Names | None = None,
     engine: str | None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results",
     metric_regex: str = "", metric_json: str = "", launcher: str = DEFAULT, launcher_options: Asked | None = None,
-    say: Say = silent,
+    sampler: str = "", say: Say = silent,
 ) -> TuneResult:  # fmt: skip
     """Search the best environment for a program within a budget, and confirm what it gains on fresh blocks.
 
@@ -134,6 +135,7 @@ def tune(
         metric_json: the same: FILE:KEY of a JSON file that it writes.
         launcher: where trials of a design run: 'here' or another launcher's name, on its nodes side by side.
         launcher_options: what is asked of it, such as {'nodes': 4}.
+        sampler: one of Optuna's ('tpe', 'nsga2', 'random') that proposes what is screened; '': the own model does.
         say: takes lines of progress; ``print`` shows them.
 
     Returns:
@@ -147,22 +149,29 @@ def tune(
 
     """
     watch = partial(watch_step, quiet=False, tell=say)
+    sought = Sought(budget, split_names(factors), name, results, sampler)
     if isinstance(program, str):
-        begun = begin_design(
-            program, budget, split_names(factors), engine, matrix, name, results, say, launcher, launcher_options or {}
-        )
+        begun = begin_design(program, sought, engine, matrix, say, launcher, launcher_options or {})
         return carry_out(begun, watch)
     if launcher != DEFAULT:
         raise InputError(f"launcher {launcher!r}: a program is run here", remedy=PROGRAM_ELSEWHERE)
     asked = AskedProgram(tuple(program), metric_regex=metric_regex, metric_json=metric_json)
-    begun = begin_program(asked, budget, split_names(factors), name, results, say, lambda _: None)
+    begun = begin_program(asked, sought, say, lambda _: None)
     return carry_out(begun, watch, is_set_up=True)
 
 
-def begin_program(
-    asked: AskedProgram, budget: float | str | None, factors: Sequence[str] | None, name: str | None, results: PathLike,
-    say: Say, show: Callable[[str], None],
-) -> Tuning:  # fmt: skip
+@dataclass(frozen=True)
+class Sought:
+    """What is asked of a search, whatever it searches: the arguments of ``tune`` of these names."""
+
+    budget: float | str | None = None
+    factors: Sequence[str] | None = None
+    name: str | None = None
+    results: PathLike = "results"
+    sampler: str = ""
+
+
+def begin_program(asked: AskedProgram, sought: Sought, say: Say, show: Callable[[str], None]) -> Tuning:
     """Run a program once, and make the study of its default space. Raises as ``tune``."""
     file = Path("matrix.yaml")
     made = make_matrix(asked, Overrides(), file, _only_of_look(say), show)
@@ -173,15 +182,11 @@ def begin_program(
         levels = {one.name: tuple(one.levels) for one in matrix.factors.values() if not one.is_image}
         design = matrix.designs["default"].model_copy(update={"target": _TARGET})
         named = [one for one in matrix.environments if one != design.baseline]
-        return _begun(
-            matrix, design, _chosen(levels, factors), named, budget, name or f"tune-{made.name}", results, say,
-            made.took_s,
-        )  # fmt: skip
+        return _begun(matrix, design, levels, named, sought, f"tune-{made.name}", say, trial_s=made.took_s)
 
 
 def begin_design(
-    name_of_design: str, budget: float | str | None, factors: Sequence[str] | None, engine: str | None,
-    matrix: PathLike | None, name: str | None, results: PathLike, say: Say,
+    name_of_design: str, sought: Sought, engine: str | None, matrix: PathLike | None, say: Say,
     launcher: str = DEFAULT, asked: Asked | None = None,
 ) -> Tuning:  # fmt: skip
     """Make the study of a design: its factors, or the levels of its environments. Raises as ``tune``."""
@@ -197,9 +202,7 @@ def begin_design(
     design, where = _placed(whole, design, launcher, asked or {}, say)
     levels = _levels_of(whole, design)
     made = f"tune-{name_of_design}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
-    return _begun(
-        whole, design, _chosen(levels, factors), design.environments, budget, name or made, results, say, None, where
-    )
+    return _begun(whole, design, levels, design.environments, sought, made, say, where=where)
 
 
 def _placed(matrix: Matrix, design: Design, launcher: str, asked: Asked, say: Say) -> tuple[Design, Place]:
@@ -257,25 +260,28 @@ def _recipe(experiment: Experiment) -> str:
 
 
 def _begun(
-    matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], named: Sequence[str],
-    budget: float | str | None, name: str, results: PathLike, say: Say, trial_s: float | None,
-    where: Place | None = None,
+    matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], named: Sequence[str], sought: Sought,
+    usual_name: str, say: Say, *, trial_s: float | None = None, where: Place | None = None,
 ) -> Tuning:  # fmt: skip
+    name = sought.name or usual_name
+    if sought.sampler:
+        check_sampler(sought.sampler)
     if not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
-    folder = StudyFolder(Path(results) / name)
+    folder = StudyFolder(Path(sought.results) / name)
     if folder.path.exists():
         raise InputError(
             "it is already there", where=Where(folder.path), remedy="another --name, or `envmatrix resume`"
         )
     study = Study(
         name=name, created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        envmatrix=__version__, design=design, budget=_USUAL_BUDGET_S, factors=levels, named=tuple(named),
-        trial_s=trial_s, place=where,
+        envmatrix=__version__, design=design, budget=_USUAL_BUDGET_S,
+        factors=_chosen(levels, sought.factors), named=tuple(named), trial_s=trial_s, place=where,
+        sampler=sought.sampler,
     )  # fmt: skip
     search = _search(matrix, study)
     needed_s = search.fewest_trials() * (trial_s or 0.0) * _SPARE
-    given_s = parse_duration(budget) if budget is not None else max(_USUAL_BUDGET_S, needed_s)
+    given_s = parse_duration(sought.budget) if sought.budget is not None else max(_USUAL_BUDGET_S, needed_s)
     if trial_s is not None:
         check_budget(search, given_s, trial_s)
     study = study.model_copy(update={"budget": given_s})
@@ -294,7 +300,7 @@ def _search(matrix: Matrix, study: Study) -> Search:
     facts = (host or this_host()).facts()
     named = [name for name in study.named if _is_of_levels(matrix, name, study, facts)]
     space = space_of(matrix, study.factors, named, design.baseline, facts)
-    return Search(space, design.seed, where.width if where else 1)
+    return Search(space, design.seed, where.width if where else 1, study.sampler)
 
 
 def _is_of_levels(matrix: Matrix, name: str, study: Study, facts: Mapping[str, str]) -> bool:

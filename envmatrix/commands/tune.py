@@ -14,6 +14,7 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
+    from envmatrix.api.tunes import Sought
     from envmatrix.runner.tuning import Tuning
 
 _OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "metric_regex", "metric_json")
@@ -30,6 +31,12 @@ def add_arguments(parser: Parser) -> None:
         help=f"{', '.join(ENGINES.names())} or {AUTO} (default: the design's)",
     )
     parser.add_list("--factors", "NAME", "search only these: a,b or given again")
+    parser.add_argument(
+        "--sampler",
+        type=one_name,
+        metavar="NAME",
+        help="of Optuna, to propose: tpe, nsga2, random (default: none)",
+    )
     shared.add_budget(parser, "the time that all trials take, such as 20m (default) or 2h")
     parser.add_argument("--name", metavar="NAME", help="name of the search (default: program and time)")
     shared.add_results(parser)
@@ -59,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api import tunes
 
     begun = tunes.begin_design(
-        arguments.design, arguments.budget, arguments.factors, arguments.engine, arguments.matrix, arguments.name,
-        arguments.results, common.say_to_stderr, arguments.launcher, launching.given_options(arguments),
+        arguments.design, _sought(arguments), arguments.engine, arguments.matrix, common.say_to_stderr,
+        arguments.launcher, launching.given_options(arguments),
     )  # fmt: skip
     return searching.carry_out(begun, arguments)
 
@@ -82,6 +89,10 @@ def _program(arguments: argparse.Namespace) -> Tuning:
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "", arguments.metric_json or "",
     )  # fmt: skip
     show = common.say_to_stderr if arguments.show_output else lambda _: None
-    return tunes.begin_program(
-        asked, arguments.budget, arguments.factors, arguments.name, Path(arguments.results), common.say_to_stderr, show
-    )
+    return tunes.begin_program(asked, _sought(arguments), common.say_to_stderr, show)
+
+
+def _sought(arguments: argparse.Namespace) -> Sought:
+    from envmatrix.api.tunes import Sought
+
+    return Sought(arguments.budget, arguments.factors, arguments.name, Path(arguments.results), arguments.sampler or "")

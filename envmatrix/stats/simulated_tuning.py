@@ -171,7 +171,7 @@ def one_factor_at_a_time(there: World) -> Found:
 
 def tpe(there: World) -> Found:
     """Let Optuna's TPE propose every cell, where it is installed; claim its best value."""
-    import optuna  # type: ignore[import-not-found,unused-ignore]
+    import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     at = {cell.tobytes(): row for row, cell in enumerate(there.space.codes)}

@@ -84,12 +84,14 @@ class Search:
     """A space, and what can be said of it once for all proposals. ``seed`` decides all that chance decides.
 
     ``width`` machines run a block each, side by side: candidates are dealt to them, and each has its own baseline.
+    ``sampler``: one of Optuna's proposes what is screened, in place of the model ('').
     """
 
-    def __init__(self, space: Space, seed: int = 1, width: int = 1) -> None:
+    def __init__(self, space: Space, seed: int = 1, width: int = 1, sampler: str = "") -> None:
         self.space = space
         self.seed = seed
         self.width = width
+        self.sampler = sampler
         self.terms = Terms(space.sizes)
 
     @cached_property
@@ -229,7 +231,12 @@ class Search:
     def _promising(
         self, batches: Sequence[Batch], known: Known, count: int, chance: np.random.Generator
     ) -> tuple[int, ...]:
-        """Return cells that may be the best: each the best one in a draw of the model."""
+        """Return cells that may be the best: each the best one in a draw of the model, or proposed by the sampler."""
+        if self.sampler:
+            from envmatrix.stats.tuning_optuna import proposed
+
+            seed = (self.seed, len(batches))
+            return proposed(self.space, batches, known.allowed, count, self.sampler, seed)
         posterior = self.posterior(batches)
         out = ~known.allowed
         out[0] = True

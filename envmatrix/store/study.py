@@ -40,7 +40,8 @@ class Study(BaseModel):
     """What a search began with. ``budget`` is in seconds, ``factors`` are the levels it searches.
 
     ``design`` is what every trial keeps to: the workload, the baseline, the engine, limits. ``trial_s`` is how long the
-    program took before the search (None: nobody looked), ``place`` where trials run (None: where the search goes on).
+    program took before the search (None: nobody looked), ``place`` where trials run (None: where the search goes on),
+    ``sampler`` the one of Optuna that proposes ('': none).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,6 +56,7 @@ class Study(BaseModel):
     named: tuple[str, ...] = ()
     trial_s: float | None = None
     place: Place | None = None
+    sampler: str = ""
 
 
 class StudyFolder:

@@ -76,7 +76,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(folder, words, said):
 
 def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
     said = []
-    begun = tunes.begin_design("default", "5m", None, None, None, "mine", "results", said.append)
+    begun = tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, said.append)
     assert begun.study.factors == {"size": ("large",), "place": ("there",)}
     assert begun.study.budget == 300.0
     assert begun.space.named == {"both": 3}
@@ -85,11 +85,11 @@ def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
     with pytest.raises(InputError, match="nothing of it was run yet"):
         tunes.resume_study(folder / "results" / "mine", None, said.append)
     with pytest.raises(InputError, match="it is already there"):
-        tunes.begin_design("default", "5m", None, None, None, "mine", "results", said.append)
+        tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, said.append)
 
 
 def test_a_budget_that_confirms_nothing_is_refused_with_the_one_that_does(folder):
-    begun = tunes.begin_design("default", "5m", None, None, None, "mine", "results", lambda _: None)
+    begun = tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, lambda _: None)
     with pytest.raises(InputError, match=r"20s are too few to confirm anything: with 2\.0 s a trial") as error:
         tunes.check_budget(begun.search, 20.0, 2.0)
     assert f"{begun.search.fewest_trials()} trials" in error.value.message

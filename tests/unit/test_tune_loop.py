@@ -82,9 +82,9 @@ def watch(experiment, label):
     return watch_step(experiment, label, quiet=True, tell=lambda _: None)
 
 
-def begun(said=None, budget="120s", factors=None):
+def begun(said=None, budget="120s", **more):
     say = said.append if said is not None else lambda _: None
-    return tunes.begin_design("default", budget, factors, None, None, "mine", "results", say)
+    return tunes.begin_design("default", tunes.Sought(budget, name="mine", **more), None, None, say)
 
 
 def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(machine, tmp_path):

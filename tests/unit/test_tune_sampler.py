@@ -1,0 +1,73 @@
+"""One of Optuna's samplers proposes what is screened; what comes of it is raced and confirmed as ever."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from envmatrix.api import tunes
+from envmatrix.errors import InputError
+from envmatrix.stats import simulated_tuning
+from envmatrix.stats.tuning import Batch, Budget, Search
+from envmatrix.stats.tuning_optuna import SAMPLERS, proposed
+from tests.unit.test_tune_loop import Machine, begun, machine, watch  # noqa: F401 - a fixture
+
+optuna = pytest.importorskip("optuna")
+
+
+@pytest.fixture(scope="module")
+def read():
+    """Return a world and what was read of 60 of its cells, the eleventh of which failed."""
+    there = simulated_tuning.world(3, 0.03, (4, 3, 3, 2))
+    rows = np.random.default_rng(1).permutation(np.arange(1, len(there.space.codes)))[:60]
+    scores = np.concatenate([[0.0, 0.0], there.gains[rows]])[:, None]
+    broken = np.zeros(scores.shape, np.int64)
+    scores[12], broken[12] = np.nan, 1
+    return there, Batch("screen", tuple(rows.tolist()), scores, broken)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_it_proposes_cells_that_may_be_and_the_same_ones_for_the_same_readings(read, name):
+    there, batch = read
+    allowed = np.ones(len(there.space.codes), dtype=bool)
+    allowed[::2] = False
+    found = proposed(there.space, [batch], allowed, 5, name, (1, 2))
+    assert len(set(found)) == 5
+    assert all(row % 2 == 1 for row in found)
+    assert proposed(there.space, [batch], allowed, 5, name, (1, 2)) == found
+
+
+def test_what_tpe_proposes_is_better_than_what_chance_does(read):
+    there, batch = read
+    allowed = np.arange(len(there.space.codes)) > 0
+    gains = {name: np.mean([there.gains[list(proposed(there.space, [batch], allowed, 8, name, (seed,)))].mean()
+                            for seed in range(4)]) for name in ("tpe", "random")}  # fmt: skip
+    assert gains["tpe"] > gains["random"]
+
+
+def test_a_search_with_it_asks_it_alone_once_the_space_was_seen_and_confirms_as_ever(read, monkeypatch):
+    asked = []
+    monkeypatch.setattr("envmatrix.stats.tuning_optuna.proposed", lambda *known: asked.append(known) or (1, 2, 3))
+    there, batch = read
+    step = Search(there.space, sampler="tpe").next_step([batch], Budget(200, 120))
+    assert (step.phase, step.rows) == ("screen", (1, 2, 3))
+    assert asked[0][4] == "tpe"
+
+
+def test_a_search_on_disk_keeps_its_sampler(machine):  # noqa: F811
+    result = tunes.carry_out(begun(sampler="tpe"), watch)
+    assert result.settings == {"size": "large", "place": "there"}
+    assert tunes.resume_study(result.folder, None, lambda _: None).search.sampler == "tpe"
+
+
+def test_an_unknown_sampler_and_a_missing_optuna_are_told_before_anything_is_written(machine, monkeypatch, tmp_path):  # noqa: F811
+    with pytest.raises(InputError, match="no sampler 'tpee'") as caught:
+        begun(sampler="tpee")
+    assert "tpe" in caught.value.remedy
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match="Optuna, whose samplers") as caught:
+        begun(sampler="tpe")
+    assert "pip install optuna" in caught.value.remedy
+    assert not (tmp_path / "results" / "mine").exists()
