@@ -27,7 +27,6 @@ from envmatrix import interrupts
 from envmatrix.api.places import find_matrix
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import Design, Matrix, load
-from envmatrix.runner.groups import Groups
 from envmatrix.runner.loop import _sweep
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import THROUGHPUT
@@ -36,6 +35,7 @@ from envmatrix.store import RunFolder
 from envmatrix.store.files import append_line, write_whole
 from envmatrix.trials.alone import alone_on_machine
 from envmatrix.trials.experiment import Experiment, begin, find_design, reopen
+from envmatrix.trials.groups import Groups
 from envmatrix.trials.sure import run_surely
 from envmatrix.trials.turns import run_together
 from tests import precision_figures as figures

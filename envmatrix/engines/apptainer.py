@@ -96,6 +96,7 @@ class ApptainerEngine(InGroups, Engine):
     name: str = "apptainer"
     preference = 2
     starts_packed = True
+    held = "container"
 
     @property
     def isolation(self) -> str:
@@ -324,8 +325,7 @@ class ApptainerEngine(InGroups, Engine):
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; its variables are set inside the container, so its own ``env`` is empty."""
         limits = job.limits
-        owner = other_user()
-        prefix = [] if owner is None else ["sh", "-c", f'chown -R {owner} . 2>/dev/null; exec "$@"', "sh"]
+        prefix = ["sh", "-c", f'chown -R {owner} . 2>/dev/null; exec "$@"', "sh"] if (owner := other_user()) else []
         prefix += [] if not limits.cpus else ["taskset", "--cpu-list", format_cpus(limits.cpus)]
         prefix += [] if not limits.memory_nodes else ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"]
         prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]

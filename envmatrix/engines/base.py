@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol, runtime_checkable
+from typing import IO, Literal, Protocol, runtime_checkable
 
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.images.cache import disk_errors
@@ -236,6 +236,19 @@ class TakesTurns(Protocol):
 
     def started(self, job: Job) -> AbstractContextManager[Running]:
         """Start ``job``; at the end of the context it is ended, and nothing of it is left. Raises as ``Engine.run``."""
+
+
+#: What a script stops of a command for a while: all of its session, or what is in its container.
+Held = Literal["session", "container"]
+
+
+@runtime_checkable
+class HeldByScripts(TakesTurns, Protocol):
+    """An engine whose commands a batch script can stop between turns."""
+
+    @property
+    def held(self) -> Held:
+        """Which processes of a command are stopped, whose session the script made for it."""
 
 
 @runtime_checkable

@@ -48,6 +48,7 @@ class LocalEngine(InGroups, Engine):
     name: str = "local"
     preference = 1
     shares_files = True
+    held = "session"
 
     @property
     def isolation(self) -> str:

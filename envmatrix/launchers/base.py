@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from envmatrix.store import Trial
     from envmatrix.store.run import Asked
     from envmatrix.trials.experiment import Experiment
+    from envmatrix.trials.groups import Groups
 
 #: Asks the user a yes-or-no question.
 Ask = Callable[[str], bool]
@@ -28,6 +29,10 @@ class Work(Protocol):
 
     def run(self, slot: Slot) -> Trial:
         """Run one trial on this machine, to its end."""
+
+    @property
+    def groups_of(self) -> Groups:
+        """What parts blocks, for a launcher that starts trials by a script."""
 
     def groups(self, block: list[Slot]) -> list[list[Slot]]:
         """Part a block into trials that live together and take turns, each of a group of one runs alone."""
@@ -66,8 +71,8 @@ def check_commands(kind: str, engines: Sequence[Engine]) -> None:
 class Launcher(Protocol):
     """Where trials run. ``blocks`` is asked for the next block only when there is room for one.
 
-    All trials of a block run on the same machine, one at a time, in the block's order. ``width`` is how many
-    blocks run at once; ``measures_here`` whether they run on this machine, which must then be left alone.
+    All trials of a block run on the same machine, one at a time, in the block's order, or in turns. ``width`` is how
+    many blocks run at once; ``measures_here`` whether they run on this machine, which must then be left alone.
     """
 
     @property

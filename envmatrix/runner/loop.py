@@ -17,7 +17,6 @@ from envmatrix.plan.turns import left_behind
 from envmatrix.report.formatting import count
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.runner.first_block import FirstBlock
-from envmatrix.runner.groups import Groups
 from envmatrix.runner.looks import Looks
 from envmatrix.say import Say
 from envmatrix.stats.racing import Race
@@ -26,6 +25,7 @@ from envmatrix.store.planned import Misfit
 from envmatrix.trials import leftovers
 from envmatrix.trials.alone import alone_on_machine
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.groups import Groups
 from envmatrix.trials.sure import run_surely
 from envmatrix.trials.turns import run_together
 
@@ -160,7 +160,7 @@ class _Loop:
         #: How many trials that took turns with the last one on disk, and have ended, are not on disk yet.
         self.unwritten = 0
         self.ended = Ended()
-        self.groups_of = Groups(experiment, say)
+        self.groups_of = Groups(experiment, say, elsewhere=not launcher.measures_here)
         self.long = Looks(experiment, experiment.folder.looks(experiment.plan), say, here=launcher.measures_here)
         self.first = FirstBlock(experiment, width, len(self.long.left))
 

@@ -49,7 +49,7 @@ def lone_arms(
     engines: Mapping[str, Engine | None],
 ) -> dict[str, str]:  # fmt: skip
     """Return arm -> why it takes no turns, for those that take none."""
-    found = {arm: alone(arm, environments[arm.runs], workloads[arm.workload], engines[arm.engine]) for arm in arms}
+    found = {arm: alone(arm, environments[arm.runs], workloads[arm.workload], engines.get(arm.engine)) for arm in arms}
     return {arm.name: reason for arm, reason in found.items() if reason}
 
 

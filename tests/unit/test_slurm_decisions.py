@@ -1,6 +1,7 @@
 """What is made of Slurm's answers, and what is decided when a job ends too early."""
 
 import dataclasses
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,13 +12,16 @@ from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import check_commands
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
+from envmatrix.launchers.slurm.collecting import collected
 from envmatrix.launchers.slurm.files import BlockFolder, trial_end
 from envmatrix.launchers.slurm.flight import Flight, clock_offset, explain_loss, not_started
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.process import Exit
-from envmatrix.store import RunFolder
+from envmatrix.store import RunFolder, trial_of
 from envmatrix.trials.experiment import environments_on
+from envmatrix.trials.groups import Groups
 from tests.synthetic import make_design, make_plan
+from tests.unit.test_turns import experiment as turning
 
 SINFO = """\
 n1|debug*|idle|8|1|4|2|16000|gpu,fast|none
@@ -210,12 +214,14 @@ def test_a_damaged_end_is_no_end_and_the_trial_runs_again(tmp_path, change):
 def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next_job(tmp_path):
     plan = make_plan(())
     run = SimpleNamespace(design=make_design(plan), created="2026", skipped={}, workloads={}, launcher_options={})
-    made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(tmp_path)), None, print, None)
+    experiment = SimpleNamespace(run=run, folder=RunFolder(tmp_path), plan=plan, engines={})
+    made = SlurmLauncher(experiment, None, print, None)
+    groups = Groups(experiment, print)
     files, slots = jobs.block_folder(made._experiment, 0), plan.block(0)
     files.next_attempt()
     for slot in slots:
         files.forget(slot.trial)
-    flight = made._flight(0, slots, SimpleNamespace(is_done=lambda trial: trial == slots[0].trial))
+    flight = made._flight(0, slots, SimpleNamespace(is_done=lambda trial: trial == slots[0].trial, groups_of=groups))
     assert list(flight.slots) == [slot.trial for slot in slots[1:]]
     assert [file.stem for file in files.path.glob("*.done")] == [slots[0].trial]
 
@@ -224,3 +230,52 @@ def test_an_engine_that_needs_a_daemon_is_refused_before_anything_runs():
     check_commands("slurm", [find_engine("local"), find_engine("apptainer")])
     with pytest.raises(EngineError, match="engine docker needs its own service on every node"):
         check_commands("slurm", [find_engine("local"), find_engine("docker")])
+
+
+def test_of_a_group_that_took_turns_all_trials_are_collected_and_forgotten_or_none(tmp_path):
+    made = turning()
+    names = jobs.group_names(made.plan.block(0), Groups(made, pytest.fail, elsewhere=True))
+    slots = {slot.trial: slot for slot in made.plan.block(0)}
+    group = f"{made.plan.block(0)[0].trial}.turns"
+    assert names == dict.fromkeys(slots, group)
+    files = BlockFolder(tmp_path)
+    flight = Flight(0, slots, files, groups=names)
+    for trial in slots:
+        (tmp_path / group / trial).mkdir(parents=True)
+        (tmp_path / group / trial / "end").write_text(json.dumps({**GOOD, "together": len(slots), "late": 0}))
+    assert not flight.unfinished
+    trials = collected(SimpleNamespace(), flight, print)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "trial_from_files", lambda _, slot, end: trial_of(slot, "ok", ""))
+        seen = [next(trials).trial for _ in slots]
+        assert seen == list(slots)
+        assert (tmp_path / group).exists(), "cut off here, all are read again"
+        assert list(trials) == []
+    assert (flight.slots, flight.finished) == ({}, len(seen))
+    assert [path.name for path in tmp_path.iterdir()] == [f"{group}.done"]
+
+
+def test_a_group_of_which_one_end_is_damaged_is_set_aside_as_a_whole(tmp_path):
+    made, said = turning(), []
+    slots = {slot.trial: slot for slot in made.plan.block(0)}
+    flight = Flight(0, slots, BlockFolder(tmp_path), groups=dict.fromkeys(slots, "g.turns"))
+    for trial in slots:
+        (tmp_path / "g.turns" / trial).mkdir(parents=True)
+        (tmp_path / "g.turns" / trial / "end").write_text(json.dumps(GOOD))
+    (tmp_path / "g.turns" / list(slots)[-1] / "end").write_text("{half")
+    assert list(collected(SimpleNamespace(), flight, said.append)) == []
+    assert list(flight.slots) == list(slots)
+    assert "g.turns left is damaged" in said[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["g.turns.damaged1"]
+
+
+def test_an_engine_whose_commands_no_script_can_stop_takes_no_turns_elsewhere_and_is_told():
+    made, told = turning(make_plan(("a",), engines=("enroot",)), engines=("enroot",)), []
+    groups = Groups(made, told.append, elsewhere=True)
+    assert jobs.group_names(made.plan.block(0), groups) == {}
+    assert "engine enroot cannot stop a process for a while" in told[0]
+
+
+def test_what_ended_late_in_turns_timed_out_whatever_its_status_says(tmp_path):
+    ends = [trial_end(tmp_path, {**GOOD, "status": 143, "together": 2, "late": late}) for late in (0, 1)]
+    assert [(end.together, end.exit.timed_out) for end in ends] == [(2, False), (2, True)]

@@ -47,7 +47,7 @@ def test_submitting_waits_while_sinfo_alone_does_not_answer(slurm, launcher, mon
     made, said = launcher
     slurm(squeue="exit 0", sinfo=SILENT)
     submitted = []
-    monkeypatch.setattr(made, "_submit", lambda flight, node: submitted.append(node) or iter(()))
+    monkeypatch.setattr(made, "_submit", lambda flight, node, work: submitted.append(node) or iter(()))
     for _ in range(2):
         assert list(made._look(None)) == []
     assert (submitted, len(made._backlog)) == ([], 1)

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.errors import InputError
-from envmatrix.launchers.catalog import LAUNCHERS, place
+from envmatrix.launchers.base import LauncherKind
+from envmatrix.launchers.catalog import place
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import turns as order
 from envmatrix.plan.schedule import make_arms
-from envmatrix.runner.groups import Groups
 from envmatrix.trials import together
 from envmatrix.trials.gate import FOLDER, GateError, opened
+from envmatrix.trials.groups import Groups
 from tests.synthetic import make_design, make_environment, make_plan, make_run
 
 PLAN = make_plan(("a", "b"))
@@ -178,7 +179,7 @@ def test_a_reference_has_turns_in_every_smaller_group_and_all_of_them_at_the_end
 def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypatch, gib, alive, said):
     told = []
     groups = Groups(experiment(LARGE, Workload(name="w", options={"steps": 30})), told.append)
-    monkeypatch.setattr("envmatrix.runner.groups.free_memory", lambda: gib * 2**30)
+    monkeypatch.setattr("envmatrix.trials.groups.free_memory", lambda: gib * 2**30)
     for number in range(3):
         [group] = groups.of(LARGE.block(number))
         assert groups.in_turns(group[0])
@@ -209,6 +210,12 @@ def test_of_a_group_that_took_turns_all_trials_are_there_or_none():
     assert list(alone.cut_short(block, set(names[1:3]))) == []
 
 
+class PlainKind(LauncherKind):
+    """A launcher that runs one trial after the other."""
+
+    name = "plain"
+
+
 def test_a_launcher_that_cannot_refuses_turns_before_anything_is_built():
     with pytest.raises(InputError, match="one after the other, not in turns"):
-        place(LAUNCHERS.make("slurm"), make_design(PLAN, schedule="turns"), {}, [], {}, pytest.fail)
+        place(PlainKind(), make_design(PLAN, schedule="turns"), {}, [], {}, pytest.fail)

@@ -13,7 +13,6 @@ from envmatrix.plan.turns import compared, left_behind, with_own_references
 from envmatrix.report.forest import forest
 from envmatrix.report.summary import summarise, summarise_measured
 from envmatrix.report.write import write_reports
-from envmatrix.runner.groups import Groups
 from envmatrix.runner.looks import Looks
 from envmatrix.stats.analysis import between
 from envmatrix.stats.effects import LEVEL, Flag
@@ -23,6 +22,7 @@ from envmatrix.stats.one_way import in_one_way
 from envmatrix.stats.pairing import families
 from envmatrix.stats.racing import next_arms
 from envmatrix.trials import together
+from envmatrix.trials.groups import Groups
 from tests.synthetic import (
     Machine,
     make_design,
@@ -34,7 +34,7 @@ from tests.synthetic import (
     mixed_trials,
     write_mixed,
 )
-from tests.unit.test_turns import experiment
+from tests.unit.test_turns import PlainKind, experiment
 
 PLAN = mixed_plan()
 FAST = Machine({"a": 1.2, "b": 1.5}, noise=0.01)
@@ -113,7 +113,7 @@ def test_what_took_no_turns_is_no_part_of_a_group_that_is_there_as_a_whole_or_no
 
 def test_memory_parts_those_that_take_turns_and_leaves_the_others_alone(monkeypatch):
     groups = Groups(lone_experiment(workload=Workload(name="cnn", options={"steps": 30})), lambda _: None)
-    monkeypatch.setattr("envmatrix.runner.groups.free_memory", lambda: 4 * 2**30)
+    monkeypatch.setattr("envmatrix.trials.groups.free_memory", lambda: 4 * 2**30)
     [turning] = [part for part in groups.of(PLAN.block(0)) if groups.in_turns(part[0])]
     [company] = groups.companies(turning)
     assert {slot.arm.environment for slot in company.kept} == {"baseline", "control"}
@@ -231,9 +231,10 @@ def test_the_copy_has_no_long_look():
 def test_a_launcher_that_runs_one_after_the_other_does_so_and_says_it():
     said = []
     design = make_design(PLAN, schedule="turns")
-    assert scheduled(LAUNCHERS.make("here"), design, pytest.fail) is design
-    assert scheduled(LAUNCHERS.make("slurm"), design, said.append).schedule == "sequential"
-    assert said == ["no turns: launcher slurm runs one trial after the other"]
+    for able in ("here", "slurm"):
+        assert scheduled(LAUNCHERS.make(able), design, pytest.fail) is design
+    assert scheduled(PlainKind(), design, said.append).schedule == "sequential"
+    assert said == ["no turns: launcher plain runs one trial after the other"]
 
 
 def test_slow_trials_of_the_copy_are_slow_in_what_is_held_against_arms_in_turns(whole):

@@ -31,7 +31,8 @@ class TrialEnd:
 
     ``stops``: how often its job was suspended meanwhile; ``repeated``: how often it ran before and was thrown away;
     ``before``: how many processes of the job's earlier trials still ran, and were ended;
-    ``checks``: what was seen of each of its nodes before the block.
+    ``checks``: what was seen of each of its nodes before the block; ``together``: with how many, itself among them, it
+    took turns (None: it took none).
     """
 
     folder: Path
@@ -43,6 +44,7 @@ class TrialEnd:
     repeated: int = 0
     before: int | None = None
     checks: tuple[NodeCheck, ...] = ()
+    together: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,13 @@ class BlockFolder:
         """Note which trials an attempt's job runs."""
         write_whole(self.path / f"planned-{attempt}", "".join(f"{trial}\n" for trial in trials))
 
-    def work(self, trial: str, attempt: int) -> Path:
-        """Return the work folder of a trial while it runs."""
-        return self.path / f"{trial}.try{attempt}" / "work"
+    def work(self, trial: str, attempt: int, group: str = "") -> Path:
+        """Return the work folder of a trial while it runs, alone or in a group that takes turns."""
+        return self.path / (f"{group}.try{attempt}/{trial}" if group else f"{trial}.try{attempt}") / "work"
+
+    def holds(self, trial: str) -> bool:
+        """Whether a trial has left something that has its final name."""
+        return exists(self.path / trial)
 
     def begun(self, attempt: int) -> Begun | None:
         """Return what an attempt's job wrote when it began, or None where it did not."""
@@ -143,15 +149,16 @@ class BlockFolder:
         body = _json(folder / "end")
         return None if body is None else trial_end(folder, body)
 
-    def set_aside(self, trial: str) -> Path | None:
+    def set_aside(self, unit: str, trial: str = "") -> Path | None:
         """Move what a trial left away when its ``end`` was read and is damaged (a full disk), so that it runs again.
 
-        Returns where it lies now; None when there was nothing, or nothing damaged.
+        ``trial`` is where it lies when ``unit`` is a group that took turns: all of it is moved. Returns where it lies
+        now; None when there was nothing, or nothing damaged.
         """
-        folder = self.path / trial
-        if not exists(folder) or self.end(trial) is not None:
+        folder = self.path / unit
+        if not exists(folder) or self.end(trial or unit) is not None:
             return None
-        return self._put_aside(folder, f"{trial}.damaged")
+        return self._put_aside(folder, f"{unit}.damaged")
 
     def throw_away(self, trial: str) -> int:
         """Move away what a trial left that ended but cannot count; return how often that was done, this time too."""
@@ -218,6 +225,8 @@ class _End:
     repeated: int = 0
     before: int | None = None
     checks: tuple[NodeCheck, ...] = ()
+    together: int | None = None
+    late: int | None = None
 
 
 _END = TypeAdapter(_End)
@@ -231,10 +240,10 @@ def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
         return None
     wall, status = found.uptime[1] - found.uptime[0], found.status
     # timeout(1): 124 when its signal was enough, 137 when the program had to be killed
-    timed_out = status in (124, 137) and wall >= found.limit
+    timed_out = status in (124, 137) and wall >= found.limit if found.late is None else bool(found.late)
     code = -(status - 128) if status > 128 else status
     ended = Exit(code, wall, timed_out, out_of_memory=found.ooms > 0 and status != 0 and not timed_out)
-    seen = (found.stops, found.repeated, found.before, found.checks)
+    seen = (found.stops, found.repeated, found.before, found.checks, found.together)
     return TrialEnd(folder, ended, found.node, found.job, found.epoch, *seen)
 
 

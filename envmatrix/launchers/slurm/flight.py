@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from envmatrix.launchers.slurm.client import REQUEUED_BY_SOMEBODY, JobState
-from envmatrix.launchers.slurm.files import BlockFolder
+from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
 from envmatrix.launchers.slurm.script import OTHER_NODE, STOPPED
 from envmatrix.plan import Slot
 
@@ -22,6 +22,7 @@ class Flight:
     """A block that is out: its slots that are not done, and the job that runs them.
 
     ``node`` is where it was sent, ``seen`` where Slurm last had it; ``held``: somebody keeps it from starting.
+    ``groups`` maps trials that take turns to the folder that has all of their group when they have ended.
     """
 
     block: int
@@ -36,17 +37,35 @@ class Flight:
     finished: int = 0
     gone: int = 0
     started: set[tuple[str, int, int]] = field(default_factory=set)
+    groups: Mapping[str, str] = field(default_factory=dict)
     told: str = ""
 
-    def new_starts(self) -> list[Slot]:
-        """Return the slots whose trial began since the last time."""
-        fresh = []
+    def units(self) -> dict[str, list[Slot]]:
+        """Return what ends as one, by the name of its folder: a trial, or those of it that took turns together."""
+        found: dict[str, list[Slot]] = {}
+        for name, slot in self.slots.items():
+            found.setdefault(self.groups.get(name, name), []).append(slot)
+        return found
+
+    def place(self, slot: Slot) -> str:
+        """Return where in the block's folder a trial lies when it has ended."""
+        return f"{self.groups[slot.trial]}/{slot.trial}" if slot.trial in self.groups else slot.trial
+
+    def end(self, slot: Slot) -> TrialEnd | None:
+        """Return how a trial ended, or None while it has not."""
+        return self.files.end(self.place(slot))
+
+    def new_starts(self) -> list[list[Slot]]:
+        """Return the slots whose trial began since the last time, those that take turns together as one."""
+        fresh: dict[str, list[Slot]] = {}
         for start in self.files.starts():
             key = (start.trial, start.attempt, start.restarts)
             if key not in self.started:
                 self.started.add(key)
-                fresh += [self.slots[start.trial]] if start.trial in self.slots else []
-        return fresh
+                if start.trial in self.slots:
+                    unit = self.groups.get(start.trial, start.trial)
+                    fresh.setdefault(unit, []).append(self.slots[start.trial])
+        return list(fresh.values())
 
     @property
     def places(self) -> list[str]:
@@ -58,7 +77,7 @@ class Flight:
     @property
     def unfinished(self) -> bool:
         """Whether a trial of it has left no result yet."""
-        return any(self.files.end(name) is None for name in self.slots)
+        return any(self.end(slot) is None for slot in self.slots.values())
 
     def kept(self, state: JobState) -> bool:
         """Whether a person holds its job, before it began or by `scontrol requeuehold`; else Slurm does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 from collections.abc import Iterable
@@ -13,20 +14,26 @@ from typing import IO
 from pydantic import ValidationError
 
 from envmatrix.benchmark import hides, nodes_of
-from envmatrix.engines.base import Job, RunsAsCommand
+from envmatrix.engines.base import Engine, Held, HeldByScripts, Job, RunsAsCommand
 from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
-from envmatrix.launchers.slurm.script import BlockJob, Step
+from envmatrix.launchers.slurm.flight import Flight
+from envmatrix.launchers.slurm.script import BlockJob, Step, Together
 from envmatrix.matrix import Slurm
 from envmatrix.plan import Slot
+from envmatrix.plan.turns import APART, turn_order
 from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.store.files import os_error
 from envmatrix.store.patience import insisting
 from envmatrix.store.run import Asked
 from envmatrix.store.shared import settled
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.groups import Groups
 from envmatrix.trials.trial import STOPPED, judged, make_job, program_folder
 from envmatrix.validation import in_words
+
+#: So many rounds have an order of their own; where nobody knows how many there will be, they begin again after these.
+_ROUNDS = 200
 
 
 def slurm_options(experiment: Experiment) -> Slurm:
@@ -59,21 +66,29 @@ def script_variables() -> dict[str, str]:
     return {name: os.environ.get(name, default) for name, default in (("PATH", os.defpath), ("HOME", "/"))}
 
 
-def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: int) -> Step:
-    """Make one trial's step; EnvmatrixError says why its engine cannot run it as a command."""
+def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: int, group: str = "") -> Step:
+    """Make one trial's step, of a ``group`` that takes turns; EnvmatrixError says why it cannot be run as a command."""
     engine = experiment.engines[slot.arm.engine]
     workload = experiment.run.workloads[slot.arm.workload]
     secret = next((name for name in workload.pass_env if hides(name)), None)
     if secret:
         raise EngineError(f"pass_env: {secret} would be written into the script of a job, where others may read it")
-    job = make_job(experiment, slot, files.work(slot.trial, attempt))
+    job = make_job(experiment, slot, files.work(slot.trial, attempt, group), gate=bool(group))
     if not isinstance(engine, RunsAsCommand):
         raise EngineError(f"engine {engine.name} runs no job as a command", remedy="use another engine with Slurm")
     command = engine.command_line(job)
     needs = (*command.needs, *job.mounts.read.values(), *job.mounts.same)
     nodes = nodes_of(workload.options)
     program = program_folder(experiment, slot, job)
-    return Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds, nodes, program)
+    step = Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds, nodes, program)
+    apart = APART if workload.tells_steps else 0
+    return replace(step, held="" if workload.command else _held(engine), apart=apart) if group else step
+
+
+def _held(engine: Engine) -> Held:
+    if not isinstance(engine, HeldByScripts):
+        raise EngineError(f"engine {engine.name} runs no command that a script can stop for a while")
+    return engine.held
 
 
 def widest(experiment: Experiment) -> int:
@@ -81,35 +96,60 @@ def widest(experiment: Experiment) -> int:
     return max((nodes_of(workload.options) for workload in experiment.run.workloads.values()), default=1)
 
 
-def make_steps(
-    experiment: Experiment, slots: Iterable[Slot], files: BlockFolder, attempt: int
-) -> tuple[list[Step], list[Trial]]:
-    """Make the steps of a block; a slot that cannot be run at all becomes a failed trial."""
-    steps, failed = [], []
-    for slot in slots:
-        try:
-            steps.append(make_step(experiment, slot, files, attempt))
-        except EnvmatrixError as error:
-            failed.append(trial_of(slot, "failed", str(error)))
-    return steps, failed
+def group_names(block: list[Slot], groups: Groups) -> dict[str, str]:
+    """Return, for the trials of a whole block that take turns, the name of their group's folder."""
+    parts = [part for part in groups.of(block) if groups.in_turns(part[0])]
+    return {slot.trial: f"{part[0].trial}.turns" for part in parts for slot in part}
+
+
+def make_parts(
+    experiment: Experiment, flight: Flight, groups: Groups, attempt: int
+) -> tuple[list[Step | Together], list[Trial]]:
+    """Make what a block's job does, in this order; a slot that cannot be run at all becomes a failed trial."""
+    parts: list[Step | Together] = []
+    failed: list[Trial] = []
+    for slots in groups.of(list(flight.slots.values())):
+        name = flight.groups.get(slots[0].trial, "")
+        steps = []
+        for slot in slots:
+            try:
+                steps.append(make_step(experiment, slot, flight.files, attempt, name))
+            except EnvmatrixError as error:
+                failed.append(trial_of(slot, "failed", str(error)))
+        if name and steps:
+            made = [slot for slot in slots if slot.trial in {step.trial for step in steps}]
+            parts.append(_together(experiment, name, made, steps, groups.bytes_of(made)))
+        else:
+            parts += steps
+    return parts, failed
+
+
+def _together(experiment: Experiment, name: str, slots: list[Slot], steps: list[Step], needs: int) -> Together:
+    design, first = experiment.run.design, slots[0]
+    known = experiment.run.workloads[first.arm.workload].options.get("steps")
+    rounds = math.ceil(int(known) / design.turn) if isinstance(known, (int, str)) else _ROUNDS
+    places = {step.trial: place for place, step in enumerate(steps, 1)}
+    orders = (turn_order(design.seed, first.block, number, places) for number in range(min(rounds, _ROUNDS)))
+    told = tuple(tuple(places[trial] for trial in order) for order in orders)
+    return Together(name, tuple(steps), design.turn, needs, told)
 
 
 def make_block_job(
     experiment: Experiment,
     block: int,
-    steps: Iterable[Step],
+    parts: Iterable[Step | Together],
     attempt: int,
     *,
     node: str = "",
     avoid: Iterable[str] = (),
 ) -> BlockJob:
-    """Make the batch job of a block's steps."""
+    """Make the batch job of a block's parts."""
     return BlockJob(
         job_name=f"{job_prefix(experiment)}b{block:04d}",
         title=f"envmatrix run {experiment.run.name}, block {block}",
         folder=block_folder(experiment, block).path,
         attempt=attempt,
-        steps=tuple(steps),
+        parts=tuple(parts),
         options=slurm_options(experiment),
         variables=script_variables(),
         node=node,
@@ -125,6 +165,7 @@ def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial
         _copy(log, job.log)
     trial = judged(experiment, slot, end.exit, job, started=end.started, node=end.node)
     trial = replace(trial, repeated=end.repeated, ended_before=end.before, node_checks=end.checks)
+    trial = replace(trial, together=end.together)
     return replace(trial, outcome="invalid", reason=STOPPED) if end.stops else trial
 
 

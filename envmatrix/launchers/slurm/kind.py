@@ -22,6 +22,7 @@ class SlurmKind(LauncherKind):
     """Batch jobs of a cluster; what the command line asks lies over the design's ``slurm:`` part."""
 
     name = "slurm"
+    takes_turns = True
     spans_nodes = True
     forms = ("slurm", "pyxis")
     options = (

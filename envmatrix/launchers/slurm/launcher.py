@@ -9,6 +9,7 @@ from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Work
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
+from envmatrix.launchers.slurm.collecting import collected
 from envmatrix.launchers.slurm.files import block_folders
 from envmatrix.launchers.slurm.flight import EXCUSED, Flight, Loss, clock_offset, clock_words, explain_loss, not_started
 from envmatrix.launchers.slurm.placing import Placing
@@ -17,7 +18,6 @@ from envmatrix.plan import Slot
 from envmatrix.say import Say
 from envmatrix.store import Trial, write_whole
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.trial import REPEATS, stops_of
 
 #: Seconds between two looks at the files, and the bounds of those at the queue (everyone shares slurmctld).
 _FILES_S = 0.5
@@ -137,14 +137,15 @@ class SlurmLauncher:
     def _flight(self, block: int, slots: Iterable[Slot], work: Work) -> Flight:
         """Make a flight of what is not done; the leftovers of what is done go."""
         files = jobs.block_folder(self._experiment, block)
-        left = {}
-        for slot in slots:
-            if work.is_done(slot.trial):
-                files.forget(slot.trial)
-            elif slot.arm.name not in self._experiment.run.skipped:
-                files.recall(slot.trial)
-                left[slot.trial] = slot
-        return Flight(block, left, files, files.attempt)
+        groups = jobs.group_names(self._experiment.plan.block(block), work.groups_of)
+        there = {slot.trial: slot for slot in slots if slot.arm.name not in self._experiment.run.skipped}
+        for unit, whole in Flight(block, there, files, groups=groups).units().items():
+            if any(work.is_done(slot.trial) for slot in whole):  # of those that took turns all are, or none
+                files.forget(unit)
+            else:
+                files.recall(unit)
+        left = {trial: slot for trial, slot in there.items() if not work.is_done(trial)}
+        return Flight(block, left, files, files.attempt, groups=groups)
 
     def _watch(self, flight: Flight, job: str) -> None:
         flight.job, flight.submitted = job, time.time()
@@ -170,25 +171,12 @@ class SlurmLauncher:
 
     def _collect(self, flight: Flight, work: Work) -> Trials:
         """Yield the trials that have ended; what is yielded is on disk when this goes on."""
-        for slot in flight.new_starts():
-            work.begins(slot)
+        for slots in flight.new_starts():
+            work.begins(slots[0], len(slots))
         self._check_clock(flight)
-        for name, slot in list(flight.slots.items()):
-            end = flight.files.end(name)
-            if end is not None:
-                trial = jobs.trial_from_files(self._experiment, slot, end)
-                if stops_of(trial.record) and (times := flight.files.throw_away(name)) <= REPEATS:
-                    self._say(f"{name} was stopped for a while as it ran: it runs again ({times} of {REPEATS} times)")
-                    continue
-                if trial.repeated:
-                    self._say(f"{name} ran {trial.repeated + 1} times: its job was suspended, or could not write")
-                yield trial
-                flight.files.forget(name)
-                del flight.slots[name]
-                flight.finished += 1
-                self._fruitless = 0
-            elif damaged := flight.files.set_aside(name):
-                self._say(f"what {name} left is damaged and lies in {damaged} now; it runs again")
+        for trial in collected(self._experiment, flight, self._say):
+            self._fruitless = 0
+            yield trial
         if not flight.slots:
             self._flights.pop(flight.block, None)
 
@@ -216,7 +204,7 @@ class SlurmLauncher:
             self._look_soon()
 
     def _steer(self, queue: list[JobState], work: Work) -> Trials:
-        yield from self._submit_backlog(queue)
+        yield from self._submit_backlog(queue, work)
         by_job = {state.job: state for state in queue}
         for flight in list(self._flights.values()):
             yield from self._follow(flight, by_job.get(flight.job), work)
@@ -226,7 +214,7 @@ class SlurmLauncher:
             self._say("Slurm does not answer; running jobs go on, waiting" if silent else "Slurm answers again")
         self._silent = silent
 
-    def _submit_backlog(self, queue: list[JobState]) -> Trials:
+    def _submit_backlog(self, queue: list[JobState], work: Work) -> Trials:
         alive = {state.name: state.job for state in queue if state.alive}
         while self._backlog and self._working < self.width:
             flight = self._backlog[0]
@@ -242,7 +230,7 @@ class SlurmLauncher:
                 self._next_look = 0.0
                 continue
             try:
-                yield from self._submit(flight, node)
+                yield from self._submit(flight, node, work)
             except SilentError:
                 raise
             except EngineError as error:
@@ -252,7 +240,7 @@ class SlurmLauncher:
                 return
             self._backlog.pop(0)
 
-    def _submit(self, flight: Flight, node: str) -> Trials:
+    def _submit(self, flight: Flight, node: str, work: Work) -> Trials:
         """Submit what is left of a block as a new attempt."""
         for name, slot in list(flight.slots.items()):
             if flight.files.losses(name) >= _LOSSES:
@@ -261,13 +249,15 @@ class SlurmLauncher:
         if not flight.slots:
             return
         flight.attempt = flight.files.next_attempt()
-        steps, failed = jobs.make_steps(self._experiment, flight.slots.values(), flight.files, flight.attempt)
+        for unit in flight.units():
+            flight.files.recall(unit)
+        parts, failed = jobs.make_parts(self._experiment, flight, work.groups_of, flight.attempt)
         for trial in failed:
             yield trial
             del flight.slots[trial.trial]
-        if steps:
+        if parts:
             job = jobs.make_block_job(
-                self._experiment, flight.block, steps, flight.attempt, node=node, avoid=self._placing.left_out
+                self._experiment, flight.block, parts, flight.attempt, node=node, avoid=self._placing.left_out
             )
             flight.node = node
             flight.files.plan(flight.attempt, flight.slots)

@@ -10,12 +10,21 @@ from envmatrix.host import Host
 from envmatrix.launchers.base import check_commands
 from envmatrix.launchers.slurm.client import SlurmClient, nodes_host
 from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.jobs import block_folder, make_block_job, make_steps, slurm_options, widest
+from envmatrix.launchers.slurm.flight import Flight
+from envmatrix.launchers.slurm.jobs import (
+    block_folder,
+    group_names,
+    make_block_job,
+    make_parts,
+    slurm_options,
+    widest,
+)
 from envmatrix.launchers.slurm.placing import nodes_of_block
 from envmatrix.launchers.slurm.script import block_script
 from envmatrix.matrix import Slurm
 from envmatrix.say import Say
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.groups import Groups
 
 
 def look_at_nodes(part: Slurm, engines: Sequence[Engine], span: int, say: Say) -> Host:
@@ -41,14 +50,16 @@ def look_at_nodes(part: Slurm, engines: Sequence[Engine], span: int, say: Say) -
 def scripts(experiment: Experiment, how_many: int) -> list[str]:
     """Return the scripts of the first blocks exactly as they would be submitted first."""
     nodes, span = slurm_options(experiment).nodelist, widest(experiment)
+    groups = Groups(experiment, lambda _: None, elsewhere=True)
     texts = []
     for slots in [experiment.plan.block(index) for index in range(min(how_many, experiment.plan.max_blocks))]:
         block = slots[0].block
         files: BlockFolder = block_folder(experiment, block)
-        wanted = [slot for slot in slots if slot.arm.name not in experiment.run.skipped]
-        steps, failed = make_steps(experiment, wanted, files, attempt=1)
+        wanted = {slot.trial: slot for slot in slots if slot.arm.name not in experiment.run.skipped}
+        flight = Flight(block, wanted, files, groups=group_names(slots, groups))
+        parts, failed = make_parts(experiment, flight, groups, attempt=1)
         for trial in failed:
             raise EngineError(f"{trial.arm}: {trial.reason}")
         node = nodes_of_block(block, nodes, span)
-        texts.append(block_script(make_block_job(experiment, block, steps, 1, node=node)))
+        texts.append(block_script(make_block_job(experiment, block, parts, 1, node=node)))
     return texts

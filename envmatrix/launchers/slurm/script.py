@@ -7,20 +7,22 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from envmatrix.engines.base import CommandLine
-from envmatrix.launchers.slurm import around, span
+from envmatrix.launchers.slurm import around, span, turns
 from envmatrix.matrix import Slurm
 from envmatrix.plan.export import quoted
 
 #: Seconds a job may take beyond the sum of its trials' limits: start, images read for the first time, the end.
 _SLACK_S = 120.0
 _LONG_PADDING = re.compile(r"([A-Za-z_]\w*=)(x{32,})\Z")
-CANNOT_WRITE, NO_MODULE, NOT_SEEN, OTHER_NODE, BUSY = 66, 67, 69, 75, 76
+CANNOT_WRITE, NO_MODULE, NO_PIPES, NOT_SEEN, OTHER_NODE, BUSY = 66, 67, 68, 69, 75, 76
 #: Exit statuses of a script that stopped by itself, and what they mean.
 STOPPED: Mapping[int, str] = {
     CANNOT_WRITE: "the node cannot write to the results folder",
     NO_MODULE: "the node cannot load a module that was asked for (the job's log has its words)",
+    NO_PIPES: "the results folder's file system has no named pipes, which turns need: write `schedule: sequential`",
     NOT_SEEN: "the node does not see a file that the trials need",
     OTHER_NODE: "the job started again on another node than the one that began its block",
     BUSY: "others use more of the node than `busy` allows",
@@ -31,7 +33,9 @@ STOPPED: Mapping[int, str] = {
 class Step:
     """One trial of a block: ``limit_s`` is its time limit in seconds, ``nodes`` how many it is spread over.
 
-    ``program`` is the folder of the user's own program, its path inside the environment, and its metric file.
+    ``program`` is the folder of the user's own program, its path inside the environment, and its metric file. Of one
+    that takes turns ``held`` are the processes that the script stops between them ('': none, the trial does so itself),
+    and ``apart`` how many steps of each turn count in nothing.
     """
 
     trial: str
@@ -40,11 +44,28 @@ class Step:
     limit_s: float
     nodes: int = 1
     program: tuple[Path, str, str] | None = None
+    held: Literal["", "session", "container"] = ""
+    apart: int = 0
+
+
+@dataclass(frozen=True)
+class Together:
+    """Trials that live together and take turns of ``turn`` steps; ``name`` is the folder that has them when all ended.
+
+    ``orders`` are the rounds, each the places (from 1) of ``steps`` in the order of their turns; after the last one
+    comes the first. Where a node has less memory free than ``needs`` bytes take, they run one after the other.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    turn: int
+    needs: int
+    orders: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class BlockJob:
-    """What one batch job does. ``folder`` is the block's folder on the shared file system.
+    """What one batch job does, in this order. ``folder`` is the block's folder on the shared file system.
 
     ``variables`` are those of the script itself (PATH and HOME of whoever submits). ``node`` pins the job to the
     node (or nodes, with commas between them) that began the block, ``avoid`` names nodes that failed.
@@ -54,11 +75,21 @@ class BlockJob:
     title: str
     folder: Path
     attempt: int
-    steps: tuple[Step, ...]
+    parts: tuple[Step | Together, ...]
     options: Slurm
     variables: Mapping[str, str]
     node: str = ""
     avoid: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All of its trials."""
+        return tuple(step for part in self.parts for step in (part.steps if isinstance(part, Together) else (part,)))
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether some of them take turns."""
+        return any(isinstance(part, Together) for part in self.parts)
 
     @property
     def nodes(self) -> int:
@@ -74,9 +105,10 @@ def block_script(job: BlockJob) -> str:
     """
     needs = sorted({str(path) for step in job.steps for path in step.command.needs})
     many = "one node" if job.nodes == 1 else f"up to {job.nodes} nodes"
+    how = "some in turns" if job.in_turns else "one after the other"
     lines = [
         "#!/bin/sh",
-        f"# {_plain(job.title)}; attempt {job.attempt}: {len(job.steps)} trial(s), one after the other, on {many}.",
+        f"# {_plain(job.title)}; attempt {job.attempt}: {len(job.steps)} trial(s), {how}, on {many}.",
         *_directives(job),
         "set -u",
         *(f"export {name}={quoted(value)}" for name, value in job.variables.items()),
@@ -88,6 +120,7 @@ def block_script(job: BlockJob) -> str:
         _FUNCTIONS.strip("\n"),
         around.functions(job.nodes),
         *([span.FUNCTIONS.strip("\n"), span.NAMES] if job.nodes > 1 else []),
+        *([turns.FUNCTIONS.strip("\n")] if job.in_turns else []),
         'begin "$@"',
         *(f"load {quoted(name)}" for name in job.options.modules),
         "there() {  # that every node sees what the trials need",
@@ -97,14 +130,19 @@ def block_script(job: BlockJob) -> str:
         "there",
         around.call(job.nodes, 100 if job.options.busy is None else round(100 * job.options.busy)),
     ]
-    for step in job.steps:
-        lines += ["", f"# {_plain(step.title)}", _trial(step)]
+    for part in job.parts:
+        lines += ["", *(_together(part) if isinstance(part, Together) else [f"# {_plain(part.title)}", _trial(part)])]
     return "\n".join([*lines, "", "tidy", 'say "all trials of this job are done"', ""])
 
 
 def time_limit_s(job: BlockJob) -> float:
-    """Return the job's time limit: the one asked for, or what its trials may take at most."""
-    return job.options.time or sum(step.limit_s for step in job.steps) + _SLACK_S
+    """Return the job's time limit: the one asked for, or what its trials may take at most.
+
+    Trials that take turns do the same work, side by side or in turns; one that never gets ready, or never ends, is
+    waited for as long as that may take once more.
+    """
+    times = sum(sum(step.limit_s for step in part.steps) for part in job.parts if isinstance(part, Together))
+    return job.options.time or sum(step.limit_s for step in job.steps) + times + _SLACK_S
 
 
 def _directives(job: BlockJob) -> list[str]:
@@ -144,17 +182,42 @@ def _plain(text: str) -> str:
 
 
 def _trial(step: Step) -> str:
-    command = step.command
-    folder = [f"program {' '.join(quoted(str(path)) for path in step.program)}"] if step.program else []
     start = "trial" if step.nodes == 1 else f"trial_over {step.nodes}"
-    words = [
-        f"{start} {quoted(step.trial)} {max(1, round(step.limit_s))} {quoted(str(command.cwd))}",
+    words = [f"{start} {quoted(step.trial)} {_limit(step)} {quoted(str(step.command.cwd))}", *_words(step.command)]
+    return "\n".join([*_program(step), " \\\n  ".join(words)])
+
+
+def _together(part: Together) -> list[str]:
+    lines = []
+    for place, step in enumerate(part.steps, 1):
+        facts = [
+            f"name={quoted(step.trial)} work={quoted(str(step.command.cwd))} apart={step.apart} held={step.held}",
+            *_program(step),
+        ]
+        lines += [
+            f"# {_plain(step.title)}",
+            *(f"facts_{place}() {{", *(f"  {line}" for line in facts), "}"),
+            *(f"member_{place}() {{", "  " + " \\\n    ".join(['"$@"', *_words(step.command)]), "}"),
+        ]
+    counts = f"{_limit(part.steps[0])} {part.needs} {part.turn} {len(part.steps)}"
+    return [*lines, f"turns {quoted(part.name)} {counts} {quoted(turns.orders_text(part.orders))}"]
+
+
+def _limit(step: Step) -> int:
+    return max(1, round(step.limit_s))
+
+
+def _program(step: Step) -> list[str]:
+    return [f"program {' '.join(quoted(str(path)) for path in step.program)}"] if step.program else []
+
+
+def _words(command: CommandLine) -> list[str]:
+    return [
         *([shlex.join(command.prefix)] if command.prefix else []),
         " ".join(["env -i", '"ENVMATRIX_TRIAL=$mark"', *(f'${{{name}+"{name}=${name}"}}' for name in command.keep)]),
         *(_word(f"{name}={value}") for name, value in command.env.items()),
         " ".join(_word(word) for word in command.argv),
     ]
-    return "\n".join([*folder, " \\\n  ".join(words)])
 
 
 def _word(text: str) -> str:
@@ -190,7 +253,7 @@ insist() {  # COMMAND...: a folder that cannot be written for a moment (it is re
     sleep 1
   done
 }
-carriers() { grep -lszxF "ENVMATRIX_TRIAL=$mark" /proc/[0-9]*/environ; }
+carriers() { grep -lszxE "ENVMATRIX_TRIAL=$mark(/[0-9]+)?" /proc/[0-9]*/environ; }
 starting() {  # whether a program is in the middle of its start: its variables (the 51st word: their end) come last
   for file in $(grep -Lsz '' /proc/[0-9]*/environ); do
     file=${file%/environ}
@@ -295,15 +358,24 @@ spoilt() {  # whether what happened to the trial was none of its own doing
   why="its folder cannot be written"
   [ "$status" != 0 ] && ! touch "$folder/$try/end" 2>/dev/null  # by its path, as the trial
 }
+finished() { [ -e "$1" ] || [ -e "$1.done" ]; }  # before this job was started again
+current() {  # or another attempt has taken over
+  read -r wanted <attempt
+  [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
+}
+write_end() {  # FOLDER MORE: how a trial ended
+  ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
+  ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated,\"before\":$before"
+  insist overwrite "$1/end" "{$ended,\"checks\":[$checks]$2}"
+}
 trial() {  # NAME LIMIT FOLDER COMMAND...
   name=$1 limit=$2 work=$3 try=$1.try$attempt
   shift 3
-  if [ -e "$name" ] || [ -e "$name.done" ]; then  # finished before this job was started again
+  if finished "$name"; then
     program=
     return
   fi
-  read -r wanted <attempt
-  [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
+  current
   before=0 repeated=0
   once "$@"
   while spoilt && [ "$repeated" -lt 3 ]; do
@@ -313,10 +385,7 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
   done
   program=
   [ "$status" = 0 ] || there  # its image is gone: it was no trial, and the next ones would be none
-  ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
-  ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated,\"before\":$before"
-  ended="$ended,\"checks\":[$checks]"
-  insist overwrite "$try/end" "{$ended}"
+  write_end "$try" ''
   [ -e node ] || put node "$node"
   [ -e "$name" ] || insist mv "$try" "$name"
   say "$name ended with status $status"

@@ -51,7 +51,7 @@ insist() {  # COMMAND...: a folder that cannot be written for a moment (it is re
     sleep 1
   done
 }
-carriers() { grep -lszxF "ENVMATRIX_TRIAL=$mark" /proc/[0-9]*/environ; }
+carriers() { grep -lszxE "ENVMATRIX_TRIAL=$mark(/[0-9]+)?" /proc/[0-9]*/environ; }
 starting() {  # whether a program is in the middle of its start: its variables (the 51st word: their end) come last
   for file in $(grep -Lsz '' /proc/[0-9]*/environ); do
     file=${file%/environ}
@@ -156,15 +156,24 @@ spoilt() {  # whether what happened to the trial was none of its own doing
   why="its folder cannot be written"
   [ "$status" != 0 ] && ! touch "$folder/$try/end" 2>/dev/null  # by its path, as the trial
 }
+finished() { [ -e "$1" ] || [ -e "$1.done" ]; }  # before this job was started again
+current() {  # or another attempt has taken over
+  read -r wanted <attempt
+  [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
+}
+write_end() {  # FOLDER MORE: how a trial ended
+  ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
+  ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated,\"before\":$before"
+  insist overwrite "$1/end" "{$ended,\"checks\":[$checks]$2}"
+}
 trial() {  # NAME LIMIT FOLDER COMMAND...
   name=$1 limit=$2 work=$3 try=$1.try$attempt
   shift 3
-  if [ -e "$name" ] || [ -e "$name.done" ]; then  # finished before this job was started again
+  if finished "$name"; then
     program=
     return
   fi
-  read -r wanted <attempt
-  [ "$wanted" = "$attempt" ] || { say "attempt $wanted has taken over"; exit 0; }
+  current
   before=0 repeated=0
   once "$@"
   while spoilt && [ "$repeated" -lt 3 ]; do
@@ -174,10 +183,7 @@ trial() {  # NAME LIMIT FOLDER COMMAND...
   done
   program=
   [ "$status" = 0 ] || there  # its image is gone: it was no trial, and the next ones would be none
-  ended="\"job\":\"$job\",\"node\":\"$node\",\"status\":$status,\"ooms\":$out_of_memory,\"epoch\":$epoch"
-  ended="$ended,\"uptime\":[$from,$to],\"limit\":$limit,\"stops\":$stops,\"repeated\":$repeated,\"before\":$before"
-  ended="$ended,\"checks\":[$checks]"
-  insist overwrite "$try/end" "{$ended}"
+  write_end "$try" ''
   [ -e node ] || put node "$node"
   [ -e "$name" ] || insist mv "$try" "$name"
   say "$name ended with status $status"

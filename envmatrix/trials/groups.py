@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
+from envmatrix.engines.base import HeldByScripts
 from envmatrix.plan import Slot
 from envmatrix.plan.turns import Company, compared, groups, in_waves
 from envmatrix.say import Say
@@ -14,16 +15,21 @@ from envmatrix.trials.together import free_memory, needs, room, sequential
 
 
 class Groups:
-    """Parts blocks, and remembers how much memory each arm has taken."""
+    """Parts blocks, and remembers how much memory each arm has taken.
 
-    def __init__(self, experiment: Experiment, say: Say) -> None:
+    ``elsewhere``: a script starts the trials on another machine, and must be able to stop them for a while.
+    """
+
+    def __init__(self, experiment: Experiment, say: Say, *, elsewhere: bool = False) -> None:
         self._experiment = experiment
         self._say = say
         self._said: set[str] = set()
         self._peaks: dict[str, int] = {}
         self._roots = compared(experiment.plan.arms)
         self._turns = experiment.run.design.schedule == "turns"
-        self._alone = sequential(experiment.run, experiment.engines) if self._turns else {}
+        engines = experiment.engines
+        able = {name: engine for name, engine in engines.items() if not elsewhere or isinstance(engine, HeldByScripts)}
+        self._alone = sequential(experiment.run, able) if self._turns else {}
 
     def note(self, trial: Trial) -> None:
         """Remember the memory of a trial's process."""
@@ -74,6 +80,10 @@ class Groups:
         )  # fmt: skip
         return [parted] if parted else [Company(((slot,),)) for slot in group]
 
+    def bytes_of(self, group: Sequence[Slot]) -> int:
+        """Return how many bytes the processes of a group may need at once."""
+        return sum(needs([slot.arm for slot in group], self._peaks, self._experiment.run.design.memory).values())
+
     def _say_once(self, what: str, text: str) -> None:
         if what not in self._said:
             self._said.add(what)
@@ -81,7 +91,9 @@ class Groups:
 
     def cut_short(self, block: Sequence[Slot], done: Collection[str]) -> Iterable[str]:
         """Yield the trials of a block's groups that ``done`` holds in part: those that took turns are one whole."""
-        for group in groups([slot for slot in block if self.in_turns(slot)], self._roots):
+        skipped = self._experiment.run.skipped  # what never runs can lie there alone
+        wanted = [slot for slot in block if self.in_turns(slot) and slot.arm.name not in skipped]
+        for group in groups(wanted, self._roots):
             there = [slot.trial for slot in group if slot.trial in done]
             if len(there) < len(group):
                 yield from there

@@ -1,0 +1,115 @@
+"""Trials that take turns in a block's job on a real Slurm, and nothing of them that is left stopped."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import MATRIX
+from tests.cluster.test_slurm import SLURM, done_once, needs_apptainer
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
+TURNS = """
+  turning: {environments: one-thread, workloads: tiny, schedule: turns, turn: 2, max_blocks: 1, budget: 60m}
+  breaking: {environments: [dies, lone], workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 60m}
+"""
+LEVELS = """
+  how: {none: {env: {HOW: null}}, dies: {env: {HOW: dies}}, lone: {env: {HOW: lone}, turns: false}}
+environments:
+  dies: {how: dies}
+  lone: {how: lone}
+"""
+#: Spins for half a second beside a child that spins, when it may.
+OWN = """
+import os, signal, sys, time
+child = os.fork()
+if child == 0:
+    while True: pass
+open(HERE, "w").close()
+while not os.path.exists(GO): time.sleep(0.02)
+while time.process_time() < 0.5: pass
+os.kill(child, signal.SIGKILL)
+sys.exit(9 if os.environ.get("HOW") == "dies" else 0)
+"""
+
+
+@pytest.fixture
+def turning(project):
+    text = project.folder.joinpath("matrix.yaml").read_text()
+    assert MATRIX.count("environments:\n") == 1
+    text = text.replace("environments:\n", LEVELS.lstrip("\n"), 1).rstrip("\n") + TURNS
+    text = text.replace("workloads:\n", "workloads:\n  own: {command: [python, own.py], files: programs}\n", 1)
+    project.folder.joinpath("matrix.yaml").write_text(text)
+    project.here, project.go = project.folder / "here", project.folder / "go"
+    program = OWN.replace("HERE", repr(str(project.here))).replace("GO", repr(str(project.go)))
+    project.folder.joinpath("programs", "own.py").write_text(program)
+    return project
+
+
+def left(project):
+    """Return what of the trials runs or stands still: the program's own process and its child."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes()
+            dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        except OSError:
+            continue
+        found += [words] if str(project.newest()).encode() in words and not dead else []
+    return found
+
+
+@pytest.mark.parametrize("engine", ["local", "apptainer"])
+def test_the_trials_of_a_block_take_turns_in_its_job(turning, engine):
+    if engine == "apptainer":
+        needs_apptainer()
+    done = turning.run("bench", "turning", *SLURM, "--engine", engine)
+    assert done.returncode == 0, done.stderr
+    trials = done_once(turning)
+    assert [(trial["outcome"], trial["together"]) for trial in trials] == [("ok", 3)] * 3
+    for trial in trials:
+        turns = trial["record"]["timing"]["turns"]
+        assert [(len(turn["apart_ns"]), turn["steps"]) for turn in turns] == [(2, 2), (2, 1)]
+        assert len(trial["record"]["timing"]["steps_ns"]) == 3
+    summary = json.loads((turning.newest() / "summary.json").read_text())
+    assert {arm["in_turns"] for arm in summary["arms"]} == {1}
+    assert left(turning) == []
+
+
+def test_a_trial_that_dies_in_its_turn_dies_alone_and_what_takes_none_runs_beside_a_copy(turning):
+    turning.go.touch()
+    done = turning.run("bench", "breaking", *SLURM)
+    assert done.returncode == 3, done.stderr
+    assert "no turns for lone and baseline alone" in done.stderr
+    found = {trial["environment"]: (trial["outcome"], trial["together"]) for trial in done_once(turning)}
+    assert found == {
+        "baseline": ("ok", 3), "control": ("ok", 3), "dies": ("failed", 3), "lone": ("ok", None),
+        "baseline alone": ("ok", None),
+    }  # fmt: skip
+    clocks = {trial["environment"]: trial["record"]["timing"] for trial in turning.trials() if trial["record"]}
+    assert clocks["control"]["paused_ns"] > 0, "its clock stood still while others had their turns"
+    assert left(turning) == []
+
+
+@pytest.mark.parametrize("what", ["scancel", "requeue"])
+def test_a_job_that_ends_in_the_middle_leaves_nothing_stopped_and_its_group_runs_again_as_a_whole(
+    turning, cluster, what
+):
+    process = turning.start("bench", "breaking", "--environments", "baseline", *SLURM)
+    turning.wait_for(turning.here.exists)
+    ((job, *_),) = cluster.jobs("running")
+    assert left(turning)
+    cluster.do(*(("scancel", job) if what == "scancel" else ("scontrol", "requeue", job)))
+    turning.wait_for(lambda: not left(turning), 30)
+    turning.go.touch()
+    if what == "requeue":
+        turning.wait_for(lambda: cluster.jobs("pending"))
+        cluster.do("scontrol", "update", f"jobid={job}", "starttime=now")  # Slurm lets it wait for two minutes
+    _, said = process.communicate(timeout=600)
+    if what == "scancel":
+        assert process.returncode == 4, said  # there is no trial at all
+        assert turning.trials() == []
+        said = turning.run("resume").stderr
+    assert [(trial["outcome"], trial["together"]) for trial in done_once(turning)] == [("ok", 2)] * 2, said
+    assert len(turning.started()) == 4
+    assert left(turning) == []

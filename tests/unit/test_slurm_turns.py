@@ -1,0 +1,209 @@
+"""Turns in a block's script: a real shell runs it, with processes that wait at their gates and do nothing else."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envmatrix.engines.base import CommandLine
+from envmatrix.launchers.slurm.script import Step, Together, block_script, time_limit_s
+from tests.unit.test_slurm_script import HOSTILE, Shell, job, snapshot, wait_until
+
+ROOT = Path(__file__).parents[2]
+#: A process beside a child that spins. In its turn it says whose turn it is, and whether the others stand still.
+TOY = """
+import os, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+from bench.gate import Gate
+name, how, shared = sys.argv[2:]
+child = os.fork()
+if child == 0:
+    while True: pass
+with open(f"{shared}/{name}.pids", "w") as file: file.write(f"{os.getpid()} {child}")
+def states():
+    for other in os.listdir(shared):
+        if other.endswith(".pids") and other != f"{name}.pids":
+            for pid in open(f"{shared}/{other}").read().split():
+                try: words = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+                except OSError: continue
+                if words[0] not in "ZX": yield words[0], int(words[11]) + int(words[12])
+def still():
+    # the states of the others once they stand, and the ticks that they worked after they were stopped
+    before, deadline = dict(enumerate(states())), time.monotonic() + 5
+    while {state for state, _ in states()} - {"T"} and time.monotonic() < deadline: pass
+    after = list(states())
+    return "".join(sorted({state for state, _ in after})), sum(ticks for _, ticks in after) - sum(
+        ticks for _, ticks in before.values())
+if how == "late": signal.pause()
+if how == "babbles": open(".envmatrix-gate/ready", "w").write("ready soon\\n")
+gate, left, told = Gate(".envmatrix-gate"), 6, open(f"{shared}/turns", "a")
+while left:
+    turn = gate.turn(999999999 if how == "untold" else left)
+    print(name, turn.apart, turn.counted, *still(), file=told, flush=True)
+    left -= turn.counted
+    if left == 2 and how == "dies": os.kill(os.getpid(), signal.SIGSEGV)
+    if left == 2 and how == "waits":
+        open(f"{shared}/waits", "w").close()
+        signal.pause()
+gate.end()
+os.kill(child, signal.SIGKILL)
+print("done", flush=True)
+"""
+#: Three rounds for three trials.
+ORDERS = ((2, 1, 3), (3, 2, 1), (1, 3, 2))
+
+
+class Turning(Shell):
+    """Runs groups of toys."""
+
+    def __init__(self, tmp_path):
+        super().__init__(tmp_path)
+        self.shared = tmp_path / "shared"
+        self.shared.mkdir()
+        self.toy = tmp_path / "toy.py"
+        self.toy.write_text(TOY)
+
+    def group(self, *ways, needs=1, limit_s=20.0, attempt=1):
+        steps = []
+        for number, how in enumerate(ways, 1):
+            argv = (sys.executable, str(self.toy), str(ROOT), f"t{number}", how, str(self.shared))
+            work = self.folder / f"t1.turns.try{attempt}" / f"t{number}" / "work"
+            command = CommandLine(argv, {"A": HOSTILE, "TOY": str(self.shared)}, work)
+            steps.append(Step(f"t{number}", f"toy {HOSTILE}", command, limit_s, held="session", apart=2))
+        orders = tuple(tuple(place for place in order if place <= len(ways)) for order in ORDERS)
+        return Together("t1.turns", tuple(steps), 2, needs, orders)
+
+    def turns(self):
+        return [tuple(line.split()) for line in (self.shared / "turns").read_text().splitlines()]
+
+    def ends(self, *names):
+        return {name: self.files.end(f"t1.turns/{name}") for name in names}
+
+    def left(self):
+        """Return the processes of trials that run or stand still."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "environ").read_bytes().split(b"\0")
+                dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            except OSError:
+                continue
+            found += [folder.name] if f"TOY={self.shared}".encode() in words and not dead else []
+        return found
+
+
+@pytest.fixture
+def turning(tmp_path):
+    made = Turning(tmp_path)
+    yield made
+    for pid in made.left():
+        os.kill(int(pid), signal.SIGKILL)
+
+
+def test_the_whole_script_of_turns_is_as_recorded():
+    folder = Path("/shared/it's $here/b0003")
+    command = CommandLine(("/venv/bin/python", "x y"), {"PAD": "x" * 40}, folder / "w", prefix=("taskset", "-c", "0"))
+    own = (Path("/my programs"), "/files", "out.json")
+    steps = (Step("b0003-p000", "base", command, 300.0, held="session", apart=2),
+             Step("b0003-p001", "own", command, 300.0, program=own))  # fmt: skip
+    whole = job(folder, [Together("b0003-p000.turns", steps, 3, 2**31, ((2, 1), (1, 2)))])
+    text = block_script(whole)
+    snapshot("turns.sh", text[text.index("there\nlook_around") :])
+    assert time_limit_s(whole) == 4 * 300 + 120
+
+
+def test_trials_take_turns_in_their_order_while_all_others_stand_still(turning):
+    assert turning.run(turning.write([turning.group("", "", "")])) == 0
+    assert [turn[:3] for turn in turning.turns()] == [
+        (f"t{place}", "2", "2") for order in ORDERS for place in order
+    ]  # fmt: skip
+    assert {turn[3] for turn in turning.turns()} == {"T"}
+    assert sum(int(turn[4]) for turn in turning.turns()) <= 3, "hundredths of a second that others worked meanwhile"
+    ends = turning.ends("t1", "t2", "t3")
+    assert [(end.exit.ok, end.together, end.before, end.node) for end in ends.values()] == [(True, 3, 0, "n1")] * 3
+    assert all(0 < end.exit.wall_s < 60 for end in ends.values())
+    assert [(end.folder / "log").read_text() for end in ends.values()] == ["done\n"] * 3
+    assert sorted(path.name for path in (turning.folder / "t1.turns").iterdir()) == ["t1", "t2", "t3"]
+    assert turning.left() == []
+    assert turning.run(turning.files.script(1), SLURM_RESTART_COUNT="1") == 0
+    assert len(turning.files.starts()) == 3, "a job that is started again repeats nothing"
+
+
+@pytest.mark.parametrize(
+    ("how", "timed_out", "code"),
+    [
+        ("dies", False, -signal.SIGSEGV),
+        ("babbles", False, -signal.SIGTERM),
+        ("waits", True, None),
+        ("late", True, None),
+    ],
+)
+def test_whoever_breaks_does_so_alone_and_the_others_have_all_their_turns(turning, how, timed_out, code):
+    group = turning.group("", how, "", limit_s=3.0 if timed_out else 20.0)
+    assert turning.run(turning.write([group])) == 0
+    ends = turning.ends("t1", "t2", "t3")
+    assert {name: end.exit.ok for name, end in ends.items()} == {"t1": True, "t2": False, "t3": True}
+    assert ends["t2"].exit.timed_out == timed_out
+    assert code in (None, ends["t2"].exit.code)
+    assert [turn[0] for turn in turning.turns()].count("t3") == 3
+    assert turning.left() == []
+
+
+def test_a_program_that_does_not_know_how_many_turns_it_takes_has_them_until_it_ends(turning):
+    group = turning.group("untold", "untold")
+    orders = dataclasses.replace(group, orders=group.orders[:1])
+    assert turning.run(turning.write([orders])) == 0
+    assert [turn[0] for turn in turning.turns()] == ["t2", "t1"] * 3, "after the last round comes the first"
+    assert all(end.exit.ok for end in turning.ends("t1", "t2").values())
+
+
+def test_a_job_that_is_cancelled_leaves_nothing_stopped_and_nothing_done(turning):
+    process = turning.start(turning.write([turning.group("", "waits", "")]))
+    wait_until((turning.shared / "waits").exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+    wait_until(lambda: turning.left() == [])
+    assert set(turning.ends("t1", "t2", "t3").values()) == {None}
+    assert turning.files.losses("t1") == 1
+    (turning.shared / "turns").unlink()
+    again = turning.files.next_attempt()
+    assert turning.run(turning.write([turning.group("", "", "", attempt=again)], again)) == 0
+    assert len(turning.turns()) == 9, "all run again"
+    assert all(end.exit.ok for end in turning.ends("t1", "t2", "t3").values())
+
+
+def test_a_script_that_is_killed_alone_leaves_nothing_stopped(turning):
+    process = turning.start(turning.write([turning.group("", "waits")]))
+    wait_until((turning.shared / "waits").exists)
+    process.kill()
+    process.wait()
+    wait_until(lambda: turning.left() == [])
+    script = str(turning.files.script(1))
+    wait_until(lambda: script not in subprocess.run(["ps", "ax"], capture_output=True, text=True, check=True).stdout)
+
+
+def test_where_memory_does_not_hold_all_they_run_one_after_the_other(turning):
+    assert turning.run(turning.write([turning.group("", "", needs=2**60)])) == 0
+    assert [turn[0] for turn in turning.turns()] == ["t1"] * 3 + ["t2"] * 3
+    assert [end.together for end in turning.ends("t1", "t2").values()] == [1, 1]
+    assert "one after the other" in (turning.folder / "job-1.log").read_text()
+
+
+def test_trials_whose_job_was_suspended_all_run_again_and_say_so(turning):
+    process = turning.start(turning.write([turning.group("", "waits", limit_s=60.0)]))
+    wait_until((turning.shared / "waits").exists)
+    turning.toy.write_text(TOY.replace('how == "waits"', "0"))
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 0
+    assert [(end.exit.ok, end.repeated) for end in turning.ends("t1", "t2").values()] == [(True, 1), (True, 1)]
+
+
+def test_a_group_of_a_superseded_attempt_does_not_begin(turning):
+    old = turning.write([turning.group("", "")])
+    turning.files.next_attempt()
+    assert turning.run(old) == 0
+    assert turning.files.starts() == []
