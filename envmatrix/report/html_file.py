@@ -20,6 +20,7 @@ from envmatrix.report.formatting import bounds, count, p_value, ratio, sure_rati
 from envmatrix.report.heat import heat_map, heat_style
 from envmatrix.report.node_table import node_table
 from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
@@ -40,7 +41,7 @@ SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _FILTERS = {
     "clean": clean, "one_line": one_line, "ratio": ratio, "p_value": p_value, "heat": heat_style,
     "bounds": bounds, "unproved": unproved, "barred": lambda effect: not BARS.isdisjoint(effect.flags),
-    "linked": linked, "coded": coded, "sure_ratio": sure_ratio,
+    "linked": linked, "coded": coded, "scaled": scaling_sentence, "sure_ratio": sure_ratio,
 }  # fmt: skip
 #: Orders of a table's rows beside its own.
 _ORDERS: Mapping[str, Callable[[Row], float | None]] = {

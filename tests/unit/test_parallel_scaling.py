@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 
 from envmatrix.plan import Arm
+from envmatrix.report.html_file import to_html
+from envmatrix.report.markdown import to_markdown
 from envmatrix.report.scaling import scaling, scaling_sentence
-from envmatrix.report.summary import Group, Row
+from envmatrix.report.summary import Group, Row, summarise_measured
 from envmatrix.stats.effects import Effect
+from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import THROUGHPUT
+from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 
 def row(name: str, processes: str, ratio: float | None = None, **levels: str) -> Row:
@@ -44,3 +48,16 @@ def test_without_numbers_of_processes_or_with_other_changes_nothing_is_claimed()
     assert scaling(group(row("other", "2", 1.5, malloc="tcmalloc"))) == ()
     unmeasured = replace(row("two", "2", 1.0), effect=None)
     assert "2 processes not measured" in str(scaling_sentence(group(unmeasured)))
+
+
+def test_every_form_of_a_report_that_people_read_tells_the_efficiency() -> None:
+    plan = make_plan(("two",))
+    run = make_run(plan)
+    made = {
+        name: replace(one, levels={"processes": "2" if name == "two" else "1"})
+        for name, one in run.environments.items()
+    }
+    trials = make_trials(plan, Machine({"two": 1.6}, noise=0.01), 8)
+    summary = summarise_measured(run.model_copy(update={"environments": made}), fold(plan, trials))
+    for told in (to_html(summary), to_markdown(summary)):
+        assert "efficiency (speed-up per process, 1 is 100 %): 2 processes 81%" in told
