@@ -195,12 +195,15 @@ def _say_what_shm_does_not(design: Design, engines: Mapping[str, Engine], say: S
 def _skipped(
     design: Design, arms: tuple[Arm, ...], missing: Mapping[tuple[str, str], str], lacking: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return arm name -> why it cannot run here; NothingRanError when none can."""
+    """Return arm name -> why it cannot run here; NothingRanError when none can, or none beside its reference."""
     found = {arm.name: missing.get((arm.runs, arm.engine)) or lacking.get(arm.name) for arm in arms}
     skipped = {name: reason for name, reason in found.items() if reason}
     if len(skipped) == len(arms):
         first = next(iter(skipped.values()))
         raise NothingRanError(f"no environment of design {design.name!r} can be had here: {first}")
+    if all(arm.reference in skipped for arm in arms if arm.name not in skipped):
+        name, reason = next((name, reason) for name, reason in skipped.items() if name in {a.reference for a in arms})
+        raise NothingRanError(f"{name}, which the others are compared with, cannot be had here: {reason}")
     return skipped
 
 

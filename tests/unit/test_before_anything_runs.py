@@ -2,8 +2,8 @@
 
 import pytest
 
-from envmatrix.errors import InputError
-from envmatrix.matrix.model import Workload
+from envmatrix.errors import InputError, NothingRanError
+from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
 from envmatrix.say import silent
 from envmatrix.trials import experiment, images
@@ -73,3 +73,23 @@ def test_it_is_said_before_an_image_is_prepared(tmp_path, monkeypatch, workload,
         monkeypatch.setattr(module, step, lambda *_: pytest.fail("too late"))
     with pytest.raises(InputError, match=words):
         experiment.begin(matrix, matrix.designs["d"], ("local",), tmp_path / "results", silent, ())
+
+
+TWO = make_arms(("a", "fast"), ("w",), ("local", "docker"), "a")
+
+
+def skipped(*missing):
+    design = Design(name="d", environments=("fast",), workloads=("w",))
+    return experiment._skipped(design, TWO, dict.fromkeys(missing, "no such Python"), {})
+
+
+def test_a_run_whose_every_reference_is_missing_is_not_begun():
+    """Its budget would be spent on figures that nothing can be compared with."""
+    with pytest.raises(NothingRanError, match=r"a:w@local, which the others are compared with, .*: no such Python"):
+        skipped(("a", "local"), ("a", "docker"))
+
+
+def test_a_run_that_has_a_reference_on_one_engine_goes_on_with_that():
+    names = {name.partition("@")[2] for name in skipped(("a", "docker"))}
+    assert names == {"docker"}
+    assert set(skipped(("fast", "local"))) == {"fast:w@local"}
