@@ -110,7 +110,7 @@ def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: 
         starter = _starter(program.interpreter, workloads, seen, asked, overrides, say)
         text = _relative(starter, file).text()
         return Made(
-            parse(text, file),
+            _wanted(parse(text, file), overrides),
             text,
             f"{_stem(asked.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
             seen.wall_s,
@@ -317,6 +317,23 @@ def _affordable(trial_s: float, most: int, overrides: Overrides) -> tuple[int, f
 def _each_s(trial_s: float, overrides: Overrides) -> float:
     """Return the seconds that an arm takes until a claim can be made."""
     return trial_s * (overrides.min_blocks or _MIN_BLOCKS) * _SPARE
+
+
+def _wanted(matrix: Matrix, overrides: Overrides) -> Matrix:
+    """Return a matrix without the levels that nothing asks for: their libraries would be fetched first."""
+    design = matrix.designs["default"]
+    names = dict.fromkeys((design.baseline, *(overrides.environments or design.environments)))
+    if not set(names) <= set(matrix.environments):
+        return matrix  # whoever says that one is not there knows them all
+    kept = {name: matrix.environments[name] for name in names}
+    asked = {pair for entry in kept.values() for pair in entry.levels.items()}
+    factors = {
+        name: factor.model_copy(update={"levels": {
+            level: body for level, body in factor.levels.items() if level == factor.reference or (name, level) in asked
+        }})
+        for name, factor in matrix.factors.items()
+    }  # fmt: skip
+    return matrix.model_copy(update={"environments": kept, "factors": factors})
 
 
 def _more(starter: Starter, seen: Look, overrides: Overrides) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -74,6 +75,8 @@ def _instead(words: tuple[str, ...]) -> str:
     file = Path(program)
     if file.is_file() and file.suffix == ".py":
         return f"-- python {' '.join(words)}"
+    if file.is_file() and os.access(file, os.X_OK):
+        return f"name its folder too, as a shell wants it: -- ./{' '.join(words)}"
     if file.is_file():
         return f"make it executable (`chmod +x {program}`), or name what runs it: -- bash {' '.join(words)}"
     near = get_close_matches(file.name, [path.name for path in Path.cwd().iterdir()], n=1)

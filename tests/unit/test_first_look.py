@@ -7,9 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api import programs
+from envmatrix.errors import InputError
+from envmatrix.matrix.parse import parse
 from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH
+from envmatrix.plan.environment import all_libraries
 from envmatrix.record.model import Record
 from envmatrix.trials import leftovers
+from envmatrix.trials.look import started
 from envmatrix.trials.requested import Overrides
 from envmatrix.units import as_budget, parse_duration
 
@@ -62,6 +66,15 @@ def test_what_is_left_out_to_be_done_soon_is_told_with_the_budget_that_has_time_
     assert made(5.0, environments=("pinned",)).more == "", "it was said which"
 
 
+def test_only_what_is_tried_is_fetched_and_the_matrix_that_is_saved_has_all(made):
+    first = made(5.0)
+    assert [library.files for library in all_libraries(first.matrix)] == [("libtcmalloc_minimal.so.4",)]
+    assert len(all_libraries(parse(first.text, Path("matrix.yaml")))) > 3
+    named = made(5.0, environments=("jemalloc",)).matrix
+    assert [library.files for library in all_libraries(named)] == [("libjemalloc.so.2",)]
+    assert "jemalloc" in made(5.0, environments=("jemaloc",)).matrix.environments, "it is what was meant"
+
+
 def test_a_short_program_is_tried_in_all_and_a_long_one_in_two(made):
     assert set(made(1.0).matrix.designs["default"].environments) == set(FOR_ANY)
     long = made(60.0).matrix.designs["default"]
@@ -74,3 +87,20 @@ def test_a_short_program_is_tried_in_all_and_a_long_one_in_two(made):
 def test_a_budget_is_written_as_it_is_read_and_hardly_longer(seconds, text):
     assert as_budget(seconds) == text
     assert seconds <= parse_duration(text) < seconds + 60
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "remedy"),
+    [
+        ("run.sh", 0o755, "name its folder too, as a shell wants it: -- ./run.sh --fast"),
+        ("run.sh", 0o644, "make it executable (`chmod +x run.sh`), or name what runs it: -- bash run.sh --fast"),
+        ("run.py", 0o755, "-- python run.py --fast"),
+    ],
+)
+def test_a_program_that_no_path_has_is_told_as_it_would_start(tmp_path, monkeypatch, name, mode, remedy):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("#!/bin/sh\n")
+    Path(name).chmod(mode)
+    with pytest.raises(InputError) as told:
+        started((name, "--fast"))
+    assert told.value.remedy == remedy
