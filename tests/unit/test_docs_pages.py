@@ -61,7 +61,7 @@ def test_a_matrix_on_a_page_is_one_that_can_be_run(page, tmp_path):
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")], ids=lambda page: page.stem)
 def test_a_program_on_a_page_has_a_python_with_its_packages(page):
     for body in blocks(page, "yaml"):
-        brings = ("interpreter:", "image:", "modules:", "requirements:")
+        brings = ("interpreter:", "image:", "modules:", "requirements:", "conda:", "suite:")
         assert "command: [python" not in body or any(word in body for word in brings)
 
 
