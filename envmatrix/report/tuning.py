@@ -83,7 +83,7 @@ def to_html(name: str, answer: TuneAnswer, search: Search, steps: Sequence[Step]
 
 
 def _levels(search: Search, steps: Sequence[Step]) -> list[tuple[str, float, float, float, int]]:
-    """Return each level's effect after the model: name, ratio, bounds, and in how many trials it was."""
+    """Return the effect after the model of each level that was read: name, ratio, bounds, and in how many trials."""
     posterior, space = search.posterior([step.batch for step in steps]), search.space
     spread = np.sqrt(np.diag(posterior.covariance))
     found = []
@@ -97,7 +97,8 @@ def _levels(search: Search, steps: Sequence[Step]) -> list[tuple[str, float, flo
                 for place, row in enumerate(step.batch.rows, REFERENCES)
                 if space.codes[row, factor] == level
             )
-            found.append((f"{name}={levels[level]}", *np.exp([mean, mean - reach, mean + reach]).tolist(), met))
+            if met:  # without a reading the model has only what it began with
+                found.append((f"{name}={levels[level]}", *np.exp([mean, mean - reach, mean + reach]).tolist(), met))
     return found
 
 

@@ -49,6 +49,7 @@ onload = async () => {{ for (const frame of document.querySelectorAll('iframe'))
     winner: seen('td.verdict.faster'),
     dot: [...d.querySelectorAll('svg .faster .mark')].some(e => {{ const b = e.getBoundingClientRect();
       return b.width > 0 && b.right <= view.innerWidth; }}),
+    newest: [...d.querySelectorAll('.newest .mark')].every(e => e.getBoundingClientRect().right <= view.innerWidth),
     ends: [...d.querySelectorAll('a[href^="#"]')].every(a => d.getElementById(a.hash.slice(1))) }};
   {axe}
   found.push(one); }} answer(); }};
@@ -137,6 +138,7 @@ def test_no_page_scrolls_sideways_and_all_can_be_used_by_keyboard_and_ear(pages,
         assert seen["wide"] <= width, name
         assert (seen["reachable"], seen["named"], seen["ends"]) == (True, True, True), name
         assert seen["regions"] >= 1, name
+        assert seen["newest"], f"the newest end of a figure of {name} is in sight"
         if name == "report":
             assert (seen["winner"], seen["dot"]) == (True, True), "the answer is in sight"
 

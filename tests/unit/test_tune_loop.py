@@ -102,7 +102,10 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
     body = json.loads((tmp_path / "results/mine/tune.json").read_text())
     assert (body["recommended"], body["low"]) == ({"size": "large", "place": "there"}, low)
     page = (tmp_path / "results/mine/report.html").read_text()
-    assert "size=broken" in page
+    assert "size=broken" in page.partition('id="dropped"')[2]
+    levels = page.partition('id="levels"')[2].partition("</table>")[0]
+    assert "size=large" in levels
+    assert "size=broken" not in levels, "it was never read"
     assert "fresh blocks" in page
     assert ">speed over the baseline</text>" in page
     assert ">trials, in the order they ran</text>" in page
