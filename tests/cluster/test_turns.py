@@ -113,3 +113,19 @@ def test_a_job_that_ends_in_the_middle_leaves_nothing_stopped_and_its_group_runs
     assert [(trial["outcome"], trial["together"]) for trial in done_once(turning)] == [("ok", 2)] * 2, said
     assert len(turning.started()) == 4
     assert left(turning) == []
+
+
+def test_a_group_whose_job_is_suspended_runs_again_as_a_whole_and_says_so(turning, cluster):
+    process = turning.start("bench", "breaking", "--environments", "baseline", *SLURM)
+    turning.wait_for(turning.here.exists)
+    ((job, *_),) = cluster.jobs("running")
+    cluster.do("scontrol", "suspend", job)
+    turning.wait_for(lambda: cluster.jobs("suspended"))
+    cluster.do("scontrol", "resume", job)
+    turning.go.touch()
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert "b0000-p000.turns ran 2 times: its job was suspended, or could not write" in said
+    found = [(trial["outcome"], trial["together"], trial["repeated"]) for trial in done_once(turning)]
+    assert found == [("ok", 2, 1)] * 2
+    assert left(turning) == []
