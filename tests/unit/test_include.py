@@ -62,10 +62,11 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
     for name in old.environments:
         plain = [replace(resolve(matrix, name, {}), claims=(), turns=True) for matrix in (old, new)]
         assert plain[0] == plain[1]
-    # What ships asks for long looks since there are any.
+    # What ships asks for long looks since there are any, and `quick` has the time that a slow machine needs.
+    same = {"steady": False, "schedule": "sequential"}
     plain = [
         {
-            name: design.model_copy(update={"steady": False, "schedule": "sequential"})
+            name: design.model_copy(update={**same, **({"budget": 0, "description": ""} if name == "quick" else {})})
             for name, design in one.designs.items()
             if name in old.designs
         }
