@@ -69,11 +69,13 @@ def groups(slots: Sequence[Slot], roots: Mapping[str, str]) -> list[list[Slot]]:
 class Company:
     """Trials that take turns: ``kept`` live all the time, and with them those of each wave, one wave after the other.
 
-    Where memory holds all at once there is one wave, and nobody is kept.
+    Where memory holds all at once there is one wave, and nobody is kept. With ``one_turn`` each takes all of its steps
+    in one go: they only start and end side by side.
     """
 
     waves: tuple[tuple[Slot, ...], ...]
     kept: tuple[Slot, ...] = ()
+    one_turn: bool = False
 
     @property
     def slots(self) -> list[Slot]:

@@ -223,8 +223,10 @@ class Summary:
         if design.schedule == "sequential":
             return ""
         turns, most = sum(fact.in_turns for fact in facts), max((fact.together for fact in facts), default=0)
+        beside = any(fact.in_one_go for fact in facts)
         if not turns:
-            return "turns were asked for, but one trial ran after the other"
+            how = f"each trial took its steps in one go, {most} processes alive at once"
+            return f"turns were asked for, but {how if beside else 'one trial ran after the other'}"
         parted = sum(fact.in_waves for fact in facts)
         smaller = f"; {parted} of them in smaller groups, each with its reference, for want of memory" if parted else ""
         own = ", ".join(dict.fromkeys(arm.environment for arm in self.plan.arms if arm.is_alone))
@@ -233,10 +235,8 @@ class Summary:
         kinds = {own is None or own.tells_steps for own in map(self.run.workloads.get, works)}
         length = {True: f"{design.turn} timed steps and {APART} before them", False: f"{design.turn / 10:g} s"}
         long = " or ".join(length[kind] for kind in sorted(kinds, reverse=True))
-        return (
-            f"turns of {long}, {most} processes alive at once; "
-            f"{turns} of {self.trials} trials, the others one after the other{against}{smaller}"
-        )
+        others = f"the others {'in one go' if beside else 'one after the other'}{against}"
+        return f"turns of {long}, {most} processes alive at once; {turns} of {self.trials} trials, {others}{smaller}"
 
     @property
     def race(self) -> Race | None:

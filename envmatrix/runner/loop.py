@@ -293,7 +293,7 @@ class _Loop:
 
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
         """Run the trials of a group on this machine."""
-        if self.groups_of.in_turns(group[0]):
+        if self.groups_of.live_together(group[0]):
             for company in self.groups_of.companies(group):
                 done = run_together(self.experiment, company, self.say)
                 for self.unwritten, trial in zip(reversed(range(len(done))), done, strict=True):

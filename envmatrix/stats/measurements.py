@@ -55,7 +55,8 @@ class ArmFacts:
     """What the trials of one arm said beside their numbers: each different text and how often.
 
     ``longest_s`` is how long the longest of all its trials took, those that broke too; ``in_turns`` counts those that
-    took turns, with at most ``together`` alive, ``in_waves`` those of them in groups that want of memory made smaller.
+    took turns, with at most ``together`` alive, ``in_waves`` those of them in groups that want of memory made smaller,
+    ``in_one_go`` those that lived beside others and took all of their steps in one turn.
     ``tolerances`` maps each check of a program of the user's own to what it allows, a fraction.
     ``operators`` maps an operator to its own seconds a step, one figure for every profiled trial it ran in.
     """
@@ -72,6 +73,7 @@ class ArmFacts:
     stand_in: int = 0
     longest_s: float = 0.0
     in_turns: int = 0
+    in_one_go: int = 0
     together: int = 0
     in_waves: int = 0
 
@@ -198,7 +200,9 @@ class MeasurementBuilder:
         facts = self._facts[trial.arm]
         facts.outcomes[trial.outcome] += 1
         facts.longest_s = max(facts.longest_s, number(trial.wall_s))
-        facts.in_turns += (trial.together or 0) > 1
+        beside, one_go = (trial.together or 0) > 1, _in_one_go(trial.record)
+        facts.in_turns += beside and not one_go
+        facts.in_one_go += beside and one_go
         facts.together = max(facts.together, trial.together or 0)
         facts.in_waves += (trial.waves or 0) > 1
         self._who.append(self._index[trial.arm])
@@ -285,6 +289,12 @@ def _row(trial: Reading | Trial, record: Record) -> list[float]:
         *(number(getattr(system, name)) for name in _CONDITIONS),
         number(trial.started),
     ]
+
+
+def _in_one_go(record: Record | None) -> bool:
+    """Whether a trial took its steps in one turn with none set apart, which no trial does that shares its rounds."""
+    turns = record.timing.turns if record and record.timing else None
+    return turns is not None and len(turns) == 1 and not turns[0].apart_ns
 
 
 def _note_facts(facts: ArmFacts, record: Record) -> None:

@@ -11,7 +11,7 @@ from envmatrix.plan.turns import Company, compared, groups, in_waves
 from envmatrix.say import Say
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.together import free_memory, needs, room, sequential
+from envmatrix.trials.together import free_memory, in_one_turn, needs, room, sequential
 
 
 class Groups:
@@ -30,6 +30,7 @@ class Groups:
         engines = experiment.engines
         able = {name: engine for name, engine in engines.items() if not elsewhere or isinstance(engine, HeldByScripts)}
         self._alone = sequential(experiment.run, able) if self._turns else {}
+        self._one_turn = in_one_turn(experiment.run, able) if self._turns and not elsewhere else set()
 
     def note(self, trial: Trial) -> None:
         """Remember the memory of a trial's process."""
@@ -41,8 +42,12 @@ class Groups:
         """Whether a trial's steps are taken in turns, also where it then lives alone for want of memory."""
         return self._turns and self._roots[slot.arm.name] not in self._alone
 
+    def live_together(self, slot: Slot) -> bool:
+        """Whether a trial and those that it is compared with start side by side: to take turns, or one turn each."""
+        return self.in_turns(slot) or self._roots[slot.arm.name] in self._one_turn
+
     def of(self, block: Sequence[Slot]) -> list[list[Slot]]:
-        """Part a block into what is measured as one: what is compared and takes turns, else each trial."""
+        """Part a block into what is measured as one: what is compared and lives together, else each trial."""
         if not self._turns:
             return [[slot] for slot in block]
         return [part for group in groups(block, self._roots) for part in self._parts(group)]
@@ -50,8 +55,10 @@ class Groups:
     def _parts(self, group: list[Slot]) -> list[list[Slot]]:
         root = self._roots[group[0].arm.name]
         if why := self._alone.get(root):
-            self._say_once(root, f"no turns for {self._what(root, group)}, but one trial after the other: {why}")
-            return [[slot] for slot in group]
+            side_by_side = root in self._one_turn
+            how = "all steps in one go" if side_by_side else "one trial after the other"
+            self._say_once(root, f"no turns for {self._what(root, group)}, but {how}: {why}")
+            return [group] if side_by_side else [[slot] for slot in group]
         return [group]
 
     def _what(self, root: str, group: Sequence[Slot]) -> str:
@@ -62,23 +69,24 @@ class Groups:
         return f"{', '.join(sorted(names))} and {own[0].environment}, which they are compared with"
 
     def companies(self, group: Sequence[Slot]) -> list[Company]:
-        """Part what takes turns into what the memory that is there now can hold at once."""
-        whole = Company((tuple(group),))
+        """Part what lives together into what the memory that is there now can hold at once."""
         root, design = self._roots[group[0].arm.name], self._experiment.run.design
+        one_turn = root in self._one_turn
+        whole = Company((tuple(group),), one_turn=one_turn)
         wanted, there = needs([slot.arm for slot in group], self._peaks, design.memory), free_memory()
         if sum(wanted.values()) <= room(there) or len(group) == 1:
             return [whole]
         steps = self._experiment.run.workloads[group[0].arm.workload].options.get("steps")
         most = math.ceil(int(steps) / design.turn) if isinstance(steps, (int, str)) else len(group)
         command = self._experiment.run.workloads[group[0].arm.workload].command  # nobody knows how many turns it takes
-        parted = None if command else in_waves(group, wanted, room(there), most)
+        parted = None if command or one_turn else in_waves(group, wanted, room(there), most)
         how = f"{len(parted.waves)} smaller groups, each with its reference" if parted else "one after the other"
         self._say_once(
             f"{root} {how}",
             f"what is compared with {root} takes turns in {how}: {len(group)} processes at once may need "
             f"{sum(wanted.values()) / 2**30:.1f} GiB, and {there / 2**30:.1f} GiB are free"
         )  # fmt: skip
-        return [parted] if parted else [Company(((slot,),)) for slot in group]
+        return [parted] if parted else [Company(((slot,),), one_turn=one_turn) for slot in group]
 
     def bytes_of(self, group: Sequence[Slot]) -> int:
         """Return how many bytes the processes of a group may need at once."""
@@ -90,9 +98,9 @@ class Groups:
             self._say(text)
 
     def cut_short(self, block: Sequence[Slot], done: Collection[str]) -> Iterable[str]:
-        """Yield the trials of a block's groups that ``done`` holds in part: those that took turns are one whole."""
+        """Yield the trials of a block's groups that ``done`` holds in part: those that lived together are one whole."""
         skipped = self._experiment.run.skipped  # what never runs can lie there alone
-        wanted = [slot for slot in block if self.in_turns(slot) and slot.arm.name not in skipped]
+        wanted = [slot for slot in block if self.live_together(slot) and slot.arm.name not in skipped]
         for group in groups(wanted, self._roots):
             there = [slot.trial for slot in group if slot.trial in done]
             if len(there) < len(group):

@@ -28,6 +28,15 @@ def has_one_process(workload: Workload) -> bool:
 
 def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
     """Say why an arm takes no turns, '' when it can."""
+    if why := _cannot_wait(arm, environment, workload, engine):
+        return why
+    if not environment.turns:
+        return f"a level of environment {environment.name} says `turns: false`: a pause would change what it does"
+    return ""
+
+
+def _cannot_wait(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
+    """Say why no process of an arm can stand still at its gate, '' when they can."""
     options = workload.options
     if workload.command and (why := _of_program(workload)):
         return f"workload {arm.workload} is a program of your own {why}"
@@ -39,8 +48,6 @@ def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine
         return f"workload {arm.workload} runs on a device whose memory all processes would share"
     if not isinstance(engine, TakesTurns):
         return f"engine {arm.engine} cannot stop a process for a while"
-    if not environment.turns:
-        return f"a level of environment {environment.name} says `turns: false`: a pause would change what it does"
     return ""
 
 
@@ -77,6 +84,22 @@ def sequential(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, reason in lone_arms(there, run.environments, run.workloads, engines).items():
         found.setdefault(roots[name], reason)
+    return found
+
+
+def in_one_turn(run: Run, engines: Mapping[str, Engine]) -> set[str]:
+    """Return the roots of what takes no turns for no other reason than that a pause would change what it does.
+
+    Its processes can start side by side all the same, and stand still before their warm-up: then each takes all of its
+    steps in one go. A program of one's own has no such place.
+    """
+    roots = compared(run.arms)
+    found = set(sequential(run, engines))
+    for arm in run.arms:
+        workload = run.workloads[arm.workload]
+        about = (run.environments[arm.runs], workload, engines.get(arm.engine))
+        if arm.name not in run.skipped and (workload.command or _cannot_wait(arm, *about)):
+            found.discard(roots[arm.name])
     return found
 
 

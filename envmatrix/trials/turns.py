@@ -219,7 +219,8 @@ class _Waves:
         _wait([process for process in processes if process.left is None and not process.over], self._together_s)
         while order := self._next_round(processes, wave):
             for process in order:
-                _take_turn(process, self.steps, self.limit_s)
+                apart, steps = (0, process.left or 0) if self.company.one_turn else (process.apart, self.steps)
+                _take_turn(process, apart, steps, self.limit_s)
             self.round += 1
 
     def _next_round(self, processes: Sequence[_Process], wave: int) -> list[_Process]:
@@ -277,8 +278,8 @@ def _wait(processes: Sequence[_Process], seconds: float) -> None:
         waiting = [process for process in waiting if process not in there]
 
 
-def _take_turn(process: _Process, steps: int, limit_s: float) -> None:
-    process.gate.go(process.apart, steps)
+def _take_turn(process: _Process, apart: int, steps: int, limit_s: float) -> None:
+    process.gate.go(apart, steps)
     process.turns += 1
     began = time.monotonic()
     process.go_on()

@@ -117,7 +117,8 @@ def test_of_a_run_that_has_no_copy_for_it_an_arm_without_turns_takes_all_with_it
     assert list(together.sequential(made.run, made.engines)) == [PLAN.arms[0].name]
     said = []
     groups = Groups(experiment(environments=lone), said.append)
-    assert all(len(part) == 1 and not groups.in_turns(part[0]) for part in groups.of(PLAN.block(0)))
+    [part] = groups.of(PLAN.block(0))
+    assert not any(map(groups.in_turns, part))
     assert groups.of(PLAN.block(1))
     assert len(said) == 1
     assert "`turns: false`" in said[0]

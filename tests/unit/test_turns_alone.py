@@ -89,26 +89,58 @@ def lone_experiment(**more):
     return experiment(PLAN, environments={"a": make_environment("a", turns=False)}, **more)
 
 
-def test_a_block_is_parted_into_those_that_take_turns_and_each_that_takes_none():
+@pytest.mark.parametrize(
+    ("elsewhere", "apart", "how"),
+    [(False, [["a", "baseline alone"]], "all steps in one go"),
+     (True, [["a"], ["baseline alone"]], "one trial after the other")],
+)  # fmt: skip
+def test_a_block_is_parted_into_those_that_take_turns_and_those_that_take_none(elsewhere, apart, how):
     said = []
-    groups = Groups(lone_experiment(), said.append)
+    groups = Groups(lone_experiment(), said.append, elsewhere=elsewhere)
     for number in range(3):
         parts = groups.of(PLAN.block(number))
-        alone = [part[0].arm.environment for part in parts if not groups.in_turns(part[0])]
+        alone = [sorted(slot.arm.environment for slot in part) for part in parts if not groups.in_turns(part[0])]
         [turning] = [part for part in parts if groups.in_turns(part[0])]
-        assert sorted(alone) == ["a", "baseline alone"]
+        assert sorted(alone) == apart
         assert {slot.arm.environment for slot in turning} == {"baseline", "control", "b", "c"}
         assert sum(map(len, parts)) == len(PLAN.arms)
     assert len(said) == 1
-    assert said[0].startswith("no turns for a and baseline alone, which they are compared with")
+    assert said[0].startswith(f"no turns for a and baseline alone, which they are compared with, but {how}: ")
+
+
+def test_what_takes_no_turns_starts_side_by_side_where_memory_holds_all_and_takes_one_turn_each(monkeypatch):
+    groups = Groups(lone_experiment(), lambda _: None)
+    monkeypatch.setattr("envmatrix.trials.groups.free_memory", lambda: 64 * 2**30)
+    [alone] = [part for part in groups.of(PLAN.block(0)) if not groups.in_turns(part[0])]
+    assert all(map(groups.live_together, PLAN.block(0)))
+    assert [(company.one_turn, len(company.slots)) for company in groups.companies(alone)] == [(True, 2)]
+    monkeypatch.setattr("envmatrix.trials.groups.free_memory", lambda: 2**30)
+    assert [(company.one_turn, len(company.slots)) for company in groups.companies(alone)] == [(True, 1)] * 2
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"workload": Workload(name="cnn", command=("x",), metric={"wall": True})},
+        {"workload": Workload(name="cnn", options={"parallel": "ddp"})},
+        {"schedule": "sequential"},
+    ],
+)
+def test_what_has_no_gate_before_its_warm_up_runs_one_after_the_other(way):
+    groups = Groups(lone_experiment(**way), lambda _: None)
+    alone = [part for part in groups.of(PLAN.block(0)) if not groups.in_turns(part[0])]
+    assert {slot.arm.environment for part in alone for slot in part} >= {"a", "baseline alone"}
+    assert all(len(part) == 1 and not groups.live_together(part[0]) for part in alone)
 
 
 def test_what_took_no_turns_is_no_part_of_a_group_that_is_there_as_a_whole_or_not_at_all():
     groups, block = Groups(lone_experiment(), lambda _: None), PLAN.block(0)
     names = {slot.arm.environment: slot.trial for slot in block}
     turning = {names[name] for name in ("baseline", "control", "b", "c")}
-    assert set(groups.cut_short(block, {*turning, names["a"]})) == set()
-    assert set(groups.cut_short(block, {names["b"], names["a"]})) == {names["b"]}
+    alone = {names["a"], names["baseline alone"]}
+    assert set(groups.cut_short(block, {*turning, *alone})) == set()
+    assert set(groups.cut_short(block, {names["b"], *alone})) == {names["b"]}
+    assert set(groups.cut_short(block, {*turning, names["a"]})) == {names["a"]}
 
 
 def test_memory_parts_those_that_take_turns_and_leaves_the_others_alone(monkeypatch):
@@ -197,7 +229,7 @@ def test_reports_show_the_copy_and_who_is_compared_with_it(tmp_path):
     assert "a (against baseline alone)" in rows
     assert "| reference |" in rows["baseline alone"]
     assert "turns of 3 timed steps" in rows["schedule"]
-    assert "the others one after the other and against baseline alone" in rows["schedule"]
+    assert "48 of 72 trials, the others one after the other and against baseline alone" in rows["schedule"]
     assert "b is 1.5" in text
     [group] = summarise(folder).groups
     assert [row.arm.environment for row in group.all_rows] == ["baseline", "b", "a", "c", "control", "baseline alone"]
@@ -211,6 +243,23 @@ def test_turns_of_programs_are_told_in_seconds_or_in_steps(tmp_path, metric, tur
     own = {"cnn": Workload(name="cnn", command=("python", "x.py"), metric=metric)}
     summary = summarise(write_mixed(tmp_path / "own", FAST, 2, workloads=own))
     assert summary.schedule.startswith(f"turns of {turn}, 4 processes alive at once;")
+
+
+@pytest.mark.parametrize(
+    ("lone", "said"),
+    [(("a", "baseline alone"), "; 48 of 72 trials, the others in one go and against baseline alone"),
+     (None, "turns were asked for, but each trial took its steps in one go, 6 processes alive at once")],
+)  # fmt: skip
+def test_reports_tell_what_took_all_steps_in_one_go(lone, said):
+    def in_one_go(trial):
+        if lone is not None and trial.environment not in lone:
+            return trial
+        timing = {**trial.document["timing"], "turns": [{"apart_ns": [], "steps": 30}]}
+        return replace(trial, together=2 if lone else 6, document={**trial.document, "timing": timing})
+
+    run = make_run(PLAN, design={"schedule": "turns"})
+    measured = fold(PLAN, map(in_one_go, mixed_trials(PLAN, FAST, 12)))
+    assert summarise_measured(run, measured).schedule.endswith(said)
 
 
 def test_how_long_turns_were_is_said_of_what_took_them(tmp_path):

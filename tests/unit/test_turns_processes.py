@@ -133,7 +133,7 @@ def together_of(tmp_path, monkeypatch):
     really_wait = turns.interrupts.wait
     monkeypatch.setattr(turns, "interrupts", SimpleNamespace(wait=wait))
 
-    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99):
+    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99, one_turn=False):
         plan = make_plan(tuple(f"e{number}" for number in range(len(hows) - 2)))
         slots = plan.block(0)
         behaves = dict(zip((slot.trial for slot in slots), hows, strict=True))
@@ -155,7 +155,7 @@ def together_of(tmp_path, monkeypatch):
         run = make_run(plan, design={"schedule": "turns", "turn": turn, "trial_limit": str(limit_s)})
         made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
         whole = order.in_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
-        whole = whole or order.Company((tuple(slots),))
+        whole = whole or order.Company((tuple(slots),), one_turn=one_turn)
         found = turns.run_together(made, whole, pytest.fail)
         assert [trial.trial for trial in found] == [slot.trial for slot in whole.slots]
         found.sort(key=lambda trial: trial.position)
@@ -173,6 +173,13 @@ def test_one_process_runs_while_all_others_are_stopped_until_all_steps_are_taken
     assert all(len(one) == 3 for one in rounds)
     turns_seen = those.seen[: 3 * 3]
     assert turns_seen == [[]] * 9, "a child that spins is stopped too"
+
+
+def test_those_that_must_not_be_held_between_steps_start_side_by_side_and_take_all_steps_in_one_turn(together_of):
+    trials, log, those = together_of("", "", "", steps=5, one_turn=True)
+    assert [(trial.outcome, trial.together) for trial in trials] == [("ok", 3)] * 3
+    assert sorted(line[1:] for line in log) == [["0", "5", "0"]] * 3
+    assert those.seen[:3] == [[]] * 3
 
 
 def test_references_have_their_turns_in_all_smaller_groups_and_others_only_in_theirs(together_of):
