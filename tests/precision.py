@@ -69,7 +69,7 @@ class Way:
         began, load = time.time(), os.getloadavg()[0]
         start = time.monotonic()
         for group in self.groups.of(self.experiment.plan.block(self.block)):
-            if self.groups.in_turns(group[0]):
+            if self.groups.live_together(group[0]):
                 parts = self.groups.companies(group)
                 trials = [trial for part in parts for trial in run_together(self.experiment, part, say)]
             else:

@@ -210,25 +210,28 @@ def test_programs_that_tell_of_their_steps_take_turns_of_steps_and_have_their_st
     assert turning.left() == []
 
 
-def test_what_takes_no_turns_runs_alone_beside_a_copy_of_its_reference_and_resume_runs_what_lacks(
+def test_what_takes_no_turns_starts_beside_a_copy_of_its_reference_and_resume_runs_both_where_one_lacks(
     turning: Turning,
 ) -> None:
     done = turning.run("bench", "mixed", "--engine", "local", "--quiet")
     assert done.returncode == 0, done.stderr
-    assert "no turns for lone and baseline alone" in done.stderr
+    assert "no turns for lone and baseline alone, which they are compared with, but all steps in one go" in done.stderr
     found = {trial["environment"]: trial for trial in turning.trials()}
     assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
-        "baseline": ("ok", 2), "control": ("ok", 2), "lone": ("ok", None), "baseline alone": ("ok", None),
+        "baseline": ("ok", 2), "control": ("ok", 2), "lone": ("ok", 2), "baseline alone": ("ok", 2),
     }, [trial["reason"] for trial in found.values()]  # fmt: skip
+    took = {name: trial["record"]["timing"]["turns"] for name, trial in found.items()}
+    assert [len(took[name]) for name in ("baseline", "lone", "baseline alone")] == [2, 1, 1]
+    assert (took["lone"][0]["apart_ns"], took["lone"][0]["steps"]) == ([], 4)
     assert turning.newest
     file = turning.newest / "trials.jsonl"
     lines = {json.loads(line)["environment"]: line for line in file.read_text().splitlines(keepends=True)}
     file.write_text("".join(line for name, line in lines.items() if name != "baseline alone"))
     done = turning.run("resume", "--quiet")
     assert done.returncode == 0, done.stderr
-    assert "set aside" not in done.stderr, "those that took turns are all there"
+    assert "set aside 1 trial that took turns with others" in done.stderr
     again = {json.loads(line)["environment"]: line for line in file.read_text().splitlines(keepends=True)}
-    assert {name for name in lines if again[name] != lines[name]} == {"baseline alone"}
+    assert {name for name in lines if again[name] != lines[name]} == {"lone", "baseline alone"}
     assert turning.left() == []
 
 
