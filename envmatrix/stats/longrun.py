@@ -27,9 +27,11 @@ PHASE_S = 140.0
 LEAST_PHASES = 5
 #: How long the blocks of a run must span, in whole minutes.
 ENOUGH_MINUTES = math.ceil(LEAST_PHASES * PHASE_S / 60)
-#: How often slow cosines stand out where blocks are independent, each time that they are tested; and how many at least.
+#: How often slow cosines stand out where blocks are independent, each time that they are tested.
 STANDS_OUT = 0.1
-_FEWEST = 3
+#: How many of them at least: three that stand out, of seven or eight blocks, are nearly always chance, and would make
+#: one interval of ten three times as wide (docs/statistics.md).
+_FEWEST = 4
 #: Up to how many intervals phases of a minute make miss the mean over a longer time, in a run of fewer minutes than
 #: these (docs/statistics.md).
 _WRONG = ((3.0, "1 of 2"), (6.0, "1 of 4"), (float("inf"), "1 of 8"))

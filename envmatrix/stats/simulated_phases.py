@@ -14,7 +14,7 @@ from envmatrix.stats.pairing import paired
 from envmatrix.stats.simulated import SIZE, Figure, Floats, rate
 
 _EACH_HALF = (1.0 + LEVEL) / 2
-_MINUTES, _BLOCK_S, _PHASES_S = (3, 6, 12, 24), (10.0, 20.0, 38.0), (20.0, 40.0, 60.0)
+_MINUTES, _BLOCK_S, _PHASES_S = (3, 5, 6, 12, 24), (10.0, 20.0, 38.0), (20.0, 40.0, 60.0)
 #: By how much a slow phase slows the environment more than its reference.
 _SLOWED = 0.1
 

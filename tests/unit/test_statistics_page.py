@@ -33,7 +33,7 @@ MINUTES = longrun.LEAST_PHASES * longrun.PHASE_S / 60
         f"in all but {100 * slow_trials.ERROR:.1f} % of cases",
         f"whose period is at least twice {longrun.PHASE_S:.0f} s",
         f"From {longrun.LEAST_PHASES} times {longrun.PHASE_S:.0f} s ({MINUTES:.0f} minutes) on",
-        f"an F test at {100 * longrun.STANDS_OUT:.0f} % of the slowest B (3 at least), 2 B",
+        f"an F test at {100 * longrun.STANDS_OUT:.0f} % of the slowest B ({longrun._FEWEST} at least), 2 B",
         f"up to {longrun._WRONG[2][1]}, below {longrun._WRONG[1][0]:.0f} minutes up to {longrun._WRONG[1][1]}",
         f"and up to {longrun._WRONG[0][1]} below {longrun._WRONG[0][0]:.0f} minutes",
         f"levels alike to {100 * steady.TOLERANCE:.0f} % are one, and the last one must have lasted a third",

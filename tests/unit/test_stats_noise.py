@@ -203,6 +203,13 @@ def test_in_a_short_run_slow_phases_that_stand_out_widen_the_interval_and_nothin
     assert (np.abs(found.mean) <= plain).mean() < 0.82
 
 
+@pytest.mark.parametrize(("blocks", "tested"), [(6, False), (8, False), (9, True)])
+def test_so_few_blocks_that_hardly_more_than_chance_stands_out_have_students_error(blocks, tested):
+    noise = np.random.default_rng(6).normal(0, 0.037, (2000, blocks))
+    found = paired(noise, apart(np.arange(blocks) * 41.0))
+    assert (found.units < blocks).mean() == pytest.approx(0.1 if tested else 0.0, abs=0.02)
+
+
 @pytest.mark.parametrize("minutes", [3, 6, 12])
 def test_a_short_run_covers_its_own_mean_and_one_of_12_minutes_that_of_all_time(minutes):
     chance = np.random.default_rng(5)
