@@ -126,14 +126,16 @@ def _reasons(effect_kind: Kind, outcomes: tuple[str, ...], remedy: str) -> Calla
 
 
 def _slow(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+    shared = {arm.name for arm in run.plan.arms if arm.is_control} | {arm.reference for arm in run.plan.arms}
     for name, slow in described(run.plan, measured, analysis.primary, analysis.slow).items():
         effect, (low, high) = analysis.find(name), slow.share
         usual = f"; speed-up without them {ratio(effect.usual)}, with them {ratio(effect.ratio)}" if effect else ""
+        on = "anything that is compared with it" if name in shared else "it"
         waits = slow.trials < LEAST_BLOCKS
         yield Caution(
             Kind.SLOW_TRIALS, name,
             f"{slow} than its others (95 % interval of their share: {low:.0%} to {high:.0%}){usual}",
-            (f"`envmatrix resume {run.name}`: no verdict below {LEAST_BLOCKS} blocks; " if waits else "")
+            (f"`envmatrix resume {run.name}`: no verdict on {on} below {LEAST_BLOCKS} blocks; " if waits else "")
             + "compare the trials' records: what do the slow ones share? The interval holds with them and without them",
         )  # fmt: skip
 

@@ -70,18 +70,25 @@ def stolen(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Ca
         )  # fmt: skip
 
 
-def disturbed(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
-    """Find trials whose threads were ready to run while others had their CPUs."""
+def disturbed(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    """Find trials whose threads were ready to run while others had their CPUs.
+
+    Where what is compared with was left alone, the others were not the machine's: threads or ranks of the trial itself.
+    """
     shares = measured.disturbed()
     there = np.isfinite(shares)
     if there.any() and float(np.median(shares[there])) > DISTURBED:
         worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
+        waited = [arm for arm in run.plan.arms if (measured.usually_disturbed(arm.name) or 0.0) > DISTURBED]
+        own = bool(waited) and all(arm.reference and not arm.is_control for arm in waited)
         yield Caution(
-            Kind.DISTURBED, "the machine",
+            Kind.DISTURBED, ", ".join(arm.name for arm in waited) if own else "the machine",
             f"disturbed {np.median(shares[there]):.0%}: so much of the time in which their threads could have run they "
             f"waited for a CPU (most, {shares[worst]:.0%}: {measured.arms[worst[0]]} in block "
             f"{measured.blocks[worst[1]]})",
-            "run `envmatrix doctor`, which names what runs beside; more threads than CPUs wait for one another too",
+            "use no more threads or ranks than there are CPUs: its reference was left alone, so that these wait for one another"
+            if own
+            else "run `envmatrix doctor`, which names what runs beside; more threads than CPUs wait for one another too",
         )  # fmt: skip
 
 

@@ -282,7 +282,9 @@ class MeasurementBuilder:
 def _row(trial: Reading | Trial, record: Record) -> list[float]:
     result = record.result or _NO_RESULT
     system = (record.evidence and record.evidence.system) or _NO_SYSTEM
-    metrics = record.metrics or {}
+    metrics = dict(record.metrics or {})
+    if _began_beside_others(trial, record):
+        metrics.pop("run_delay_s", None)
     return [
         *(number(trial.wall_s) if name == "trial_s" else number(metrics.get(name)) for name in METRICS),
         *(_loss(getattr(result, name)) for name in WORK),
@@ -295,6 +297,15 @@ def _in_one_go(record: Record | None) -> bool:
     """Whether a trial took its steps in one turn with none set apart, which no trial does that shares its rounds."""
     turns = record.timing.turns if record and record.timing else None
     return turns is not None and len(turns) == 1 and not turns[0].apart_ns
+
+
+def _began_beside_others(trial: Reading | Trial, record: Record) -> bool:
+    """Whether a program's counters hold a start beside others: it took turns by its steps.
+
+    They are those of the whole program, so that what it waited for a CPU then is of our own making.
+    """
+    timing = record.timing
+    return bool((trial.together or 0) > 1 and timing and timing.turns is not None and timing.paused_ns is not None)
 
 
 def _note_facts(facts: ArmFacts, record: Record) -> None:

@@ -106,3 +106,35 @@ def test_a_disturbed_run_is_told_in_every_table(delay, told):
     assert (Kind.DISTURBED in {caution.kind for caution in summary.cautions}) is told
     assert ("disturbed" in to_markdown(summary)) is told
     assert ("8%" in to_markdown(summary)) is told
+
+
+@pytest.mark.parametrize(("turns", "told"), [([{"apart_ns": [9, 9], "steps": 3}], False), (None, True)])
+def test_what_a_program_waited_while_all_began_side_by_side_disturbed_nothing(turns, told):
+    """Reports of every program in turns by its steps once warned of their own start."""
+    plan = make_plan(("fast",))
+
+    def began_beside_others(trial):
+        trial.document["metrics"].update(user_s=3.0, system_s=0.7, run_delay_s=3.0)
+        trial.document["timing"] = {"wall_ns": 4 * 10**9, "paused_ns": 8 * 10**9, "turns": turns}
+        return replace(trial, together=3)
+
+    trials = map(began_beside_others, make_trials(plan, Machine({}, noise=0.01, stand_in=False), 10))
+    summary = summarise_measured(make_run(plan), fold(plan, trials))
+    assert (Kind.DISTURBED in {caution.kind for caution in summary.cautions}) is told
+    assert ("disturbed" in to_markdown(summary)) is told
+
+
+@pytest.mark.parametrize(("alone", "subject"), [(("baseline", "control"), "more:cnn@local"), ((), "the machine")])
+def test_what_only_an_environment_of_many_ranks_waits_for_is_not_laid_on_the_machine(alone, subject):
+    plan = make_plan(("more", "most"))
+
+    def wait(trial):
+        delay = 0.01 if trial.environment in alone else 2.0
+        trial.document["metrics"].update(user_s=3.0, system_s=0.7, run_delay_s=delay)
+        return trial
+
+    trials = map(wait, make_trials(plan, Machine({}, noise=0.01, stand_in=False), 10))
+    summary = summarise_measured(make_run(plan), fold(plan, trials))
+    (told,) = [caution for caution in summary.cautions if caution.kind is Kind.DISTURBED]
+    assert told.subject.split(", ")[0] == subject
+    assert ("envmatrix doctor" in told.remedy) is (subject == "the machine")

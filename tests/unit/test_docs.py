@@ -44,7 +44,7 @@ def test_the_answer_in_the_readme_is_that_of_the_run_it_names():
     assert len(rows) == 10
     assert [row for row in rows if f" {row} " not in told] == []
     tail = " ".join(shown.partition("    noise floor")[2].split())
-    headline, best = re.search(r"(mimalloc is .*?blocks\)\.) (Best set: .*)", tail).groups()
+    headline, best = re.search(r"(tcmalloc is .*?blocks\)\.) (Best set: .*)", tail).groups()
     assert headline in report
     assert best in report
 

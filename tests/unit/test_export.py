@@ -13,7 +13,7 @@ from envmatrix.plan.environment import Environment, Image, resolve
 from envmatrix.plan.export import export_lines
 from envmatrix.store import RunFolder
 
-REFERENCES = sorted((Path(__file__).parents[2] / "results").glob("reference-*"))
+REFERENCES = sorted(file.parent for file in (Path(__file__).parents[2] / "results").glob("reference-*/run.json"))
 PLACED = Environment("e", "", {}, Image("i"), {"A": "b c"}, (), {}, cpus="0-3", memory_nodes="1")
 SIF = Prepared("i", "apptainer", "/i.sif", "/usr/bin/python3", {})
 

@@ -11,7 +11,7 @@ from envmatrix.store.schema import json_schema
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_run
 
 PROJECT = Path(__file__).parents[2]
-REFERENCES = sorted((PROJECT / "results").glob("reference-*"))
+REFERENCES = sorted(file.parent for file in (PROJECT / "results").glob("reference-*/run.json"))
 
 
 def check(document, name="Run"):

@@ -106,6 +106,26 @@ def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_befor
         assert precise_enough(plan, measured, 0.5, active=("fast:cnn@local",)) is not waits
 
 
+@pytest.mark.parametrize(
+    ("slow", "on"),
+    [
+        ("fast", "it"),
+        ("baseline", "anything that is compared with it"),
+        ("control", "anything that is compared with it"),
+    ],
+)
+def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, on):
+    """An environment once stood as undecided at 1.03 to 1.09 with no word of the control's slow trial, for which it was."""
+
+    def is_slow(trial):
+        return trial.environment == slow and trial.block == 3
+
+    trials = slowed(PLAN, replace(QUIET, noise=0.001), 14, is_slow, by=1.25)
+    (told,) = [caution for caution in summary_of(PLAN, trials).cautions if caution.kind is Kind.SLOW_TRIALS]
+    assert told.subject == f"{slow}:cnn@local"
+    assert f": no verdict on {on} below 20 blocks; " in told.remedy
+
+
 @pytest.mark.parametrize("slow", ["fast", "baseline", "control"])
 @pytest.mark.parametrize("blocks", [18, 26])
 def test_a_comparison_waits_for_20_blocks_whichever_side_has_the_slow_trials(slow, blocks):

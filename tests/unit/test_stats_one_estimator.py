@@ -27,7 +27,7 @@ from envmatrix.store import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_mixed, write_run
 
 RESULTS = Path(__file__).parents[2] / "results"
-REFERENCES = sorted(path.name for path in RESULTS.glob("reference-*"))
+REFERENCES = sorted(file.parent.name for file in RESULTS.glob("reference-*/run.json"))
 
 
 @pytest.fixture(scope="module", params=[*REFERENCES, "raced", "alone"])

@@ -20,7 +20,12 @@ from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 PLAN = make_plan(("a",))
 RUN = make_run(PLAN, "r")
-REFERENCES = sorted((Path(__file__).parents[2] / "results").glob("reference-*"))
+#: Committed runs of 0.1.0, which an upgrade reads.
+REFERENCES = sorted(
+    file.parent
+    for file in (Path(__file__).parents[2] / "results").glob("reference-*/run.json")
+    if json.loads(file.read_text())["schema"] == 1
+)
 
 BROKEN_TRIAL = """{"schema": 1, "trial": "t", "block": 0, "position": 0, "environment": "e", "workload": "w",
 "engine": "local", "outcome": "ok", %s}""".replace("\n", " ")
