@@ -86,9 +86,9 @@ def disturbed(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
             f"disturbed {np.median(shares[there]):.0%}: so much of the time in which their threads could have run they "
             f"waited for a CPU (most, {shares[worst]:.0%}: {measured.arms[worst[0]]} in block "
             f"{measured.blocks[worst[1]]})",
-            "use no more threads or ranks than there are CPUs: its reference was left alone, so that these wait for one another"
+            "use no more threads or ranks than CPUs: its reference was left alone, so that these wait for one another"
             if own
-            else "run `envmatrix doctor`, which names what runs beside; more threads than CPUs wait for one another too",
+            else "run `envmatrix doctor`: it names what runs beside; more threads than CPUs wait for one another too",
         )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_befor
     ],
 )
 def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, on):
-    """An environment once stood as undecided at 1.03 to 1.09 with no word of the control's slow trial, for which it was."""
+    """An environment once stood as undecided at 1.03 to 1.09 with no word of the control's slow trial, its cause."""
 
     def is_slow(trial):
         return trial.environment == slow and trial.block == 3
