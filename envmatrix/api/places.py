@@ -45,7 +45,17 @@ def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
     for path in (Path(name), folder / name) if os.fspath(name) else ():
         if (path / "run.json").exists():
             return RunFolder(path)
+        if (path / "study.json").exists():
+            raise InputError(
+                f"{os.fspath(name)!r} is a search (`envmatrix tune`) and no run",
+                remedy=f"its answer is {path / 'report.html'}; its steps are runs: "
+                f"`envmatrix report --results {path} {_newest_step(path)}`",
+            )
     raise InputError(f"no run {os.fspath(name)!r}", remedy=suggestion(os.fspath(name), [path.name for path in known]))
+
+
+def _newest_step(study: Path) -> str:
+    return max((file.parent.name for file in study.glob("*/run.json")), default="STEP")
 
 
 def matrix_of_run(folder: RunFolder, run: Run) -> Matrix:
