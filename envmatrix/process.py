@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import marshal
 import os
 import signal
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from envmatrix import interrupts
 from envmatrix.errors import NoTrialError
@@ -80,6 +81,19 @@ class Finished:
         """Return the last lines it printed, for an error message."""
         text = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return "\n".join(text[-lines:])
+
+
+def said_json(text: str) -> Any:
+    """Return what the last line of a text that is a list or a mapping in JSON says.
+
+    A ``sitecustomize`` of the Python that was asked may print before it, and at its end. Raises ValueError for none.
+    """
+    for line in reversed(text.splitlines()):
+        if line.lstrip().startswith(("[", "{")):
+            with contextlib.suppress(ValueError):
+                return json.loads(line)
+    msg = "there is no line of JSON"
+    raise ValueError(msg)
 
 
 def _signal_name(number: int) -> str:

@@ -20,6 +20,7 @@ from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
+from envmatrix.matrix.program import of_python
 from envmatrix.matrix.reported import MetricSource
 from envmatrix.matrix.requirements import read
 from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH, Starter
@@ -27,23 +28,23 @@ from envmatrix.matrix.throughput import candidates, is_of_pytest_benchmark
 from envmatrix.plan.environment import Image
 from envmatrix.record.model import Record
 from envmatrix.runner.first_block import too_short
-from envmatrix.runner.progress import Ticker
-from envmatrix.say import Say
+from envmatrix.say import Say, Ticker
 from envmatrix.trials import leftovers
 from envmatrix.trials.alone import alone_on_machine
 from envmatrix.trials.around import clean_up, set_up
-from envmatrix.trials.look import Look, Started, given, look, started
+from envmatrix.trials.look import Look, Started, given, is_python, look, started
 from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import looked_for
 from envmatrix.trials.requested import Overrides
+from envmatrix.trials.wrapped import unwrapped
 from envmatrix.units import as_budget, parse_duration
 from envmatrix.validation import in_words
 
 #: A program that takes longer than this (seconds) once is for a matrix of its own.
 _LONGEST_LOOK_S = 4 * 3600.0
-#: Unless --budget says otherwise: as many environments as have an answer within these seconds (three minutes after
-#: `pip install`, with the installation and the first look), and no fewer than so many.
-_SOON_S = 150.0
+#: Unless --budget says otherwise: as many environments as have an answer within these seconds of blocks, and no fewer
+#: than so many. What is left of three minutes is for `pip install`, the first look, the libraries and the table.
+_SOON_S = 120.0
 _FEWEST = 2
 _MIN_BLOCKS = 6
 #: How many environments are in a matrix for a program of which nobody knows how long it takes.
@@ -62,7 +63,8 @@ _AROUND = ("setup", "prepare", "cleanup")
 class Asked:
     """What the command line says of a program; ``parameters`` (name, values) stand in braces in its words.
 
-    ``requirements`` are files of what its Python lacks.
+    ``requirements`` are files of what its Python lacks, ``pass_env`` variables of this shell that it needs beside those
+    that it seems to look for.
     """
 
     words: tuple[str, ...]
@@ -74,6 +76,7 @@ class Asked:
     metric_json: str = ""
     parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
     requirements: tuple[Path, ...] = ()
+    pass_env: tuple[str, ...] = ()
 
     def image(self, interpreter: str) -> Image:
         """Return what the program is looked at in: its Python, and over it what that lacks."""
@@ -102,6 +105,7 @@ def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: 
     Its ``setup`` has been run by then, for every value of its parameters. Raises InputError for what cannot be,
     NothingRanError for a program that fails.
     """
+    asked = replace(asked, words=unwrapped(asked.words, say))
     program = started(asked.words)
     workloads = _workloads(asked, program)
     with cleaned_up_on_failure(workloads, say):
@@ -123,6 +127,7 @@ def first_matrix(asked: Asked, interpreter: str | None, file: Path, say: Say) ->
 
     ``interpreter`` is its Python (None: as ``make_matrix`` finds it). Raises InputError for what cannot be.
     """
+    asked = replace(asked, words=unwrapped(asked.words, say))
     program = given(asked.words, interpreter) if interpreter else started(asked.words)
     workloads = _workloads(asked, program)
     torch = _imports_torch(asked.image(program.interpreter), say)
@@ -172,7 +177,7 @@ def _workloads(asked: Asked, program: Started) -> tuple[Workload, ...]:
     """Return a workload for every combination of the parameters' values."""
     stem = _stem(asked.words)
     _check_parameters(asked)
-    passed = _passed(program)
+    passed = tuple(sorted({*_passed(program), *asked.pass_env}))
     found = []
     for values in itertools.product(*(values for _, values in asked.parameters)):
         chosen = dict(zip((name for name, _ in asked.parameters), values, strict=True))
@@ -210,7 +215,10 @@ def _filled(text: str, chosen: Mapping[str, str]) -> str:
 
 
 def _stem(words: Sequence[str]) -> str:
-    """Return what a program is called: its script, else the program itself."""
+    """Return what a program is called: its script or module, else the program itself."""
+    kind, name = of_python(words[1:]) if is_python(words[0]) else ("", "")
+    if kind == "module":
+        return _plain(name.removesuffix(".__main__").rpartition(".")[2])
     scripts = [word for word in words[1:] if word.endswith((".py", ".sh"))] if words[0] != "pytest" else []
     return _plain(Path((*scripts, words[0])[0]).stem)
 
@@ -265,16 +273,25 @@ def _starter(
     chosen = named if named and set(named) <= set(known) else tuple(known[: arms - 2])
     say(f"it took {seen.wall_s:.1f} s; metric: {why}")
     say(_about_set(chosen, torch=torch, record=seen.record))
-    blocks = overrides.min_blocks or _MIN_BLOCKS
-    line = too_short(budget_s, blocks, trial_s, (len(named) or len(chosen)) + 2)
-    say(
-        line
-        or f"budget {as_budget(budget_s)}: enough for {blocks} blocks of {len(chosen) + 2} trials and a little more"
-    )
+    say(_about_time(budget_s, trial_s, (len(named) or len(chosen)) + 2, overrides))
     limit_s = max(60.0, 10 * seen.wall_s)
     return Starter(
-        interpreter, workloads, torch, chosen, metric, why, budget_s, limit_s, requirements=asked.requirements
-    )
+        interpreter, workloads, torch, chosen, metric, why, budget_s, overrides.budget is None, limit_s,
+        requirements=asked.requirements,
+    )  # fmt: skip
+
+
+def _about_time(budget_s: float, trial_s: float, arms: int, overrides: Overrides) -> str:
+    """Say when the first table comes: when a claim can be made, or at the end of the budget that was given."""
+    blocks = overrides.min_blocks or _MIN_BLOCKS
+    if overrides.budget:
+        line = too_short(budget_s, blocks, trial_s, arms)
+        return line or f"budget {as_budget(budget_s)}: enough for {blocks} blocks of {arms} trials and a little more"
+    most = overrides.max_blocks or 0
+    if 0 < most <= blocks:
+        return f"the table comes after about {as_budget(trial_s * arms * most)}: {most} blocks of {arms} trials"
+    blocks_s = max(budget_s, trial_s * arms * blocks)
+    return f"the first table comes after about {as_budget(blocks_s)}: {blocks} blocks of {arms} trials, or more"
 
 
 def _metric(regex: str, output: str) -> tuple[MetricSource, str]:
@@ -309,9 +326,9 @@ def _affordable(trial_s: float, most: int, overrides: Overrides) -> tuple[int, f
     """Return how many arms (with baseline and control) and how many seconds: enough for claims about all of them."""
     each_s = _each_s(trial_s, overrides)
     given_s = parse_duration(overrides.budget) if overrides.budget else None
-    fit = int((given_s or _SOON_S) / each_s + 1e-6)
+    fit = int((given_s / each_s if given_s else _SOON_S * _SPARE / each_s) + 1e-6)
     arms = most + 2 if overrides.environments else max(min(most, _FEWEST) + 2, min(most + 2, fit))
-    return arms, given_s or max(60.0, each_s * arms)
+    return arms, given_s or min(_SOON_S, max(60.0, each_s * arms))
 
 
 def _each_s(trial_s: float, overrides: Overrides) -> float:

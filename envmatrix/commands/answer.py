@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from envmatrix.commands import common
 from envmatrix.errors import ExitCode
+from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
     from envmatrix.api.result import Result
     from envmatrix.api.runs import Watch
     from envmatrix.launchers.base import Ask
+    from envmatrix.stats.effects import Effect
     from envmatrix.trials.experiment import Experiment
 
 
@@ -35,6 +37,8 @@ def carry_out(experiment: Experiment, arguments: argparse.Namespace, *, is_set_u
     show(result, as_json=arguments.json)
     if not arguments.json:
         tell_how_to_use(experiment, result)
+    if not arguments.quiet and (line := how_to_decide(result)):
+        common.say_to_stderr(line)
     return end(result)
 
 
@@ -57,6 +61,28 @@ def tell_how_to_use(experiment: Experiment, result: Result) -> None:
         if lines := lines_of_best(experiment, group):
             common.print_text(f"\nthe recommended environment for {group.workload} on {group.engine}:\n\n{lines}\n")
     common.print_text(f"report: {result.folder / 'report.html'}")
+
+
+def _is_open(effect: Effect, target: float) -> bool:
+    """Say whether more blocks may decide about an environment, and are run for that."""
+    narrow = effect.half_width is not None and effect.half_width <= target
+    return bool(effect.blocks) and effect.verdict == "undecided" and not (effect.is_control or narrow)
+
+
+def how_to_decide(result: Result) -> str:
+    """Say which environments are undecided, and the command that gives them as much time again; '' where none is."""
+    from envmatrix.units import as_budget
+
+    run = result.summary.run
+    names = [one.environment for one in result.effects if _is_open(one, run.plan.target)]
+    if not names or run.plan.race or result.interrupted or result.lost or result.incomplete:
+        return ""
+    trials = list(result.trials())
+    took_s = sum((trial.wall_s or 0.0) / (trial.together or 1) for trial in trials) if run.launcher == DEFAULT else 0.0
+    full = len({trial.block for trial in trials}) >= run.plan.max_blocks
+    more = f" --max-blocks {2 * run.plan.max_blocks}" if full else ""
+    again = f"envmatrix resume {result.name} --budget {as_budget(2 * max(took_s, run.plan.budget_s))}{more}"
+    return f"undecided: {', '.join(dict.fromkeys(names))}; as much time again: {again}"
 
 
 def end(result: Result) -> ExitCode:

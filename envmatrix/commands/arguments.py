@@ -102,6 +102,7 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
     group.add_argument("-p", "--prepare", metavar="LINE", help="shell line, run before each run, in its trial")
     group.add_argument("-c", "--cleanup", metavar="LINE", help="shell line, run once at the end")
     group.add_argument("-w", "--warmup", type=whole(0), metavar="N", help="runs before the first block (default: 1)")
+    parser.add_list("--pass-env", "NAME", "variables of this shell that it needs: a,b", target=group, spaced=False)
     group.add_argument("--metric-regex", metavar="PATTERN", help="how fast it was: a number in ( ) in its output")
     group.add_argument(
         "--metric-json", metavar="FILE:KEY", help="the same: a number (a.b.0.c) in a JSON file it writes"

@@ -16,7 +16,23 @@ from envmatrix.launchers.catalog import DEFAULT
 #: Options of a program on the command line, by their names in the namespace.
 _OF_PROGRAM = (
     "setup", "prepare", "cleanup", "warmup", "parameter_list", "requirements", "metric_regex", "metric_json", "save",
+    "pass_env",
 )  # fmt: skip
+
+
+#: What hyperfine calls what is called otherwise here.
+_OF_HYPERFINE = {
+    **dict.fromkeys(("--runs", "--max-runs", "-M"), "a block runs each environment once: --max-blocks N"),
+    **dict.fromkeys(("--min-runs", "-m"), "a block runs each environment once: --min-blocks N"),
+    **dict.fromkeys(("--parameter-scan", "-P", "-D"), "name the values: --parameter-list NAME 1,2,3"),
+    **dict.fromkeys(("--shell", "-S", "-N"), "no shell reads a program's words; where one must: -- bash -c 'LINE'"),
+    **dict.fromkeys(("--ignore-failure", "-i"), "a trial that fails is counted with its reason, and the run goes on"),
+    **dict.fromkeys(("--command-name", "-n"), "--name NAME calls the run so"),
+    "--export-json": "--json prints it, and the run's folder has it as summary.json",
+    "--export-csv": "`envmatrix report --as csv` writes it when the run is over",
+    "--export-markdown": "the run's folder has it as report.md",
+    "--output": "--show-output prints what each trial printed",
+}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -34,6 +50,7 @@ def add_arguments(parser: Parser) -> None:
     shared.add_answer(parser)
     _add_program(parser)
     parser.set_defaults(design=None)
+    parser.known_elsewhere(_OF_HYPERFINE)
     parser.examples(
         "envmatrix bench -- python train.py --epochs 1",
         "envmatrix bench --environments tcmalloc,intel-omp --engine docker --name containers",
@@ -76,6 +93,12 @@ def run(arguments: argparse.Namespace) -> int:
             remedy="your own program: `envmatrix bench -- python train.py`; the built-in benchmark, which downloads "
             "PyTorch: `envmatrix bench default`",
         )
+    name = arguments.design or ""
+    if name.endswith((".py", ".sh")) or "/" in name:
+        program = f"python {name}" if name.endswith(".py") else name if "/" in name else f"./{name}"
+        raise InputError(
+            f"{name!r} is no design, but a program", remedy=f"a program comes behind `--`: envmatrix bench -- {program}"
+        )
     arguments.design = arguments.design or "default"
     return _run_design(arguments)
 
@@ -91,7 +114,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "",
         arguments.metric_json or "",
         tuple((name, tuple(names(values))) for name, values in arguments.parameter_list or ()),
-        tuple(arguments.requirements or ()),
+        tuple(arguments.requirements or ()), tuple(arguments.pass_env or ()),
     )  # fmt: skip
     overrides, file = shared.overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.say_to_stderr if arguments.show_output else lambda _: None
@@ -129,6 +152,12 @@ def _check_program(arguments: argparse.Namespace) -> None:
         )
     if arguments.metric_regex and arguments.metric_json:
         raise InputError("--metric-regex and --metric-json cannot both be", remedy="say one; --save writes a matrix")
+    counted = next((str(file) for file in arguments.requirements or () if str(file).isdigit()), None)
+    if counted:
+        raise InputError(
+            f"-r {counted}: it names a file of requirements here",
+            remedy=f"hyperfine's -r {counted} is --max-blocks {counted}: a block runs each environment once",
+        )
     if arguments.save and arguments.save.exists():
         raise InputError(f"{arguments.save} is already there", remedy="name another file: --save FILE")
 

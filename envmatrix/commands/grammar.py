@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -30,8 +30,10 @@ class Parser(argparse.ArgumentParser):
         )
         self.example_lines: tuple[str, ...] = ()
         self._former: dict[str, str] = {}
+        self._of_others: dict[str, str] = {}
         self._spaced: set[str] = set()
         self._takes_command = False
+        self._instead = False
 
     def examples(self, *lines: str) -> None:
         """Show command lines at the end of the help."""
@@ -42,11 +44,16 @@ class Parser(argparse.ArgumentParser):
         """Answer an option, or the last word, that is no more with what took its place."""
         self._former[spelling] = now
 
+    def known_elsewhere(self, options: Mapping[str, str]) -> None:
+        """Answer options that people know from a like tool with what does the same here."""
+        self._of_others.update(options)
+
     def takes_command(self, text: str, *, instead: bool = False) -> None:
         """Take all words behind ``--`` as a command line: ``arguments.command`` is the list of them.
 
         ``instead``: they stand instead of the command's own word.
         """
+        self._instead = instead
         if instead:
             self.set_defaults(command=[])
             self.usage = f"{self.prog} [options] [{self._get_positional_actions()[0].metavar} | -- PROGRAM ...]"
@@ -116,23 +123,30 @@ class Parser(argparse.ArgumentParser):
                 continue
             if name in self._former:
                 raise InputError(f"there is no option {name} any more", remedy=f"write {self._former[name]}")
-            raise InputError(f"unknown option {name}", remedy=self._nearest(name))
+            raise InputError(f"unknown option {name}", remedy=self._of_others.get(name) or self._nearest(name))
 
     def _nearest(self, name: str) -> str:
         known = [option for option in self._option_string_actions if option.startswith("--")]
         longer = [option for option in known if option.startswith(name) and len(name) > 2]
         near = longer or [f"--{word}" for word in get_close_matches(name[2:], [word[2:] for word in known], n=1)]
-        return f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists what it takes"
+        help_of_it = f"`{self.prog} --help` lists what it takes"
+        of_program = f"; a program and its options come behind `--`: {self.prog} -- python train.py"
+        return f"did you mean {near[0]}?" if near else help_of_it + (of_program if self._instead else "")
 
     def _refuse_words(self, parsed: argparse.Namespace, extra: Sequence[str]) -> NoReturn:
         """Refuse words for which there is no place: two designs at once are not silently one of them."""
         words = self._get_positional_actions()
         former = next((f"write {now}" for word, now in self._former.items() if not word.startswith("-")), "")
-        remedy = spaced_remedy(parsed, extra) or former or f"`{self.prog} --help` lists what it takes"
+        program = f"a program comes behind `--`: {self._as_program(parsed, extra)}" if self._instead else ""
+        remedy = spaced_remedy(parsed, extra) or former or program or f"`{self.prog} --help` lists what it takes"
         if not words:
             raise InputError(f"`{self.prog}` takes no word, and {extra[0]!r} is one", remedy=remedy)
         last, name = getattr(parsed, words[-1].dest), words[-1].metavar or words[-1].dest
         raise InputError(f"one {name} is taken, and here are two: {last!r} and {extra[0]!r}", remedy=remedy)
+
+    def _as_program(self, parsed: argparse.Namespace, extra: Sequence[str]) -> str:
+        words = [getattr(parsed, place.dest) for place in self._get_positional_actions()]
+        return " ".join([self.prog, "--", *(word for word in words if isinstance(word, str)), *extra])
 
     def _spaced_lists(self, given: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield each list whose items could have been meant to be separated by blanks, as they once were."""

@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     lines = [
         f"design {plan.design}: {len(plan.arms)} arms a block, seed {plan.seed}, "
         f"{plan.min_blocks} to {plan.max_blocks} blocks",
-        f"stops when every interval is within ±{plan.target:.1%}, or after {plan.budget_s:.0f} s",
+        f"stops when every interval is within ±{plan.target:.1%}, or after {plan.budget_s:.0f} s"
+        + (f", and not before {plan.first} blocks" if plan.first else ""),
     ]
     for block in shown:
         lines += ["", f"block {block[0].block}:", *(f"  {slot.trial}  {slot.arm.name}" for slot in block)]

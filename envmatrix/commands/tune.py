@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envmatrix.api.tunes import Sought
     from envmatrix.runner.tuning import Tuning
 
-_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "metric_regex", "metric_json")
+_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "metric_regex", "metric_json", "pass_env")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -87,6 +87,7 @@ def _program(arguments: argparse.Namespace) -> Tuning:
         tuple(arguments.command), shared.shell(arguments.setup), shared.shell(arguments.prepare),
         shared.shell(arguments.cleanup),
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "", arguments.metric_json or "",
+        pass_env=tuple(arguments.pass_env or ()),
     )  # fmt: skip
     show = common.say_to_stderr if arguments.show_output else lambda _: None
     return tunes.begin_program(asked, _sought(arguments), common.say_to_stderr, show)

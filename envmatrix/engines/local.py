@@ -31,7 +31,7 @@ from envmatrix.images.system import known_to_loader
 from envmatrix.images.venvs import build_venv, packages_of
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export import quoted
-from envmatrix.process import Exit, Guarded, Order, run, started
+from envmatrix.process import Exit, Guarded, Order, run, said_json, started
 from envmatrix.say import Say
 
 _PATH = "/usr/bin:/bin"
@@ -113,7 +113,7 @@ class LocalEngine(InGroups, Engine):
         without = ""
         if image.on_host:
             reference, program, facts = self._given(image, python, locks, say)
-            torch, without = _look_for_torch(program, image, variables or {"PATH": _PATH, "LC_ALL": "C.UTF-8"})
+            torch, without = self._torch_of(program, image, facts, variables)
             facts = {**facts, **torch}
         else:
             reference, program, facts = self._venv(image, python, locks, say)
@@ -123,6 +123,22 @@ class LocalEngine(InGroups, Engine):
         return Prepared(
             image.name, self.name, reference, program, folders.folders, facts, folders.missing, without_torch=without
         )
+
+    def _torch_of(
+        self, program: str, image: Image, facts: Mapping[str, str], variables: Mapping[str, str] | None
+    ) -> tuple[dict[str, str], str]:
+        """Return which torch a given Python has; to import it takes seconds, so what was seen once is known."""
+        if image.modules:  # what they bring may be another tomorrow
+            return _look_for_torch(program, image, variables or {})
+        key = digest_of(program, facts.get("over_packages", ""), facts.get("lock_digest", ""))
+        file = self.places.cache.root / "prepared" / f"torch-{key[:24]}.json"
+        known = {name: str(value) for name, value in (self.places.cache.read_json(file) or {}).items()}
+        if Path(known.get("torch_file", "")).is_file():
+            return known, ""
+        torch, without = _look_for_torch(program, image, {"PATH": _PATH, "LC_ALL": "C.UTF-8"})
+        if torch:
+            self.places.cache.write(file, json.dumps(torch))
+        return torch, without
 
     def _given(self, image: Image, python: Python, locks: Locks, say: Say) -> tuple[str, str, dict[str, str]]:
         """Return a Python that is there as it is, or a venv over it that holds what it lacks of the requirements."""
@@ -290,8 +306,8 @@ def _look_for_torch(python: str, image: Image, variables: Mapping[str, str]) -> 
     done = run([python, "-c", _TORCH], limit_s=300.0, env=variables)
     what = f"modules: {' '.join(image.modules)}" if image.modules else f"interpreter: {image.interpreter}"
     try:
-        version, file = json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
+        version, file = said_json(done.stdout)
+    except ValueError:
         if "libcuda" in done.stderr and not has_gpu():
             reason = f"{what} ({python}) has a PyTorch for CUDA, and there is no GPU here"
             remedy = "run it where there is a GPU (/dev/nvidia0), or name an interpreter with a PyTorch for the CPU"

@@ -14,6 +14,7 @@ from envmatrix.images.locks import Locks
 from envmatrix.images.places import Places
 from envmatrix.images.pythons import remembered_python
 from envmatrix.plan.environment import Image, Library
+from envmatrix.process import said_json
 from envmatrix.say import Say
 
 #: Runs a command in an image with folders mounted (path inside -> folder here); returns what it printed.
@@ -28,6 +29,8 @@ def ask(argv, **more):
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
                           env=dict(os.environ, **more))
     return done.returncode, done.stdout, done.stderr.strip().splitlines()
+def listed(text):  # a sitecustomize may print before it, and at its end
+    return next(json.loads(line) for line in reversed(text.splitlines()) if line.startswith('["'))
 def loads(paths):
     code, _, said = ask([sys.executable, "-I", "-S", "-c", ""], LD_PRELOAD=":".join(paths))
     return said[0] if said else "" if code == 0 else "Python ends with status %d" % code
@@ -42,7 +45,7 @@ except (ValueError, OSError):
     libc = "no glibc"
 print(json.dumps({
     "python": sys.executable, "version": "%d.%d.%d" % sys.version_info[:3], "libc": libc, "loader": names,
-    "variables": dict(os.environ), "torch": json.loads(torch[1].splitlines()[-1]) if torch[0] == 0 else None,
+    "variables": dict(os.environ), "torch": listed(torch[1]) if torch[0] == 0 else None,
     "torch_error": (torch[2] or [""])[-1],
     "wrong": {key: loads(paths) for key, paths in json.loads(sys.argv[1]).items()},
 }))
@@ -73,8 +76,8 @@ def prepared_ready(
     files = {library.key: [f"{LIBRARIES}/{library.key}/{file}" for file in library.files] for library in libraries}
     asked = json.dumps({key: files[key] for key in folders.folders})
     try:
-        seen = json.loads(inside(["/bin/sh", "-c", _SHELL, "sh", "-I", "-c", _PROBE, asked], mounted).splitlines()[-1])
-    except (ValueError, IndexError, EngineError) as error:
+        seen = said_json(inside(["/bin/sh", "-c", _SHELL, "sh", "-I", "-c", _PROBE, asked], mounted))
+    except (ValueError, EngineError) as error:
         raise SkipEnvironmentError(
             f"image {image.ready} runs no Python, which a trial needs: {str(error)[-300:]}",
             remedy="take an image in which python3 starts",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from envmatrix.images.lockfile import Pinned
 from envmatrix.images.pip import make_pip
 from envmatrix.images.pythons import Python
 from envmatrix.images.venvs import install_into, packages_of
-from envmatrix.process import run
+from envmatrix.process import run, said_json
 from envmatrix.say import Say
 
 _ASK_S = 120.0
@@ -69,8 +68,8 @@ def base_of(python: Python) -> Base:
     """Ask a Python what it has. Raises SkipEnvironmentError where it cannot say."""
     done = run([python.path, "-I", "-c", _FACTS], limit_s=_ASK_S)
     try:
-        folders, packages, programs, records = json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
+        folders, packages, programs, records = said_json(done.stdout)
+    except ValueError:
         raise SkipEnvironmentError(
             f"interpreter: {python.path} does not say what is installed there: {done.last_words(1)}",
             remedy="requirements on top of it need Python 3.8 or newer",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from envmatrix.errors import EnvmatrixError, SkipEnvironmentError
 from envmatrix.images.cache import Cache, digest_of
-from envmatrix.process import run
+from envmatrix.process import run, said_json
 
 _FACTS = (
     "import json, sys, sysconfig; "
@@ -48,9 +48,8 @@ def ask(path: str, env: Mapping[str, str] | None = None) -> Python | None:
     """Ask an interpreter who it is; None when it does not start. ``env``: its variables, else those of this process."""
     try:
         said = run([path, "-I", "-c", _FACTS], limit_s=30.0, env=env)
-        # A sitecustomize of its own may have printed something before.
-        executable, version, abi, platform = json.loads(said.stdout.strip().splitlines()[-1])
-    except (EnvmatrixError, ValueError, IndexError):
+        executable, version, abi, platform = said_json(said.stdout)
+    except (EnvmatrixError, ValueError):
         return None
     return Python(executable, version, f"{abi}-{platform}") if said.exit.ok else None
 

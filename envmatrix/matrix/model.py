@@ -301,6 +301,9 @@ class Design(Frozen):
     target: Percent = Field(0.03, description="stop when every interval's half-width is at most this")
     margin: Percent = Field(0.03, description="a whole interval inside +-margin is called the same")
     budget: Seconds = Field(300.0, description="stop after this time")
+    claims_first: bool = Field(
+        False, description="the blocks that a claim needs (min_blocks) are run even where the budget ends before"
+    )
     trial_limit: Seconds = Field(300.0, description="a trial that runs longer is ended")
     min_blocks: int = Field(6, ge=2, description="no claim below this many complete blocks")
     max_blocks: int = Field(40, ge=1, le=100_000)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
 from envmatrix import benchmark
 from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, VARIABLE, Text, one_word
+
+#: How a folder begins in a run's files, which name no user's own (``store/names.py``).
+_SHOWN = re.compile(r"\{(home|cache|matrix)\}(/|\Z)")
 
 
 def _program_variable(value: str) -> str:
@@ -45,8 +49,26 @@ def _command(value: object) -> object:
     return tuple(words)
 
 
+def of_python(words: Sequence[str]) -> tuple[str, str]:
+    """Return what a Python is to run: ('file', FILE), ('module', NAME), or ('', '') for code and standard input.
+
+    ``words`` follow the Python; its own options stand before what it runs (python(1)).
+    """
+    rest = iter(words)
+    for word in rest:
+        if word in ("-X", "-W", "--check-hash-based-pycs"):
+            next(rest, "")
+        elif word == "-m":
+            return "module", next(rest, "")
+        elif word in ("-", "-c"):
+            break
+        elif not word.startswith("-"):
+            return "file", word
+    return "", ""
+
+
 def _folder_to_mount(value: str) -> str:
-    if not value.startswith("/") or re.search(r"[:,\\\s]", value) or not value.strip("/"):
+    if not (value.startswith("/") or _SHOWN.match(value)) or re.search(r"[:,\\\s]", value) or not value.strip("/"):
         msg = f"{value!r} must be an absolute path of a folder, without blanks, colons and commas, and not / itself"
         raise ValueError(msg)
     return value

@@ -52,7 +52,8 @@ class Starter:
     """What the matrix of one program is made from.
 
     ``torch``: whether it runs PyTorch over GNU's OpenMP runtime, as pip installs it. ``metric`` and ``why`` say what is
-    measured and how that was chosen; ``environments`` are names of FOR_TORCH or FOR_ANY.
+    measured and how that was chosen; ``environments`` are names of FOR_TORCH or FOR_ANY. ``claims_first``: the budget
+    waits until a claim can be made.
     """
 
     interpreter: str
@@ -62,6 +63,7 @@ class Starter:
     metric: MetricSource = WALL_TIME
     why: str = "how fast it was"
     budget_s: float = 1800.0
+    claims_first: bool = False
     trial_limit_s: float = 300.0
     notes: Sequence[str] = field(default_factory=tuple)
     requirements: Sequence[Path] = ()
@@ -102,6 +104,8 @@ class Starter:
             f"    workloads: {_quoted(names)}",
             "    target: 3%                                # stop when every interval is this narrow,",
             f"    budget: {as_budget(self.budget_s):34}# or after this time",
+            *(["    claims_first: true                        # but not before a claim can be made"]
+              if self.claims_first else []),
             f"    trial_limit: {as_duration(self.trial_limit_s):29}# a trial that runs longer is ended",
             "",
         ])  # fmt: skip

@@ -73,6 +73,7 @@ class Plan:
     ``race``: arms that are surely not the best, or surely the same as their reference, leave before the end.
     ``looked``: after how many blocks the run has been read before. ``parts``: what is compared with a reference is
     dealt to so many blocks and runs in one of them, references and controls in all (incomplete blocks).
+    ``claims_first``: the budget ends nothing before there are blocks enough for a claim.
     """
 
     design: str
@@ -86,6 +87,12 @@ class Plan:
     race: bool = False
     looked: tuple[int, ...] = ()
     parts: int = 1
+    claims_first: bool = False
+
+    @property
+    def first(self) -> int:
+        """How many blocks are run whatever time they take."""
+        return min(self.min_blocks * self.parts, self.max_blocks) if self.claims_first else 0
 
     def block(self, index: int) -> list[Slot]:
         """Return block ``index`` (from 0): each arm of it once, in an order that only (seed, index) decides."""
@@ -138,6 +145,7 @@ def plan_of(design: Design, arms: tuple[Arm, ...], looked: tuple[int, ...] = (),
         race=design.race,
         looked=looked,
         parts=parts,
+        claims_first=design.claims_first,
     )
 
 

@@ -12,10 +12,11 @@ from envmatrix.printable import clean
 from envmatrix.report.formatting import count
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.hints import beyond_folder
 from envmatrix.trials.last_words import tail
 from envmatrix.trials.program_variables import dropped_variables, missing_module
 from envmatrix.trials.together import has_one_process
-from envmatrix.units import as_duration
+from envmatrix.units import as_budget, as_duration
 
 _BROKEN = ("failed", "invalid", "timed_out")
 #: From so many that want each CPU on, others are said to take a good part of the time.
@@ -72,7 +73,7 @@ class FirstBlock:
         plan, run = self._experiment.plan, self._experiment.run
         known = [has_one_process(run.workloads[arm.workload]) for arm in plan.arms if arm.name not in run.skipped]
         starts_s = _LEAST_START_S * max(1.0, busy) * sum(known) / side_by_side
-        if plan.max_blocks < plan.min_blocks or starts_s * plan.min_blocks <= plan.budget_s:
+        if plan.first or plan.max_blocks < plan.min_blocks or starts_s * plan.min_blocks <= plan.budget_s:
             return ""
         how = "or more" if busy < _BUSY else "or so"
         return (
@@ -106,7 +107,10 @@ class FirstBlock:
         sources = _sources(workload, self._experiment.run.programs.get(trial.workload, {}))
         runs = next(arm.runs for arm in self._experiment.plan.arms if arm.name == trial.arm)
         image, said = self._experiment.run.environments[runs].image, "\n".join(tail(log, 50))
-        lines = (missing_module(workload, image, said), dropped_variables(workload, sources, said))
+        lines = (
+            missing_module(workload, image, said), beyond_folder(workload, said),
+            dropped_variables(workload, sources, said),
+        )  # fmt: skip
         return [line for line in lines if line]
 
     def _too_short(self, trial: Trial) -> list[str]:
@@ -119,6 +123,9 @@ class FirstBlock:
         if plan.max_blocks < plan.min_blocks:  # a short look, which is to claim nothing
             return []
         arms = len(plan.arms_of(0)) - len(self._experiment.run.skipped)
+        if plan.first:
+            line = past_budget(plan.budget_s, plan.first, mean(self._walls), arms, self._width)
+            return [line] if line else []
         line = too_short(plan.budget_s, plan.min_blocks, mean(self._walls), arms, self._width, self._looks)
         return [line] if line else []
 
@@ -150,6 +157,18 @@ def too_short(
         f"a block of {arms} takes about {as_duration(block_s)}, and no claim is made below {min_blocks} blocks: that "
         f"leaves {as_duration(max(0.0, budget_s - claim_s))} of the budget of {as_duration(budget_s)} for the long "
         f"looks, which want {as_duration(kept_s)}; --budget {enough} has time for all"
+    )
+
+
+def past_budget(budget_s: float, blocks: int, trial_s: float, arms: int, width: int = 1) -> str:
+    """Say that the blocks that come first end after the budget where a trial takes so long; '' where they do not."""
+    block_s = trial_s * arms / width
+    if block_s * (blocks - 0.5) <= budget_s:
+        return ""
+    return (
+        f"a trial takes about {as_duration(trial_s)}, a block of {arms} about {as_duration(block_s)}: the {blocks} "
+        f"blocks that a claim needs take {as_budget(block_s * blocks)}, and the budget of {as_duration(budget_s)} "
+        "waits for them"
     )
 
 

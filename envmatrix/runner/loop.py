@@ -257,6 +257,8 @@ class _Loop:
             return f"the race is decided after {complete} blocks"
         if complete >= plan.min_blocks and self.estimate.precise_enough(plan.target, self.race.active):
             return f"every interval is within ±{plan.target:.1%} after {complete} blocks"
+        if given < plan.first:
+            return ""
         typical = self.spent_s / complete
         promised = self.spent_s + typical * max(0, given - complete)
         if promised + typical / 2 > self._budget_s * self.width:
@@ -264,8 +266,10 @@ class _Loop:
         return ""
 
     def left_s(self) -> float:
-        """Return the seconds until the budget ends."""
-        return max(0.0, self._budget_s - self.spent_s / self.width)
+        """Return the seconds until the budget ends, or the blocks that come first have been run."""
+        complete, spent_s = self.complete, self.spent_s / self.width
+        first_s = spent_s / complete * max(0, self.experiment.plan.first - complete) if complete else 0.0
+        return max(first_s, self._budget_s - spent_s, 0.0)
 
     @property
     def _budget_s(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,40 +14,13 @@ from rich.text import Text
 from envmatrix.plan import Slot
 from envmatrix.printable import clean
 from envmatrix.runner.estimate import RunningEstimate
-from envmatrix.say import Say
+from envmatrix.say import EVERY_S, Say, Ticker, left_text
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
 
 
-def left_text(seconds: float) -> str:
-    """Write a duration as people read it: 4 min 05 s."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
 def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - progress of a command
-
-
-#: How often (seconds) something is said of a trial that takes long.
-EVERY_S = 30.0
-
-
-class Ticker:
-    """Says, now and then until it is stopped, how long something has been going on."""
-
-    def __init__(self, tell: Say, what: str, every_s: float = EVERY_S) -> None:
-        self._stopped = threading.Event()
-        self._tell, self._what, self._every_s, self._began = tell, what, every_s, time.monotonic()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._every_s):
-            self._tell(f"{self._what}, for {left_text(time.monotonic() - self._began)}")
-
-    def stop(self) -> None:
-        """Say nothing more."""
-        self._stopped.set()
 
 
 class LineProgress:
@@ -142,7 +114,7 @@ class BarProgress(LineProgress):
         now = f"{together} in turns" if together > 1 else one
         self.progress.update(
             self.task, block=str(slot.block + 1), left=left_text(left_s), now=now,
-            completed=self.plan.budget_s - left_s,
+            completed=max(0.0, self.plan.budget_s - left_s),
         )  # fmt: skip
 
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:

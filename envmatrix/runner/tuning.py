@@ -16,8 +16,8 @@ from envmatrix.matrix.extended import with_design
 from envmatrix.plan.space import Space
 from envmatrix.runner.loop import Ended
 from envmatrix.runner.loop import run as run_trials
-from envmatrix.runner.progress import LineProgress, left_text
-from envmatrix.say import Say
+from envmatrix.runner.progress import LineProgress
+from envmatrix.say import Say, left_text
 from envmatrix.stats.tuning import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
 from envmatrix.stats.tuning_answer import expected, text_of
 from envmatrix.stats.tuning_steps import Step, dropped_levels, read_step, running_share, spent_s, trials_of
@@ -130,7 +130,8 @@ def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experime
 def _design(tuning: Tuning, step: Proposal, number: int, names: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
     study = tuning.study
     kept = study.design.model_dump(mode="json", exclude_defaults=True)
-    for key in ("name", "description", "factors", "cumulative", "application", "reference_values", "race", "steady"):
+    for key in ("name", "description", "factors", "cumulative", "application", "reference_values", "race", "steady",
+                "claims_first"):  # fmt: skip
         kept.pop(key, None)
     confirms = step.phase == "confirm"
     needed_s = MIN_BLOCKS * (1 + REFERENCES) * tuning.trial_s * _SPARE

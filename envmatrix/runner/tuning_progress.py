@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from envmatrix.plan import Slot
 from envmatrix.runner.estimate import RunningEstimate
-from envmatrix.runner.progress import LineProgress, left_text
-from envmatrix.say import Say
+from envmatrix.runner.progress import LineProgress
+from envmatrix.say import Say, left_text
 from envmatrix.trials.experiment import Experiment
 
 

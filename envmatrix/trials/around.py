@@ -11,7 +11,7 @@ from envmatrix import interrupts
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.process import Finished, run
-from envmatrix.say import Say
+from envmatrix.say import Say, Ticker
 
 _LONGEST_S = 24 * 3600.0
 
@@ -21,7 +21,8 @@ def set_up(workloads: Iterable[Workload], say: Say) -> None:
     for workload in workloads:
         if workload.setup:
             say(f"setup of {workload.name}: {shlex.join(workload.setup)}")
-            done = _run(workload, workload.setup)
+            with Ticker(say, f"setup of {workload.name} runs"):
+                done = _run(workload, workload.setup)
             if not done.exit.ok:
                 raise InputError(f"workload {workload.name!r}: its setup {done.exit}: {done.last_words(3)}")
 

@@ -18,7 +18,7 @@ from envmatrix.images.listing import differences
 from envmatrix.images.places import Places
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import Environment, Library, all_libraries
-from envmatrix.say import Say
+from envmatrix.say import Say, Ticker
 from envmatrix.store import Run, RunFolder, read_json, write_whole
 from envmatrix.store.shared import exists
 
@@ -67,7 +67,8 @@ def prepare_images(
             key = (env.image_key, engine.name)
             try:
                 if key not in ready and key not in failures:
-                    ready[key] = engine.prepare(env.image, libraries, say)
+                    with Ticker(say, f"image {env.image.name} is prepared for {engine.name}"):
+                        ready[key] = engine.prepare(env.image, libraries, say)
                 if key in ready:
                     check_libraries(ready[key], env)
                     check_quota(engine, env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from envmatrix.record.model import Record
 from envmatrix.say import Say
 from envmatrix.trials import external
 from envmatrix.trials.experiment import snapshot_bench
+from envmatrix.trials.hints import hints_of
 from envmatrix.trials.images import open_engines, places_of
 from envmatrix.trials.last_words import tail, why_program_failed
 from envmatrix.trials.possible import placed_workload
@@ -60,19 +62,28 @@ def started(words: tuple[str, ...]) -> Started:
     found = shutil.which(program) or (_here() if program == "python" else None)
     if found is None:
         raise InputError(f"there is no program {program!r} here", remedy=_instead(words))
-    if _PYTHON.match(Path(program).name):
+    if is_python(program):
         return Started(_executable(found), ("python", *words[1:]))
     return Started(_executable(_shebang(found) or _here()), words)
 
 
+def is_python(program: str) -> bool:
+    """Say whether a program is a Python, by its name."""
+    return _PYTHON.match(Path(program).name) is not None
+
+
 def given(words: tuple[str, ...], interpreter: str) -> Started:
     """Return a program with the Python that was named for it, whether or not it is here."""
-    return Started(interpreter, ("python", *words[1:]) if _PYTHON.match(Path(words[0]).name) else words)
+    return Started(interpreter, ("python", *words[1:]) if is_python(words[0]) else words)
 
 
 def _instead(words: tuple[str, ...]) -> str:
     program = words[0]
     file = Path(program)
+    if len(words) == 1 and " " in program.strip():
+        if re.search(r"[;&|<>$`*]", program):
+            return f"a shell has to read it: -- bash -c {shlex.quote(program)}"
+        return f"without quotes: -- {program}"
     if file.is_file() and file.suffix == ".py":
         return f"-- python {' '.join(words)}"
     if file.is_file() and os.access(file, os.X_OK):
@@ -123,7 +134,7 @@ def look(
         ended = engine.run(job)
         _, record = load_record(work / external.RECORD)
     if record is None or not ended.ok:
-        raise _failure(ended, log)
+        raise _failure(ended, log, workload, image)
     return Look(ended.wall_s, log.read_text(encoding="utf-8", errors="replace"), record, log)
 
 
@@ -147,7 +158,8 @@ def _job(
     )  # fmt: skip
 
 
-def _failure(ended: Exit, log: Path) -> NothingRanError:
+def _failure(ended: Exit, log: Path, workload: Workload, image: Image) -> NothingRanError:
     why = str(ended) if ended.timed_out else why_program_failed(log) or f"the process {ended}"
     lines = "".join(f"\n  | {line}" for line in tail(log))
-    return NothingRanError(f"the program does not run: {why}{lines}", remedy="mend it, then try again")
+    hints = hints_of(workload, image, "\n".join(tail(log, 50)), Path.cwd())
+    return NothingRanError(f"the program does not run: {why}{lines}", remedy=hints or "mend it, then try again")

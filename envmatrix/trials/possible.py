@@ -10,6 +10,7 @@ from envmatrix import benchmark
 from envmatrix.engines.base import Engine, Prepared
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
+from envmatrix.matrix.program import of_python
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
 
@@ -87,9 +88,14 @@ def placed_workload(workload: Workload, home: Path) -> Workload:
 def check_program(workload: Workload, folder: Path) -> None:
     """Raise InputError for a script that a command names by a relative path and that is not in its folder."""
     program, *rest = workload.command
-    is_python = PurePath(program).name.startswith("python")
-    script = rest[0] if is_python and rest and rest[0].endswith(".py") else program if "/" in program else ""
-    if not script or script.startswith("-") or (folder / script).is_file():
+    _, given = of_python(rest) if PurePath(program).name.startswith("python") else ("", "")
+    script = given if given.endswith(".py") else program if "/" in program else ""
+    if PurePath(script).parts[:1] == ("..",):
+        raise InputError(
+            f"workload {workload.name!r}: {script} lies outside of {folder}, which a trial has nothing beside",
+            remedy="`files:` names the folder that a program lies in; on the command line: cd there first",
+        )
+    if not script or (folder / script).is_file():
         return
     if PurePath(script).is_absolute() and script == program:  # an image may have it
         return

@@ -26,7 +26,10 @@ _A_PLACE = re.compile(
     r"(\w+_)?(HOME|DIR|DIRS|PATH|ROOT|CACHE|DATA|PREFIX)\Z|PYTHONPATH\Z|(HF|TRANSFORMERS|WANDB)_\w+\Z"
 )
 _LARGEST_SOURCE = 2**20
-_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '?([\w.]+)", re.MULTILINE)
+#: As an import says it, and as ``python -m`` does.
+_NO_MODULE = re.compile(
+    r"^ModuleNotFoundError: No module named '?([\w.]+)|^/\S*python[\w.]*: No module named ([\w.]+)", re.MULTILINE
+)
 
 
 def given_variables(workload: Workload, base: Mapping[str, str]) -> dict[str, str]:
@@ -64,15 +67,16 @@ def check_passing(workloads: Iterable[Workload]) -> None:
             )
 
 
-def looked_for(sources: Iterable[Path], said: str = "") -> list[str]:
+def looked_for(sources: Iterable[Path], said: str = "", *, places: bool = True) -> list[str]:
     """Return the variables of this shell that a program seems to look for: its sources name them, or they name a place.
 
-    ``said`` is what it printed. Names alone: a value may be a secret.
+    ``said`` is what it printed. Names alone: a value may be a secret. Without ``places`` those that name one do not
+    count.
     """
     here = [name for name in sorted(os.environ) if not _OF_THE_SESSION.match(name)]
     text = "\n".join([said, *_texts(sources)])
     named = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text))
-    return [name for name in here if name in named or _A_PLACE.match(name)]
+    return [name for name in here if name in named or (places and _A_PLACE.match(name))]
 
 
 def _texts(sources: Iterable[Path]) -> Iterator[str]:
@@ -96,10 +100,16 @@ def dropped_variables(workload: Workload, sources: Iterable[Path], said: str) ->
     )
 
 
+def lost_module(said: str) -> str:
+    """Return the module that a Python did not find, by what it said last; '' where it said no such thing."""
+    found = _NO_MODULE.search(said)
+    return (found[1] or found[2]) if found else ""
+
+
 def missing_module(workload: Workload, image: Image, said: str) -> str:
     """Say in one line which Python lacks the module that a program wants, and how it gets another; else ''."""
-    found = _NO_MODULE.search(said)
-    if not found:
+    module = lost_module(said)
+    if not module:
         return ""
     if image.interpreter and not image.requirements:
         python, remedy = image.interpreter, "install it there, or name another `interpreter`"
@@ -114,4 +124,4 @@ def missing_module(workload: Workload, image: Image, said: str) -> str:
         remedy = (
             "name yours in a factor: `python: {mine: {interpreter: .venv/bin/python}}` (envmatrix docs interpreters)"
         )
-    return f"{workload.name} runs in {python}: there is no module {found[1]!r}; {remedy}"
+    return f"{workload.name} runs in {python}: there is no module {module!r}; {remedy}"

@@ -35,6 +35,8 @@ def requested_design(matrix: Matrix, name: str, asked: Overrides) -> Design:
     given = {key: value for key, value in asdict(asked).items() if value is not None}
     if not given:
         return design
+    if asked.budget is not None:
+        given["claims_first"] = False  # who says when it ends means that
     if asked.environments is not None:
         _known("environment", asked.environments, matrix.environments)
         given |= {"factors": {}, "cumulative": ()}

@@ -188,6 +188,22 @@ def test_what_was_upgraded_in_an_interpreter_since_it_was_looked_at_is_seen(
     assert first["over_packages"] != second["over_packages"]
 
 
+def test_what_torch_an_interpreter_has_is_asked_once_for_all_images_of_it(
+    places: Places, said: Said, tmp_path: Path
+) -> None:
+    """To import it takes seconds: of the first look at a program, and of the run that follows."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
+    site, imports = next((tmp_path / "own").glob("lib/python3*/site-packages")), tmp_path / "imports"
+    put(site, "torch", "1.0")
+    (site / "torch" / "__init__.py").write_text(f"__version__ = '1.0'\nopen({str(imports)!r}, 'a').write('once ')\n")
+    found = [
+        LocalEngine(places).prepare(Image(name, interpreter=str(tmp_path / "own" / "bin" / "python")), (), said)
+        for name in ("first-look", "python-mine")
+    ]
+    assert [prepared.facts["torch"] for prepared in found] == ["1.0", "1.0"]
+    assert imports.read_text() == "once "
+
+
 def test_the_packages_of_a_conda_environment_are_known_with_their_builds(
     places: Places, said: Said, tmp_path: Path
 ) -> None:

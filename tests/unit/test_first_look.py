@@ -14,7 +14,8 @@ from envmatrix.plan.environment import all_libraries
 from envmatrix.record.model import Record
 from envmatrix.trials import leftovers
 from envmatrix.trials.look import started
-from envmatrix.trials.requested import Overrides
+from envmatrix.trials.requested import Overrides, requested_design
+from envmatrix.trials.wrapped import unwrapped
 from envmatrix.units import as_budget, parse_duration
 
 
@@ -45,17 +46,38 @@ def made(tmp_path, monkeypatch):
         seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None))
         monkeypatch.setattr(programs, "_looked", lambda *_: seen)
         words = programs.Asked(("python", "mine.py"))
-        return programs.make_matrix(words, Overrides(**asked), Path("matrix.yaml"), (said or []).append, print)
+        return programs.make_matrix(
+            words, Overrides(**asked), Path("matrix.yaml"), ([] if said is None else said).append, print
+        )
 
     return make
 
 
 @pytest.mark.parametrize("wall_s", [5.0, 5.4, 6.0])
 def test_a_program_of_five_seconds_has_its_first_table_in_three_minutes(made, wall_s):
-    design = made(wall_s).matrix.designs["default"]
+    said = []
+    design = made(wall_s, said).matrix.designs["default"]
     assert design.environments == ("tcmalloc", "one-thread"), "an allocator and threads, not allocators only"
-    claims_s = wall_s * 6 * (len(design.environments) + 2)
-    assert claims_s <= design.budget <= 170, "enough for six blocks, and done in time with the installation"
+    assert (design.budget, design.claims_first) == (120.0, True)
+    block_s = wall_s * (len(design.environments) + 2)
+    assert block_s * 6.5 > design.budget, "it ends after the six blocks that a claim needs"
+    assert f"the first table comes after about {as_budget(block_s * 6)}: 6 blocks of 4 trials, or more" in said
+
+
+def test_a_first_look_that_was_disturbed_makes_the_run_no_longer(made):
+    """Beside programs of others it took 8.4 s, and trials 5.5 s: the run went on to a tenth block, of 4 minutes."""
+    design = made(8.4).matrix.designs["default"]
+    assert (len(design.environments), design.budget, design.claims_first) == (2, 120.0, True)
+
+
+def test_a_budget_that_is_given_is_kept_whatever_can_be_claimed_then(made):
+    made_of = made(60.0, budget="5m")
+    design = made_of.matrix.designs["default"]
+    assert (design.budget, design.claims_first) == (300.0, False)
+    assert "claims_first" not in made_of.text
+    saved = made(60.0).matrix
+    assert requested_design(saved, "default", Overrides()).claims_first
+    assert not requested_design(saved, "default", Overrides(budget="5m")).claims_first
 
 
 def test_what_is_left_out_to_be_done_soon_is_told_with_the_budget_that_has_time_for_all(made):
@@ -78,7 +100,7 @@ def test_only_what_is_tried_is_fetched_and_the_matrix_that_is_saved_has_all(made
 def test_a_short_program_is_tried_in_all_and_a_long_one_in_two(made):
     assert set(made(1.0).matrix.designs["default"].environments) == set(FOR_ANY)
     long = made(60.0).matrix.designs["default"]
-    assert (len(long.environments), long.budget) == (2, 28 * 60)
+    assert (len(long.environments), long.budget, long.claims_first) == (2, 120.0, True)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +109,75 @@ def test_a_short_program_is_tried_in_all_and_a_long_one_in_two(made):
 def test_a_budget_is_written_as_it_is_read_and_hardly_longer(seconds, text):
     assert as_budget(seconds) == text
     assert seconds <= parse_duration(text) < seconds + 60
+
+
+@pytest.mark.parametrize(
+    ("words", "called"),
+    [
+        ("python -u train.py --x 1", "train"),
+        ("python -m pkg.train", "train"),
+        ("python3 -X dev -m pkg.__main__", "pkg"),
+        ("torchrun --nproc-per-node 2 train.py", "train"),
+        ("pytest tests/test_it.py", "pytest"),
+        ("./run.sh", "run"),
+        ("python -c print(1)", "python"),
+    ],
+)
+def test_a_program_is_called_as_its_script_or_module_is(words, called):
+    assert programs._stem(words.split()) == called
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("uv run train.py --x", "{venv}/bin/python train.py --x"),
+        ("uv run python -m pkg", "{venv}/bin/python -m pkg"),
+        ("uv run torchrun train.py", "{venv}/bin/torchrun train.py"),
+        ("uv run bash run.sh", "bash run.sh"),
+        ("uv sync", "uv sync"),
+        ("python run train.py", "python run train.py"),
+    ],
+)
+def test_uv_run_is_the_python_of_its_project_which_no_trial_syncs(tmp_path, monkeypatch, words, wanted):
+    """In the folder of a trial it took the copied project for another, and installed that into the user's own venv."""
+    programs_of = tmp_path / ".venv" / "bin"
+    programs_of.mkdir(parents=True)
+    for name in ("python", "torchrun"):
+        (programs_of / name).touch()
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "src").mkdir()
+    monkeypatch.delenv("UV_PROJECT_ENVIRONMENT", raising=False)
+    monkeypatch.chdir(tmp_path / "src")
+    assert " ".join(unwrapped(tuple(words.split()), lambda _: None)) == wanted.format(venv=tmp_path / ".venv")
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("uv run train.py", "`uv sync` makes it"),
+        ("uv run --with tqdm train.py", "-- .venv/bin/python train.py"),
+        ("poetry run python train.py", '-- "$(poetry env info --executable)" train.py'),
+        ("conda run -n it python train.py", '-- "$(conda run -n NAME which python)" train.py'),
+    ],
+)
+def test_what_chooses_a_python_by_its_folder_is_told_how_that_is_named(tmp_path, monkeypatch, words, remedy):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as told:
+        unwrapped(tuple(words.split()), lambda _: None)
+    assert remedy in told.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("python train.py --epochs 1", "without quotes: -- python train.py --epochs 1"),
+        ("python a.py && python b.py", "a shell has to read it: -- bash -c 'python a.py && python b.py'"),
+    ],
+)
+def test_a_program_in_quotes_as_hyperfine_takes_it_is_told_how_it_is_written(text, remedy):
+    with pytest.raises(InputError) as told:
+        started((text,))
+    assert told.value.remedy == remedy
 
 
 @pytest.mark.parametrize(

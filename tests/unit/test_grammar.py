@@ -153,6 +153,37 @@ def test_a_command_stands_behind_two_hyphens():
 @pytest.mark.parametrize(
     ("argv", "now"),
     [
+        (["bench", "python", "train.py"], "a program comes behind `--`: envmatrix bench -- python train.py"),
+        (["tune", "python", "train.py"], "a program comes behind `--`: envmatrix tune -- python train.py"),
+        (["bench", "python", "train.py", "--epochs", "1"], "its options come behind `--`: envmatrix bench -- python"),
+        (["bench", "--runs", "10", "--", "true"], "--max-blocks N"),
+        (["bench", "-N", "--", "true"], "bash -c 'LINE'"),
+        (["bench", "--export-json=x", "--", "true"], "summary.json"),
+        (["bench", "-P", "n", "1", "9", "--", "true"], "--parameter-list NAME 1,2,3"),
+    ],
+)
+def test_who_knows_hyperfine_or_forgets_the_hyphens_is_told_what_is_written_here(argv, now):
+    assert now in refused(*argv)
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["train.py"], "envmatrix bench -- python train.py"),
+        (["run.sh"], "envmatrix bench -- ./run.sh"),
+        (["bin/train"], "envmatrix bench -- bin/train"),
+        (["-r", "10", "--", "true"], "hyperfine's -r 10 is --max-blocks 10"),
+    ],
+)
+def test_a_program_that_stands_where_a_design_does_is_told(tmp_path, monkeypatch, capsys, words, remedy):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *words]) == 2
+    assert remedy in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "now"),
+    [
         (["history", "--out", "x"], "--output FILE"),
         (["figure", "forest", "--out=x"], "--output FILE"),
         (["init", "--out", "x"], "--output FILE"),

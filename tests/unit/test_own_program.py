@@ -1,12 +1,15 @@
 """Where the user's own program finds its files, and where what it writes goes."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
 
 from envmatrix.engines.docker import let_write
+from envmatrix.errors import InputError
 from envmatrix.matrix.model import MetricSource, Workload
 from envmatrix.trials.external import COPIED_BYTES, link_files, metric_file
+from envmatrix.trials.possible import check_program
 
 
 @pytest.mark.parametrize(
@@ -24,6 +27,29 @@ from envmatrix.trials.external import COPIED_BYTES, link_files, metric_file
 def test_the_metrics_file_is_named_where_it_lies_in_the_programs_folder(metric, name):
     workload = Workload(name="mine", command=("a",), metric=metric and MetricSource.model_validate(metric))
     assert metric_file(workload) == name
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("python -u trian.py", "there is no trian.py in"),
+        ("python3.12 -X dev -W ignore trian.py", "there is no trian.py in"),
+        ("python ../train.py", "../train.py lies outside of"),
+        ("./trian.sh", "there is no ./trian.sh in"),
+        ("python -m trian", ""),
+        ("python -c import.py", ""),
+        ("python -u train.py", ""),
+        ("pytest ../tests", ""),
+    ],
+)
+def test_a_script_that_is_not_in_the_programs_folder_is_missed(tmp_path, command, said):
+    (tmp_path / "train.py").touch()
+    workload = Workload(name="mine", command=tuple(command.split()))
+    if not said:
+        check_program(workload, tmp_path)
+        return
+    with pytest.raises(InputError, match=re.escape(said)):
+        check_program(workload, tmp_path)
 
 
 def test_an_old_metric_or_record_is_neither_read_nor_overwritten(tmp_path):

@@ -229,3 +229,14 @@ def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_
     assert RunFolder(begun.folder.path).load().host.name == ("vm9" if kept else "node-1")
     arguments = cli.parse(["bench", *(["--host-names"] if kept else [])])
     assert arguments.host_names is kept
+
+
+@pytest.mark.parametrize("beside", ["", "/data"])
+def test_data_in_a_folder_of_the_user_is_read_again_as_it_was_written(tmp_path, beside):
+    """A run whose program had data below a home folder, or beside its matrix, ended without a report."""
+    data = f"{tmp_path}{beside}"
+    own = {"cnn": Workload(name="cnn", command=("python", "train.py"), mounts=(data, "/root/data"))}
+    folder = RunFolder(tmp_path / "run")
+    folder.create(make_run(make_plan(("a",)), workloads=own), "version: 1\n", tmp_path)
+    assert folder.load().workloads["cnn"].mounts[0] == f"{{matrix}}{beside}"
+    assert folder.load_here().workloads["cnn"].mounts[0] == data

@@ -6,10 +6,12 @@ from envmatrix import benchmark
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
+from envmatrix.trials.hints import beyond_folder, hints_of
 from envmatrix.trials.program_variables import (
     check_passing,
     dropped_variables,
     given_variables,
+    lost_module,
     missing_module,
     settled_passing,
 )
@@ -105,6 +107,48 @@ def test_a_module_that_is_not_there_is_told_with_the_python_that_lacks_it(image,
     assert where.startswith("mine runs in ")
     assert where.endswith(f"{python}: there is no module 'torch.nn'")
     assert remedy in what
+
+
+def test_a_module_that_python_m_does_not_find_is_lost_too():
+    assert lost_module("/opt/v/bin/python3.12: No module named trian\nbench: error: ...") == "trian"
+    assert lost_module("/opt/v/bin/python: No module named pkg.__main__; 'pkg' is a package") == "pkg.__main__"
+
+
+MINE = Image("first-look", interpreter="/v/bin/python")
+
+
+def test_at_the_first_look_a_lost_module_is_told_with_the_file_of_requirements_that_is_there(tmp_path):
+    lost = "ModuleNotFoundError: No module named 'timm'"
+    assert "(-r requirements.txt)" in hints_of(workload(), MINE, lost, tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    assert hints_of(workload(), MINE, lost, tmp_path).endswith("or lay what it lacks over this one (-r pyproject.toml)")
+    over = Image("first-look", interpreter="/v/bin/python", requirements=("tqdm",))
+    assert "write its package into the file" in hints_of(workload(), over, lost, tmp_path)
+
+
+def test_at_the_first_look_a_variable_that_its_last_words_name_is_told_with_the_option_that_gives_it(shell, tmp_path):
+    shell.setenv("TRACKING_URI", "http://here")
+    shell.setenv("MY_DATA_PATH", "/data")
+    said = "KeyError: 'TRACKING_URI'"
+    assert hints_of(workload(), MINE, said, tmp_path) == (
+        "it did not get TRACKING_URI of this shell: --pass-env TRACKING_URI"
+    )
+    assert hints_of(workload(pass_env=("TRACKING_URI",)), MINE, said, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "path"),
+    [
+        (("python", "../train.py"), "can't open file", "../train.py"),
+        (("python", "train.py", "--data=../data"), "no data", "../data"),
+        (("python", "train.py"), "FileNotFoundError: No such file or directory: '../data/x'", "../data/x"),
+        (("python", "train.py"), "it took 1../2", ""),
+        (("python", "train.py"), "KeyError: 'x'", ""),
+    ],
+)
+def test_a_path_out_of_the_programs_folder_is_told_where_it_failed(command, said, path):
+    line = beyond_folder(workload(command=command), said)
+    assert line.startswith(f"{path} is not there: ") if path else line == ""
 
 
 def test_another_failure_says_nothing_of_modules():

@@ -2,15 +2,19 @@
 
 import io
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from envmatrix.matrix.model import Workload
 from envmatrix.runner.outlook import blocks_until, outlook
 from envmatrix.runner.progress import BarProgress, LineProgress
+from envmatrix.say import Ticker
 from envmatrix.store import trial_of
+from envmatrix.trials import around
 from tests.synthetic import make_plan
 
 PLAN = make_plan(())
@@ -79,6 +83,20 @@ def test_of_a_long_trial_something_is_said_now_and_then_until_it_ends():
     assert enough.wait(60), "it says so as long as the trial runs"
     progress.trial_ended(trial_of(slot, "ok"))
     assert said[0] == f"block 1, trial 2 of {len(PLAN.arms)}: {slot.arm.environment} runs, for 0 s"
+
+
+def test_of_a_long_setup_something_is_said_now_and_then_too(monkeypatch, tmp_path):
+    said, enough = [], threading.Event()
+    monkeypatch.setattr(around, "Ticker", partial(Ticker, every_s=0.01))
+    monkeypatch.setattr(around, "_run", lambda *_: enough.wait(60) and SimpleNamespace(exit=SimpleNamespace(ok=True)))
+
+    def tell(text):
+        said.append(text)
+        if len(said) == 2:
+            enough.set()
+
+    around.set_up([Workload(name="mine", command=("true",), setup=("fetch", "data"))], tell)
+    assert said == ["setup of mine: fetch data", "setup of mine runs, for 0 s"]
 
 
 def test_of_those_that_take_turns_no_single_one_is_named():

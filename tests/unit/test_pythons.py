@@ -49,6 +49,15 @@ def test_a_free_threaded_python_is_looked_for_by_its_own_names(monkeypatch, tmp_
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("noise", [("", ""), ("a site that talks", "bye"), ("[INFO] begins", "[INFO] ends")])
+def test_a_python_is_asked_whatever_its_site_prints_before_and_at_its_end(tmp_path, noise):
+    python = tmp_path / "python"
+    facts = '["/x/python", "3.12.1", "cp312", "linux_x86_64"]'
+    python.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in (noise[0], facts, noise[1])))
+    python.chmod(0o755)
+    assert pythons.ask(str(python)) == Python("/x/python", "3.12.1", "cp312-linux_x86_64")
+
+
 def test_wheels_are_chosen_for_the_free_threaded_build():
     options = target_options("3.13t")
     assert options[:2] == ["--python-version", "3.13"]

@@ -16,6 +16,8 @@ from rich.console import Console
 from envmatrix import __version__
 from envmatrix.__main__ import main
 from envmatrix.api import runs
+from envmatrix.api.result import Result
+from envmatrix.commands import answer
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError, StoppedRunError, StoreError, Where
 from envmatrix.report.summary import summarise_measured
@@ -74,6 +76,21 @@ def test_a_race_keeps_its_most_number_of_blocks_from_which_its_decisions_follow(
     begun().folder.run_file.write_text(race.model_dump_json(by_alias=True))
     with pytest.raises(InputError, match="this run is a race"):
         again(begun(), max_blocks=400)
+
+
+def test_what_is_undecided_at_the_end_is_told_with_the_command_that_gives_it_as_much_time_again(tmp_path):
+    """The trials of six blocks of baseline, control and two others take 2 min 12 s: more than the budget was."""
+    names, noisy = ("a", "b"), Machine({"b": 2.0}, noise=0.1)
+
+    def told(name, noise=noisy, **more):
+        plan = make_plan(names, budget_s=60.0, **more)
+        return answer.how_to_decide(Result(write_run(tmp_path / name, plan, noise, 6).path))
+
+    assert re.fullmatch(r"undecided: a; as much time again: envmatrix resume noisy --budget 4m[0-5]0s", told("noisy"))
+    assert told("full", max_blocks=6).endswith("s --max-blocks 12")
+    assert told("quiet", Machine({"a": 1.2, "b": 2.0}, noise=0.001)) == ""
+    assert told("narrow", target=0.9) == "", "precision had ended it"
+    assert told("race", race=True) == ""
 
 
 def test_what_does_not_change_is_not_written(begun):

@@ -209,6 +209,35 @@ def test_a_budget_that_ends_before_any_claim_is_told_before_it_is_spent(tmp_path
     assert said == []
 
 
+def test_a_budget_waits_for_the_blocks_of_a_claim_where_they_come_first_and_ends_then(tmp_path, quiet):
+    """On a machine that is slower than the first look said, the run would end without a claim, or go on for long."""
+    said = []
+    plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=30.0, claims_first=True)
+    ended, trials = begin(tmp_path, plan, Machine(SPEED), said.append)
+    assert len(trials) == plan.min_blocks * 5
+    assert ended.why == "the budget of 30 s is spent after 6 blocks"
+    [line] = said
+    assert "the 6 blocks that a claim needs take 3m" in line
+    assert line.endswith(", and the budget of 30s waits for them")
+    said.clear()
+    (tmp_path / "enough").mkdir()
+    longer = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=500.0, claims_first=True)
+    _, trials = begin(tmp_path / "enough", longer, Machine(SPEED), said.append)
+    assert len(trials) > plan.min_blocks * 5
+    assert said == []
+
+
+def test_what_is_left_of_a_budget_that_waits_is_the_time_of_the_blocks_that_come_first(tmp_path, monkeypatch, quiet):
+    left = []
+    monkeypatch.setattr(
+        Watcher, "block_ended", lambda self, block, estimate, left_s, blocks: left.append((left_s, blocks))
+    )
+    plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=30.0, claims_first=True)
+    carry_out(tmp_path, monkeypatch, plan)
+    assert [round(blocks) for _, blocks in left] == [5, 4, 3, 2, 1, 0]
+    assert [seconds > 0 for seconds, _ in left] == [True] * 5 + [False]
+
+
 def test_blocks_that_leave_the_long_looks_no_time_are_told_with_the_budget_for_both():
     assert too_short(360.0, 6, 4.0, 10, looks=9) == "", "5.5 blocks of 40 s and 90 s of looks"
     said = too_short(360.0, 6, 5.5, 10, looks=9)

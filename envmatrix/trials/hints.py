@@ -1,0 +1,52 @@
+"""What a program that failed may lack, as far as its last words tell: one sentence each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from envmatrix.matrix.model import Workload
+from envmatrix.plan.environment import Image
+from envmatrix.trials.program_variables import looked_for, lost_module
+
+#: A path that leads out of the folder that it begins in.
+_OUTSIDE = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")
+
+
+def hints_of(workload: Workload, image: Image, said: str, folder: Path) -> str:
+    """Return what a program of the command line may lack, and the option that gives it; '' where nothing tells.
+
+    ``said`` is the end of what it printed, ``folder`` the one that it lies in.
+    """
+    return "; ".join(_hints(workload, image, said, folder))
+
+
+def _hints(workload: Workload, image: Image, said: str, folder: Path) -> Iterator[str]:
+    module = lost_module(said)
+    if module and image.requirements:
+        yield f"{image.interpreter} with its requirements has no module {module!r}: write its package into the file"
+    elif module:
+        files = [name for name in ("requirements.txt", "pyproject.toml") if (folder / name).is_file()]
+        file = next(iter(files), "requirements.txt")
+        yield (
+            f"{image.interpreter} has no module {module!r}: install it there, start another Python "
+            f"(-- .venv/bin/python ...), or lay what it lacks over this one (-r {file})"
+        )
+    names = [name for name in looked_for((), said, places=False) if name not in (*workload.pass_env, *workload.env)]
+    if names:
+        yield f"it did not get {', '.join(names)} of this shell: --pass-env {','.join(names)}"
+    if line := beyond_folder(workload, said):
+        yield line
+
+
+def beyond_folder(workload: Workload, said: str) -> str:
+    """Say that a trial has no `..`, where the words of a program or its last ones name a path there; else ''."""
+    for text in (*workload.command, said):
+        found = _OUTSIDE.search(text)
+        if found:
+            return (
+                f"{found[1]} is not there: a trial runs in a folder of its own, in which the entries of the program's "
+                "folder appear; write the whole path"
+            )
+    return ""
