@@ -39,12 +39,18 @@ def image_id_of(client: DockerClient, image: Image, say: Say) -> str:
         if is_image_file(name):
             return _loaded(client, image, say)
         reference = pullable(name)
-        for known in (reference, f"localhost/{reference}"):
+        for known in (reference, *(() if _has_host(reference) else (f"localhost/{reference}",))):
             with contextlib.suppress(ImageNotFound):
                 return str(client.images.get(known).id)
         say(f"pulling {reference}")
         client.images.pull(reference)
         return str(client.images.get(reference).id)
+
+
+def _has_host(reference: str) -> bool:
+    """Whether a reference names its registry: what stands before the first / is a host (distribution/reference)."""
+    first, slash, _ = reference.partition("/")
+    return bool(slash) and (first == "localhost" or "." in first or ":" in first)
 
 
 def _loaded(client: DockerClient, image: Image, say: Say) -> str:

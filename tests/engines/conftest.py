@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import os
+import shutil
+import socket
 import subprocess
 import time
 import zipfile
@@ -206,3 +208,35 @@ def job(prepared: Prepared, ground: Places, tmp_path: Path) -> Job:
         f"test-{tmp_path.name}", "t1", prepared, (), {}, (),
         Mounts(work, {"bench": ground.bench}), Limits(seconds=120, shm_bytes=2**28), tmp_path / "log",
     )  # fmt: skip
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """Serve an empty registry on the loopback interface; give its address."""
+    program = shutil.which("docker-registry")
+    demand(None if program else "no docker-registry: apt-get install docker-registry")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    settings = tmp_path / "registry.yml"
+    settings.write_text(
+        f"version: 0.1\nlog: {{level: error}}\nhttp: {{addr: '{address}'}}\n"
+        f"storage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
+    )
+    server = subprocess.Popen([str(program), "serve", str(settings)], stdout=subprocess.DEVNULL)
+    try:
+        _wait_for(address)
+        yield address
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _wait_for(address: str) -> None:
+    host, port = address.split(":")
+    for _ in range(600):
+        with socket.socket() as probe:
+            if probe.connect_ex((host, int(port))) == 0:
+                return
+        time.sleep(0.1)
+    pytest.fail(f"the registry at {address} did not come up")

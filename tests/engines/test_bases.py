@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,38 +33,6 @@ def client(engine: DockerEngine) -> Iterator[DockerClient]:
     client = connect()
     yield client
     client.close()
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[str]:
-    """Serve an empty registry on the loopback interface; give its address."""
-    program = shutil.which("docker-registry")
-    demand(None if program else "no docker-registry: apt-get install docker-registry")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    settings = tmp_path / "registry.yml"
-    settings.write_text(
-        f"version: 0.1\nlog: {{level: error}}\nhttp: {{addr: '{address}'}}\n"
-        f"storage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
-    )
-    server = subprocess.Popen([str(program), "serve", str(settings)], stdout=subprocess.DEVNULL)
-    try:
-        _wait_for(address)
-        yield address
-    finally:
-        server.terminate()
-        server.wait(10)
-
-
-def _wait_for(address: str) -> None:
-    host, port = address.split(":")
-    for _ in range(600):
-        with socket.socket() as probe:
-            if probe.connect_ex((host, int(port))) == 0:
-                return
-        time.sleep(0.1)
-    pytest.fail(f"the registry at {address} did not come up")
 
 
 def test_a_base_is_pulled_from_a_registry_by_its_digest(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,31 @@ SEEN = """
 import json, os
 maps = open("/proc/self/maps").read()
 json.dump([os.environ["MINE"], os.environ["OWN"], "libjemalloc" in maps], open("out.json", "w"))
+"""
+
+
+MATRIX = """
+version: 2
+include: envmatrix:malloc
+factors: {image: {mine: {image: "IMAGE"}}}
+environments: {baseline: {}}
+workloads:
+  own:
+    command: [python3, speed.py]
+    metric: {regex: 'speed ([0-9.]+)', better: higher}
+    files: programs
+    mounts: [DATA]
+    env: {DATA: DATA}
+    pass_env: [OWN_TOKEN]
+designs: {default: {environments: jemalloc, workloads: own, engines: [ENGINES], max_blocks: 1}}
+"""
+PROGRAM = """
+import os, pathlib
+data = pathlib.Path(os.environ["DATA"])
+try:
+    (data / "new").write_text("")
+except OSError:
+    print("speed", (data / "speed.txt").read_text(), os.environ["MINE"], len(os.environ["OWN_TOKEN"]))
 """
 
 
@@ -80,12 +107,68 @@ def test_a_local_tag_and_an_archive_run_in_docker(ground: Places, mine: Path, tm
         LocalEngine(ground).prepare(Image("mine", ready=TAG), (), Said())
 
 
+def benchmarked(folder: Path, image: str, engines: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Benchmark a program in an image with the command; return its facts by engine."""
+    monkeypatch.setenv("OWN_TOKEN", "very-secret")
+    (folder / "data").mkdir()
+    (folder / "data" / "speed.txt").write_text("7.5")
+    (folder / "programs").mkdir()
+    (folder / "programs" / "speed.py").write_text(PROGRAM)
+    text = MATRIX.replace("IMAGE", image).replace("DATA]", f"{folder}/data]").replace("DATA}", f"{folder}/data}}")
+    (folder / "matrix.yaml").write_text(text.replace("ENGINES", engines))
+    argv = [sys.executable, "-m", "envmatrix", "bench", "--name", "own"]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = (folder / "results" / "own" / "trials.jsonl").read_text().splitlines()
+    trials = [json.loads(line) for line in lines]
+    assert {trial["outcome"] for trial in trials} == {"ok"}, [trial["reason"] for trial in trials]
+    for trial in trials:
+        served = trial["record"]["evidence"]["malloc"]["library"]
+        assert served == ("libjemalloc" if trial["environment"] == "jemalloc" else "libc")
+        assert trial["record"]["metrics"]["value"] == 7.5
+    assert "very-secret" not in "".join(lines)
+    run = json.loads((folder / "results" / "own" / "run.json").read_text())
+    return {image.partition("@")[2]: facts["base_digest"] for image, facts in run["images"].items()}
+
+
+@pytest.mark.apptainer
+def test_a_program_is_benchmarked_in_an_archive_by_docker_and_by_apptainer(
+    ground: Places, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probe, a program's own files, its data, its variables and another allocator: none is in the image."""
+    demand(ApptainerEngine(ground).unavailable())
+    found = benchmarked(tmp_path, str(mine), "docker, apptainer", monkeypatch)
+    assert found["apptainer"] == f"sha256:{file_digest(mine)}"
+    assert found["docker"].startswith("sha256:")
+
+
+def test_a_program_is_benchmarked_in_an_image_that_a_registry_has_by_its_digest(
+    ground: Places, mine: Path, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, name = connect(), f"{registry}/ml/train"
+    try:
+        image = client.images.get(TAG)
+        image.tag(name, "now")
+        digest = str(client.images.push(name, "now")).split("digest: ")[1].split(" ")[0]
+        client.images.remove(f"{name}:now")
+        found = benchmarked(tmp_path, f"{name}@{digest}", "docker", monkeypatch)
+        assert found == {"docker": image.id}, "what was pulled is what was pushed"
+        client.images.remove(f"{name}@{digest}", force=True)
+    finally:
+        client.close()
+
+
 @pytest.mark.podman
 def test_an_archive_runs_in_podman(ground: Places, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     socket = os.environ.get("ENVMATRIX_TEST_PODMAN")
     demand(None if socket else "no Podman service: set ENVMATRIX_TEST_PODMAN to its socket")
     monkeypatch.setenv("DOCKER_HOST", str(socket))
-    assert check(DockerEngine(ground), str(mine), tmp_path / "archive").startswith("sha256:")
+    digest = check(DockerEngine(ground), str(mine), tmp_path / "archive")
+    assert digest.startswith("sha256:")
+    loaded = f"envmatrix/loaded:{file_digest(mine)[:24]}"
+    assert check(DockerEngine(ground), loaded, tmp_path / "tag") == digest, "a local tag is the same image"
+    (tmp_path / "run").mkdir()
+    assert benchmarked(tmp_path / "run", str(mine), "docker", monkeypatch) == {"docker": digest.split()[0]}
 
 
 @pytest.mark.apptainer
