@@ -81,9 +81,10 @@ def disturbed(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
         worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
         waited = [arm for arm in run.plan.arms if (measured.usually_disturbed(arm.name) or 0.0) > DISTURBED]
         own = bool(waited) and all(arm.reference and not arm.is_control for arm in waited)
+        of_own = shares[[arm in waited for arm in run.plan.arms]] if own else shares
         yield Caution(
             Kind.DISTURBED, ", ".join(arm.name for arm in waited) if own else "the machine",
-            f"disturbed {np.median(shares[there]):.0%}: so much of the time in which their threads could have run they "
+            f"disturbed {np.nanmedian(of_own):.0%}: so much of the time in which their threads could have run they "
             f"waited for a CPU (most, {shares[worst]:.0%}: {measured.arms[worst[0]]} in block "
             f"{measured.blocks[worst[1]]})",
             "use no more threads or ranks than CPUs: its reference was left alone, so that these wait for one another"

@@ -235,8 +235,9 @@ class Summary:
         kinds = {own is None or own.tells_steps for own in map(self.run.workloads.get, works)}
         length = {True: f"{design.turn} timed steps and {APART} before them", False: f"{design.turn / 10:g} s"}
         long = " or ".join(length[kind] for kind in sorted(kinds, reverse=True))
-        others = f"the others {'in one go' if beside else 'one after the other'}{against}"
-        return f"turns of {long}, {most} processes alive at once; {turns} of {self.trials} trials, {others}{smaller}"
+        others = f", the others {'in one go' if beside else 'one after the other'}{against}"
+        which = f"{turns} of {self.trials} trials{others if turns < self.trials else ''}"
+        return f"turns of {long}, {most} processes alive at once; {which}{smaller}"
 
     @property
     def race(self) -> Race | None:

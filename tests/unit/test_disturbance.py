@@ -137,4 +137,5 @@ def test_what_only_an_environment_of_many_ranks_waits_for_is_not_laid_on_the_mac
     summary = summarise_measured(make_run(plan), fold(plan, trials))
     (told,) = [caution for caution in summary.cautions if caution.kind is Kind.DISTURBED]
     assert told.subject.split(", ")[0] == subject
+    assert told.text.startswith("disturbed 35%: "), "of those that are named"
     assert ("envmatrix doctor" in told.remedy) is (subject == "the machine")

@@ -245,6 +245,13 @@ def test_turns_of_programs_are_told_in_seconds_or_in_steps(tmp_path, metric, tur
     assert summary.schedule.startswith(f"turns of {turn}, 4 processes alive at once;")
 
 
+def test_where_all_trials_took_turns_no_others_are_told_of():
+    plan = make_plan(("a",))
+    trials = (replace(trial, together=3) for trial in make_trials(plan, FAST, 3))
+    summary = summarise_measured(make_run(plan, design={"schedule": "turns"}), fold(plan, trials))
+    assert summary.schedule.endswith("3 processes alive at once; 9 of 9 trials")
+
+
 @pytest.mark.parametrize(
     ("lone", "said"),
     [(("a", "baseline alone"), "; 48 of 72 trials, the others in one go and against baseline alone"),
