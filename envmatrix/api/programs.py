@@ -289,7 +289,7 @@ def _about_time(budget_s: float, trial_s: float, arms: int, overrides: Overrides
         return line or f"budget {as_budget(budget_s)}: enough for {blocks} blocks of {arms} trials and a little more"
     most = overrides.max_blocks or 0
     if 0 < most <= blocks:
-        return f"the table comes after about {as_budget(trial_s * arms * most)}: {most} blocks of {arms} trials"
+        return f"the table comes after {most} x {arms} trials: about {as_budget(trial_s * arms * most)}"
     blocks_s = max(budget_s, trial_s * arms * blocks)
     return f"the first table comes after about {as_budget(blocks_s)}: {blocks} blocks of {arms} trials, or more"
 

@@ -75,7 +75,9 @@ def how_to_decide(result: Result) -> str:
 
     run = result.summary.run
     names = [one.environment for one in result.effects if _is_open(one, run.plan.target)]
-    if not names or run.plan.race or result.interrupted or result.lost or result.incomplete:
+    if not names or run.plan.race or run.plan.max_blocks < run.plan.min_blocks:  # the last: to claim nothing
+        return ""
+    if result.interrupted or result.lost or result.incomplete:
         return ""
     trials = list(result.trials())
     took_s = sum((trial.wall_s or 0.0) / (trial.together or 1) for trial in trials) if run.launcher == DEFAULT else 0.0

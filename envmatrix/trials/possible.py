@@ -14,6 +14,9 @@ from envmatrix.matrix.program import of_python
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
 
+#: Options of `uv run` with which it leaves the project's environment as it is.
+_SYNCS_NOT = frozenset({"--no-sync", "--no-project", "--isolated"})
+
 
 def check_shares(
     arms: Iterable[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload]
@@ -86,8 +89,16 @@ def placed_workload(workload: Workload, home: Path) -> Workload:
 
 
 def check_program(workload: Workload, folder: Path) -> None:
-    """Raise InputError for a script that a command names by a relative path and that is not in its folder."""
+    """Raise InputError for a script that a command names by a relative path and that is not in its folder.
+
+    And for `uv run`, which installs a trial's copy of the project into the user's own environment.
+    """
     program, *rest = workload.command
+    if program == "uv" and rest[:1] == ["run"] and not _SYNCS_NOT & set(rest):
+        raise InputError(
+            f"workload {workload.name!r}: `uv run` installs what it finds in a trial's folder into your own .venv",
+            remedy="name its Python: a factor's level `{interpreter: .venv/bin/python}`, and `command: [python, ...]`",
+        )
     _, given = of_python(rest) if PurePath(program).name.startswith("python") else ("", "")
     script = given if given.endswith(".py") else program if "/" in program else ""
     if PurePath(script).parts[:1] == ("..",):

@@ -91,6 +91,7 @@ def test_what_is_undecided_at_the_end_is_told_with_the_command_that_gives_it_as_
     assert told("quiet", Machine({"a": 1.2, "b": 2.0}, noise=0.001)) == ""
     assert told("narrow", target=0.9) == "", "precision had ended it"
     assert told("race", race=True) == ""
+    assert told("look", max_blocks=6, min_blocks=7) == "", "it was to claim nothing"
 
 
 def test_what_does_not_change_is_not_written(begun):
