@@ -18,10 +18,10 @@ class HeatMap:
 
 
 def heat_map(summary: Summary) -> HeatMap | None:
-    """Return environments by workloads, best first on average; None when there is one group only."""
-    if len(summary.groups) < 2:
-        return None
+    """Return environments by workloads, best first on average; None for one group, or nothing beside baselines."""
     names = dict.fromkeys(row.arm.environment for group in summary.groups for row in group.rows)
+    if len(summary.groups) < 2 or not names:
+        return None
     found = {(row.arm.environment, n): row.effect for n, group in enumerate(summary.groups) for row in group.rows}
     columns = tuple(f"{group.workload} on {group.engine}" for group in summary.groups)
     rows = [(name, tuple(found.get((name, n)) for n in range(len(columns)))) for name in names]

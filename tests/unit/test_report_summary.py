@@ -193,6 +193,16 @@ def test_a_factorial_run_shows_what_each_factor_brings(tmp_path):
     tags_of(page)
 
 
+def test_workloads_without_a_second_environment_have_no_table_of_environments(tmp_path):
+    """The design `parallel` had one with nine columns and no row."""
+    plan = make_plan((), workloads=("cnn", "mlp"))
+    folder = write_run(tmp_path / "run", plan, Machine({}, noise=0.01), 2)
+    write_reports(folder)
+    page = (folder.path / "report.html").read_text()
+    assert page.count("<h3>Every trial over time") == 2
+    assert "Environments and workloads" not in page
+
+
 def test_a_cumulative_design_shows_what_each_step_adds(tmp_path):
     plan = make_plan(("a", "b"))
     design = {"cumulative": ["a", "b"]}
