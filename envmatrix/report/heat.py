@@ -37,6 +37,7 @@ def heat_style(effect: Effect) -> str:
     """Return the style of a cell: green or red, the deeper the further the ratio is from 1; what is barred is none."""
     if not BARS.isdisjoint(effect.flags):
         return "color:var(--soft)"
-    share = round(min(70.0, 250.0 * abs(math.log(effect.ratio or 1.0))))
+    # More of the dark page's bright colours would leave its text less than 4.5:1 (WCAG 2.2, 1.4.3).
+    share = round(min(45.0, 160.0 * abs(math.log(effect.ratio or 1.0))))
     colour = "good" if (effect.ratio or 1.0) >= 1.0 else "bad"
     return f"background:color-mix(in srgb,var(--{colour}) {share}%,transparent)"
