@@ -78,7 +78,7 @@ def statistics(session: nox.Session) -> None:
 def selfbench(session: nox.Session) -> None:
     """Measure this tool itself: overhead per trial, planning, reporting, disk."""
     install(session, "tests")
-    session.run("python", "tests/selfbench.py", *session.posargs)
+    session.run("python", "tests/selfbench.py", *session.posargs, interrupt_timeout=60)  # it ends its trial first
 
 
 @nox.session

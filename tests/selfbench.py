@@ -14,11 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from envmatrix.engines.catalog import find_engine
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import Plan, make_arms
+from envmatrix.stats import simulated_tuning
+from envmatrix.stats.tuning import Batch, Budget, Search
 from envmatrix.trials.experiment import begin, find_design
 from envmatrix.trials.trial import make_job, run_trial
 from tests import precision, tuned, verdicts
@@ -53,6 +57,27 @@ def help_time() -> Iterator[Line]:
 def planning() -> Iterator[Line]:
     plan = Plan("d", make_arms(("baseline", *"abcdefgh"), ("w",), ("local",), "baseline"), 1, 6, 10_000, 0.1, 0.1, 1.0)
     yield "planning 100,000 trials", timed(lambda: sum(len(block) for block in plan.blocks())), 2.0, "s"
+
+
+def long_search(trials: int, sizes: tuple[int, ...]) -> tuple[Search, list[Batch]]:
+    """Return a made-up world's search, and blocks of twelve of its cells that were read."""
+    there = simulated_tuning.world(1, 0.03, sizes)
+    chance = np.random.default_rng(1)
+    blocks = trials // 14
+    rows = chance.integers(0, len(there.space.codes), (blocks, 12))
+    scores = np.vstack([np.zeros((2, blocks)), there.gains[rows].T]) + chance.normal(0, 0.03, (14, blocks))
+    batches = [
+        Batch("screen", tuple(cells.tolist()), column[:, None], np.zeros((14, 1), np.int64))
+        for cells, column in zip(rows, scores.T, strict=True)
+    ]
+    return Search(there.space), batches
+
+
+def proposing() -> Iterator[Line]:
+    search, batches = long_search(10_000, simulated_tuning.SIZES)
+    assert search.columns.size  # they are worked out once for a search
+    seconds = timed(lambda: search.next_step(batches, Budget(20_000, 10_000)))
+    yield f"a step of tune after 10,000 trials, {len(search.space.codes):,} cells", seconds, 1.0, "s"
 
 
 def reporting(trials: int) -> Iterator[Line]:
@@ -169,7 +194,7 @@ def main() -> int:
         return tuned.measure(chosen)
     if chosen.alarms or chosen.decides:
         return verdicts.measure(chosen)
-    measures = [help_time(), planning(), trial_overhead(chosen.pairs, "local", 0.1), second_environment()]
+    measures = [help_time(), planning(), proposing(), trial_overhead(chosen.pairs, "local", 0.1), second_environment()]
     measures += [reporting(chosen.trials)]
     measures += [containers(chosen.pairs)] if chosen.containers else []
     lines = [line for measure in measures for line in measure]

@@ -58,10 +58,14 @@ def _newest_step(study: Path) -> str:
     return max((file.parent.name for file in study.glob("*/run.json")), default="STEP")
 
 
-def matrix_of_run(folder: RunFolder, run: Run) -> Matrix:
-    """Return the matrix as it was when a run began; locks and programs lie beside its command's, where that is here."""
+def matrix_of_run(folder: RunFolder, run: Run, beside: PathLike | None = None) -> Matrix:
+    """Return the matrix as it was when a run began; locks and programs lie beside its command's, where that is here.
+
+    ``beside``: a matrix that they lie beside now.
+    """
     words = [word for part in run.command for word in part.split("=", 1)]
     named = [Path(then) for word, then in itertools.pairwise(words) if word == "--matrix"]
+    named = named if beside is None else [Path(beside)]
     home = next((path for path in named if path.is_file()), find_matrix())
     return parse(str(folder.names.real(folder.matrix())), home, begun=True)
 

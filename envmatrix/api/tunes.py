@@ -10,12 +10,12 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from envmatrix import __version__
-from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, split_names
+from envmatrix.api.places import Names, PathLike, fraction, load_matrix, matrix_of_run, split_names
 from envmatrix.api.programs import Asked as AskedProgram
 from envmatrix.api.programs import cleaned_up_on_failure, make_matrix
 from envmatrix.api.runs import place
 from envmatrix.benchmark import nodes_of
-from envmatrix.errors import ExitCode, InputError, Where, suggestion
+from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where, suggestion
 from envmatrix.host import this_host
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, scheduled
 from envmatrix.matrix import Design, Matrix
@@ -25,7 +25,7 @@ from envmatrix.plan.environment import resolve
 from envmatrix.plan.export import export_lines
 from envmatrix.plan.space import space_of
 from envmatrix.report.tuning import lines_of, to_html, to_json
-from envmatrix.runner.tuning import Tuning, Watch, check_budget, search_on
+from envmatrix.runner.tuning import Tuning, Watch, check_budget, least_s, search_on
 from envmatrix.runner.tuning_progress import watch_step
 from envmatrix.say import Say, silent
 from envmatrix.stats.tuning import Search
@@ -40,11 +40,10 @@ from envmatrix.trials.around import around
 from envmatrix.trials.experiment import Experiment, find_design, reopen
 from envmatrix.trials.requested import Overrides, requested_engines
 from envmatrix.trials.trial import preload_paths
-from envmatrix.units import parse_duration
+from envmatrix.units import as_duration, parse_duration
 
 #: What is spent unless a budget is given, as long as that can confirm anything (seconds).
 _USUAL_BUDGET_S = 1200.0
-_SPARE = 1.15
 _TARGET = 0.01
 #: How a program of one's own gets to other machines.
 PROGRAM_ELSEWHERE = "`envmatrix bench --save -- PROGRAM` writes a matrix for it; tune its design there"
@@ -54,7 +53,7 @@ PROGRAM_ELSEWHERE = "`envmatrix bench --save -- PROGRAM` writes a matrix for it;
 class TuneResult:
     """A search on disk and what it found. ``folder`` holds study.json, tune.json, report.html and a run for each step.
 
-    ``interrupted``: Ctrl-C ended it, and ``envmatrix resume`` goes on.
+    ``interrupted``: Ctrl-C ended it, and ``resume`` goes on.
     """
 
     folder: Path
@@ -106,6 +105,10 @@ class TuneResult:
         if self.interrupted:
             return ExitCode.INTERRUPTED
         return ExitCode.FINE if self.answer.ran_well else ExitCode.NOTHING_RAN
+
+    def resume(self, *, budget: float | str | None = None, say: Say = silent) -> TuneResult:
+        """Go on with a search that was stopped, or give its confirmation more time. Arguments and errors: ``tune``."""
+        return carry_out(resume_study(self.folder, budget, say), partial(watch_step, quiet=False, tell=say))
 
     def to_json(self) -> dict[str, object]:
         """Return the answer as tune.json has it."""
@@ -214,27 +217,45 @@ def _placed(matrix: Matrix, design: Design, launcher: str, asked: Asked, say: Sa
     return design, Place(launcher=launcher, options=asked, width=kind.width(design, asked, span), host=host)
 
 
-def resume_study(folder: Path, budget: float | str | None, say: Say) -> Tuning:
-    """Return a search that was stopped, as it stands; ``budget`` is a new one for the whole of it."""
+def resume_study(folder: Path, budget: float | str | None, say: Say, matrix: PathLike | None = None) -> Tuning:
+    """Return a search that was stopped, as it stands; ``budget`` is a new one for the whole of it.
+
+    ``matrix``: whose locks are used (None: those it began with). A confirmation that had ended has further blocks where
+    the budget is a longer one.
+    """
     study_folder = StudyFolder(folder)
     study = study_folder.load()
     if budget is not None:
-        study = study.model_copy(update={"budget": parse_duration(budget)})
-    return Tuning(study_folder, study, (matrix := _matrix_of(study_folder)), _search(matrix, study), say)
+        study = study.model_copy(update={"budget": fraction("--budget", budget, parse_duration), "asked": True})
+    whole = _matrix_of(study_folder, matrix)
+    return Tuning(study_folder, study, whole, _search(whole, study), say)
 
 
 def find_study(name: PathLike | None, results: PathLike = "results") -> Path | None:
-    """Return the folder of a search by its path or name, None where there is none of that name."""
+    """Return the folder of a search by its path or name, None where there is none of that name.
+
+    No name: the newest search, where no run is newer.
+    """
     if name is None:
-        return None
+        begun = [*Path(results).glob("*/study.json"), *Path(results).glob("*/run.json")]
+        newest = max(begun, key=lambda file: file.stat().st_mtime, default=None)
+        return newest.parent if newest and newest.name == "study.json" else None
     return next((path for path in (Path(name), Path(results) / name) if (path / "study.json").exists()), None)
 
 
 def carry_out(tuning: Tuning, watch: Watch, *, is_set_up: bool = False) -> TuneResult:
     """Go on with a search until it is over or interrupted, and write what it found."""
     workloads = [tuning.matrix.workloads[name] for name in tuning.study.design.workloads]
-    with patient(tuning.say), around(workloads, tuning.say, is_set_up=is_set_up):
-        ended = search_on(tuning, watch, engine=tuning.study.design.engines[0])
+    tuning.folder.lock()
+    try:
+        with patient(tuning.say), around(workloads, tuning.say, is_set_up=is_set_up):
+            ended = search_on(tuning, watch, engine=tuning.study.design.engines[0])
+    except StoreError as error:
+        first = f"{error.remedy}; " if error.remedy else ""
+        remedy = f"{first}`envmatrix resume {tuning.study.name}` goes on, nothing that has ended is lost"
+        raise StoppedRunError(f"{error.message}; the search was stopped", where=error.where, remedy=remedy) from error
+    finally:
+        tuning.folder.unlock()
     result = TuneResult(tuning.folder.path, interrupted=ended is not None)
     if tuning.steps:
         _write(tuning, result)
@@ -269,7 +290,7 @@ def _begun(
     if not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
     folder = StudyFolder(Path(sought.results) / name)
-    if folder.path.exists():
+    if folder.path.exists() and not folder.is_unused:
         raise InputError(
             "it is already there", where=Where(folder.path), remedy="another --name, or `envmatrix resume`"
         )
@@ -277,21 +298,34 @@ def _begun(
         name=name, created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         envmatrix=__version__, design=design, budget=_USUAL_BUDGET_S,
         factors=_chosen(levels, sought.factors), named=tuple(named), trial_s=trial_s, place=where,
-        sampler=sought.sampler,
+        sampler=sought.sampler, asked=sought.budget is not None,
     )  # fmt: skip
     search = _search(matrix, study)
-    needed_s = search.fewest_trials() * (trial_s or 0.0) * _SPARE
-    given_s = parse_duration(sought.budget) if sought.budget is not None else max(_USUAL_BUDGET_S, needed_s)
+    usual_s = max(_USUAL_BUDGET_S, least_s(search, trial_s or 0.0))
+    given_s = usual_s if sought.budget is None else fraction("--budget", sought.budget, parse_duration)
     if trial_s is not None:
         check_budget(search, given_s, trial_s)
     study = study.model_copy(update={"budget": given_s})
-    space = search.space
+    _announce(search, study, say)
+    folder.create(study)
+    return Tuning(folder, study, matrix, search, say)
+
+
+def _announce(search: Search, study: Study, say: Say) -> None:
+    """Say what is searched, and, where nobody knows yet how long a trial takes, how long it may take."""
+    space, fewest = search.space, search.fewest_trials()
     say(
         f"searching {len(space.codes) - 1} configurations of {', '.join(space.factors)} "
         f"({space.equal} equal ones and {space.impossible} impossible ones left out)"
     )
-    folder.create(study)
-    return Tuning(folder, study, matrix, search, say)
+    if study.trial_s is None and study.asked:
+        longest_s = study.budget * search.width / fewest
+        longest = as_duration(longest_s) if longest_s >= 10 else f"{longest_s:.2g} s"
+        side_by_side = f", {search.width} side by side" if search.width > 1 else ""
+        say(
+            f"it takes {fewest} trials at least{side_by_side}: {as_duration(study.budget)} are enough where one takes "
+            f"up to {longest}"
+        )
 
 
 def _search(matrix: Matrix, study: Study) -> Search:
@@ -327,13 +361,14 @@ def _chosen(levels: Mapping[str, tuple[str, ...]], factors: Sequence[str] | None
     return {name: given for name, given in levels.items() if not factors or name in factors}
 
 
-def _matrix_of(folder: StudyFolder) -> Matrix:
-    """Return the matrix of a study as its first step kept it, its programs where they lie."""
+def _matrix_of(folder: StudyFolder, beside: PathLike | None = None) -> Matrix:
+    """Return the matrix of a study as its first step kept it, its programs where they lie; ``beside``: its locks."""
     steps = folder.steps()
     if not steps:
-        raise InputError("nothing of it was run yet", where=Where(folder.path), remedy="begin it anew")
+        remedy = "give the command that began it again: it begins anew under its name"
+        raise InputError("nothing of it was run yet", where=Where(folder.path), remedy=remedy)
     run = steps[0].load_here()
-    matrix = matrix_of_run(steps[0], run)
+    matrix = matrix_of_run(steps[0], run, beside)
     return matrix.model_copy(update={"workloads": {**matrix.workloads, **run.workloads}})
 
 

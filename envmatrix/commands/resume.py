@@ -33,7 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise InputError("--target: a search has none", remedy="--budget gives it more time")
         if arguments.max_blocks is not None:
             raise InputError("--max-blocks: a search has none", remedy="--budget gives it more time")
-        return searching.carry_out(tunes.resume_study(study, arguments.budget, common.say_to_stderr), arguments)
+        if launching.given_options(arguments):
+            raise InputError("a search goes on where it began", remedy="for other nodes begin another one")
+        begun = tunes.resume_study(study, arguments.budget, common.say_to_stderr, arguments.matrix)
+        return searching.carry_out(begun, arguments)
     experiment = runs.reopen_run(
         arguments.run_name,
         budget=arguments.budget,

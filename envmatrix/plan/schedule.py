@@ -110,13 +110,18 @@ class Plan:
         return self._chance(index).sample(arms, len(arms))
 
     def arms_of(self, index: int) -> tuple[Arm, ...]:
-        """Return the arms that block ``index`` has: all, unless they are dealt to several."""
+        """Return the arms that block ``index`` has: all, unless they are dealt to several.
+
+        The copy of a reference that takes no turns is in those blocks alone that have something to compare with it.
+        """
         if self.parts == 1:
             return self.arms
         named = {arm.reference for arm in self.arms}
         dealt = [arm for arm in self.arms if not (arm.is_control or arm.name in named)]
         mine = dealt[index % self.parts :: self.parts]
-        return tuple(arm for arm in self.arms if arm not in dealt or arm in mine)
+        there = [arm for arm in self.arms if arm not in dealt or arm in mine]
+        wanted = {arm.reference for arm in there}
+        return tuple(arm for arm in there if not arm.is_alone or arm.name in wanted)
 
     def _chance(self, index: int) -> random.Random:
         return random.Random(f"{self.seed}:{index}")  # noqa: S311 - an experiment's order, not a secret

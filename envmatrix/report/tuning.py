@@ -51,6 +51,7 @@ def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
         "schema": 1,
         "study": name,
         "headline": answer.headline,
+        "interrupted": answer.interrupted,
         "recommended": dict(answer.settings) if answer.settings else None,
         "tried": dict(answer.tried),
         "ratio": effect.ratio if effect else None,
@@ -107,7 +108,9 @@ def _history(steps: Sequence[Step]) -> str:
     points: list[tuple[int, str, float]] = []
     number = 0
     for step in steps:
-        base = np.nanmean(step.batch.scores[:REFERENCES], axis=0)
+        references = step.batch.scores[:REFERENCES]
+        ran = np.isfinite(references).sum(axis=0)
+        base = np.nansum(references, axis=0) / np.where(ran, ran, np.nan)
         for at in range(REFERENCES, len(step.batch.scores)):
             for gain in step.batch.scores[at] - base:
                 number += 1

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from envmatrix.errors import InputError, NothingRanError
+from envmatrix.errors import EnvmatrixError, InputError, NothingRanError
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.extended import with_design
@@ -24,7 +25,7 @@ from envmatrix.stats.tuning_steps import Step, dropped_levels, read_step, runnin
 from envmatrix.store.folder import RunFolder
 from envmatrix.store.study import Place, Study, StudyFolder
 from envmatrix.trials.experiment import Experiment, begin, reopen
-from envmatrix.trials.resumed import note_reading
+from envmatrix.trials.resumed import note_reading, resumed
 from envmatrix.units import as_duration
 
 #: A step of one block is never ended by its budget (seconds).
@@ -33,6 +34,10 @@ _NO_END_S = 7 * 24 * 3600.0
 _HOPELESS, _LEAST_LIMIT_S = 4.0, 10.0
 #: Time that confirming takes beside its trials.
 _SPARE = 1.2
+#: A search that was given no budget has so many times the time that the fewest trials take.
+_LEAST = 1.15
+#: A confirmation goes on where a longer budget of the search leaves so many times as much for it.
+_MORE = 1.01
 
 Watch = Callable[[Experiment, str], AbstractContextManager[LineProgress]]
 
@@ -54,9 +59,17 @@ class Tuning:
         return self.search.space
 
     @property
+    def budget_s(self) -> float:
+        """Seconds of the whole search: those that were asked for, else as many as it takes to confirm anything."""
+        if self.study.asked or not self.steps:
+            return self.study.budget
+        first = self.steps[:1]  # it has run to its end before anything else is asked
+        return max(self.study.budget, least_s(self.search, spent_s(first) / max(1, trials_of(first))))
+
+    @property
     def left_s(self) -> float:
         """Seconds of the budget that are left."""
-        return max(0.0, self.study.budget - spent_s(self.steps))
+        return max(0.0, self.budget_s - spent_s(self.steps))
 
     @property
     def trial_s(self) -> float:
@@ -66,12 +79,17 @@ class Tuning:
 
     def budget(self) -> Budget:
         """Return the budget in trials."""
-        return Budget(self.study.budget / self.trial_s, self.left_s / self.trial_s)
+        return Budget(self.budget_s / self.trial_s, self.left_s / self.trial_s)
 
     def next_step(self) -> Proposal | None:
         """Return what runs next: a function of what is on disk."""
         batches = [step.batch for step in self.steps]
         return self.search.next_step(batches, self.budget(), dropped_levels(self.space, self.steps))
+
+
+def least_s(search: Search, trial_s: float) -> float:
+    """Return the seconds that a search takes at least where a trial takes ``trial_s``, with some to spare."""
+    return search.fewest_trials() * trial_s * _LEAST
 
 
 def check_budget(search: Search, budget_s: float, trial_s: float) -> None:
@@ -91,24 +109,56 @@ def search_on(tuning: Tuning, watch: Watch, *, engine: str) -> Ended | None:
 
     Raises NothingRanError where the baseline fails, InputError where the budget turns out to be too small.
     """
-    for number, folder in enumerate(folders := tuning.folder.steps(), 1):
-        if number == len(folders):  # it may have been killed in its middle
-            note_reading(folder)  # and somebody may have read it: its interval is that of a later look
-            experiment = reopen(folder, Path(tuning.matrix.path), tuning.say)
-            ended = _run(tuning, experiment, number, watch)
-            if ended.interrupted:
-                return ended
-        else:
-            _read(tuning, folder)
+    with _told_of(tuning.study.name):
+        for number, folder in enumerate(folders := tuning.folder.steps(), 1):
+            if number == len(folders):  # it may have been killed in its middle
+                note_reading(folder)  # and somebody may have read it: its interval is that of a later look
+                experiment = _with_more(tuning, reopen(folder, Path(tuning.matrix.path), tuning.say))
+                ended = _run(tuning, experiment, number, watch)
+                if ended.interrupted:
+                    return ended
+                if number == 1:  # whatever ended a later one may be mended by now: the next step tells
+                    _check_baseline(tuning, ended)
+            else:
+                _read(tuning, folder)
+        return _further(tuning, watch, engine)
+
+
+def _further(tuning: Tuning, watch: Watch, engine: str) -> Ended | None:
+    """Run further steps until the search is over or interrupted."""
     while step := tuning.next_step():
         number = len(tuning.steps) + 1
         if number == 2:  # now it is known what a trial takes
-            check_budget(tuning.search, tuning.study.budget, tuning.trial_s)
+            check_budget(tuning.search, tuning.budget_s, tuning.trial_s)
+            if tuning.budget_s > tuning.study.budget:
+                fewest = f"{tuning.search.fewest_trials()} trials of {tuning.trial_s:.1f} s"
+                tuning.say(f"no --budget was given: it takes {as_duration(tuning.budget_s)} ({fewest} at least)")
         _tell(tuning, step, number)
         ended = _run(tuning, _begun(tuning, step, number, engine), number, watch)
         if ended.interrupted:
             return ended
+        _check_baseline(tuning, ended)
     return None
+
+
+@contextmanager
+def _told_of(name: str) -> Iterator[None]:
+    """Let what stops a step say how the search goes on, which is no run called as the step is."""
+    try:
+        yield
+    except EnvmatrixError as error:
+        step = rf"envmatrix resume \d+-\w+-{re.escape(name)}"
+        error.remedy = re.sub(step, f"envmatrix resume {name}", error.remedy)
+        raise
+
+
+def _with_more(tuning: Tuning, experiment: Experiment) -> Experiment:
+    """Give a confirmation the time that a longer budget of its search leaves for it."""
+    plan, left_s = experiment.plan, tuning.left_s * running_share(tuning.steps)
+    if experiment.run.design.name != "confirm" or left_s <= _MORE * plan.budget_s:
+        return experiment
+    blocks = max(plan.max_blocks, int(tuning.budget().left / (1 + REFERENCES)))
+    return resumed(experiment, budget=left_s, max_blocks=blocks, command=("tune", tuning.study.name))
 
 
 def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experiment:
@@ -123,7 +173,8 @@ def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experime
     label = f"{number:03d}-{step.phase}-{study.name}"  # no other run is called so
     return begin(
         matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say,
-        ("tune", study.name, label), where.launcher, where.host, where.options, name=label, parts=step.parts,
+        ("tune", study.name, label, "--matrix", tuning.matrix.path), where.launcher, where.host, where.options,
+        name=label, parts=step.parts,
     )  # fmt: skip
 
 
@@ -157,7 +208,7 @@ def _takes_turns(matrix: Matrix, cells: Iterable[Mapping[str, str]]) -> bool:
 
 
 def _run(tuning: Tuning, experiment: Experiment, number: int, watch: Watch) -> Ended:
-    """Run what is left of a step and read it. A step whose baseline fails ends the search."""
+    """Run what is left of a step and read it."""
     label = f"{experiment.run.design.name} ({number})"
     with watch(experiment, label) as observer:
         launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.say, None)
@@ -166,13 +217,25 @@ def _run(tuning: Tuning, experiment: Experiment, number: int, watch: Watch) -> E
         finally:
             experiment.folder.unlock()
     _read(tuning, experiment.folder)
-    if not ended.interrupted and (ended.lost or not _has_baseline(tuning.steps[-1])):
-        first = ended.why or "it never ran well"
-        raise NothingRanError(
-            f"the baseline fails, with which all is compared: {first}",
-            remedy=f"its logs are in {experiment.folder.logs}; when that is mended: envmatrix tune ...",
-        )
     return ended
+
+
+def _check_baseline(tuning: Tuning, ended: Ended) -> None:
+    """Raise NothingRanError where the baseline failed in the first step, or in two that follow one another.
+
+    Of a step in which it failed once nothing is learned, and the search goes on.
+    """
+    failed = [not _has_baseline(step) for step in tuning.steps[-2:]]
+    if not failed[-1]:
+        return
+    folder = tuning.folder.steps()[-1]
+    if all(failed):
+        again = f"envmatrix resume {tuning.study.name}" if len(failed) > 1 else "envmatrix tune ..."
+        raise NothingRanError(
+            f"the baseline fails, with which all is compared: {ended.why or 'it never ran well'}",
+            remedy=f"its logs are in {folder.logs}; when that is mended: {again}",
+        )
+    tuning.say(f"the baseline failed in this step, which says nothing then; its logs are in {folder.logs}")
 
 
 def _has_baseline(step: Step) -> bool:

@@ -2,6 +2,7 @@
 
 ``python -m envmatrix.stats.simulation --tune`` (or ``nox -s statistics -- --tune``) searches them side by side with
 what is usual: random cells of which the best reading is taken, one factor at a time, TPE where Optuna is there.
+``--tune --nodes 1 4`` searches them on so many nodes, each of which drifts on its own.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ _DRIFT_LASTS = 0.98  # about fifty trials
 
 @dataclass(eq=False)
 class World:
-    """A space, the true log gain of each of its cells, those that fail, and a machine whose noise drifts."""
+    """A space, the true log gain of each of its cells, those that fail, and machines whose noise drifts.
+
+    ``drift`` is (nodes, trials). ``ran`` counts trials, ``rounds`` those that ran one after the other.
+    """
 
     space: Space
     gains: Floats
@@ -46,25 +50,31 @@ class World:
     chance: np.random.Generator
     drift: Floats
     ran: int = 0
+    rounds: int = 0
 
-    def trial(self, row: int) -> float:
-        """Run a cell: the log of its score, nan where it fails."""
-        slow = float(self.drift[self.ran % len(self.drift)])
+    def trial(self, row: int, node: int = 0, at: int | None = None) -> float:
+        """Run a cell, in round ``at`` (None: after all others): the log of its score, nan where it fails."""
+        at = self.rounds if at is None else at
+        slow = float(self.drift[node, at % self.drift.shape[1]])
         self.ran += 1
+        self.rounds = max(self.rounds, at + 1)
         noise = float(self.chance.normal(0.0, self.size))
         return float("nan") if self.failing[row] else float(self.gains[row]) + slow + noise
 
     def batch(self, proposal: Proposal) -> Batch:
-        """Run blocks, each in a random order."""
+        """Run blocks, each in a random order, on all nodes side by side; what comes next waits for the last of them."""
+        nodes, begun = len(self.drift), self.rounds
+        ran = [0] * nodes
         cells = np.array([0, 0, *proposal.rows])
         dealt = np.arange(len(proposal.rows)) % proposal.parts
         scores = np.full((len(cells), proposal.blocks), np.nan)
         broken = np.zeros(scores.shape, np.int64)
         for block in range(proposal.blocks):
-            there = np.append([0, 1], REFERENCES + np.flatnonzero(dealt == block % proposal.parts))
+            there, node = np.append([0, 1], REFERENCES + np.flatnonzero(dealt == block % proposal.parts)), block % nodes
             for at in self.chance.permutation(there):
-                scores[at, block] = self.trial(int(cells[at]))
+                scores[at, block] = self.trial(int(cells[at]), node, begun + ran[node])
                 broken[at, block] = np.isnan(scores[at, block])
+                ran[node] += 1
         return Batch(proposal.phase, proposal.rows, scores, broken)
 
     @property
@@ -88,8 +98,8 @@ def _all_cells(sizes: tuple[int, ...]) -> Codes:
     return np.array(list(itertools.product(*map(range, sizes))), dtype=np.int16)
 
 
-def world(number: int, size: float, sizes: tuple[int, ...] = SIZES) -> World:
-    """Make a world of factors with so many levels: number and noise decide all of it."""
+def world(number: int, size: float, sizes: tuple[int, ...] = SIZES, nodes: int = 1) -> World:
+    """Make a world of factors with so many levels: number and noise decide all of it; on more nodes it is the same."""
     chance = np.random.default_rng((20_261_122, number))
     mains = [np.zeros(levels) for levels in sizes]
     for effects in mains:
@@ -110,7 +120,10 @@ def world(number: int, size: float, sizes: tuple[int, ...] = SIZES) -> World:
     levels = tuple(tuple(f"l{level}" for level in range(levels)) for levels in sizes)
     space = Space(names, levels, cells[possible], {})
     noise = np.random.default_rng((20_261_123, number))
-    drift = autoregressive(1, 4 * TRIALS, size / 2, _DRIFT_LASTS, noise)[0]
+    drift = autoregressive(1, 4 * TRIALS, size / 2, _DRIFT_LASTS, noise)
+    if nodes > 1:
+        further = np.random.default_rng((20_261_124, number))
+        drift = np.vstack([drift, autoregressive(nodes - 1, 4 * TRIALS, size / 2, _DRIFT_LASTS, further)])
     return World(space, gains[possible], failing[possible], size, noise, drift)
 
 
@@ -124,8 +137,8 @@ def _some_pairs(cells: Codes, couples: Sequence[tuple[int, int]], chance: np.ran
 
 
 def tuned(there: World) -> Found:
-    """Search as ``envmatrix tune`` does."""
-    search, batches = Search(there.space), list[Batch]()
+    """Search as ``envmatrix tune`` does, on as many nodes as there are."""
+    search, batches = Search(there.space, width=len(there.drift)), list[Batch]()
     while step := search.next_step(batches, Budget(TRIALS, TRIALS - there.ran)):
         batches.append(there.batch(step))
     if batches[-1].phase != "confirm":
@@ -199,11 +212,16 @@ METHODS: Mapping[str, Callable[[World], Found]] = {
 }
 
 
-def searched(name: str, size: float, first: int, worlds: int, sizes: tuple[int, ...] = SIZES) -> list[Figure]:
-    """Search worlds with one method: how much of the best gain it finds, and how far its claim is from the truth."""
-    shares, off, worse, holds = [], [], [], []
+def searched(
+    name: str, size: float, first: int, worlds: int, sizes: tuple[int, ...] = SIZES, nodes: int = 0
+) -> list[Figure]:
+    """Search worlds with one method: how much of the best gain it finds, and how far its claim is from the truth.
+
+    ``nodes`` (0: one, and none of it is told): then also how many trials ran one after the other.
+    """
+    shares, off, worse, holds, rounds = [], [], [], [], []
     for number in range(first, first + worlds):
-        there = world(number, size, sizes)
+        there = world(number, size, sizes, max(1, nodes))
         found = {**METHODS, "Optuna TPE, best value": tpe}[name](there)
         true = float(there.gains[found.row])
         shares.append(np.expm1(true) / there.best)
@@ -211,13 +229,25 @@ def searched(name: str, size: float, first: int, worlds: int, sizes: tuple[int, 
         worse.append(true < 0)
         if found.low is not None and found.high is not None and found.row:
             holds.append(found.low <= true <= found.high)
+        rounds.append(there.rounds)
     machine = f"noise {size:.0%}"
+    name = f"{name}, {nodes} node{'' if nodes == 1 else 's'}" if nodes else name
     told = [
         Figure("share of the best possible gain", machine, name, float(np.mean(shares)), None, None, worlds),
         Figure("claimed minus true, points", machine, name, float(np.mean(off)), None, None, worlds),
         rate("worse than the baseline", machine, name, np.array(worse, dtype=np.bool_)),
     ]
-    return told + ([rate("the interval holds the truth", machine, name, np.array(holds))] if holds else [])
+    told += [rate("the interval holds the truth", machine, name, np.array(holds))] if holds else []
+    clock = Figure("trials one after the other", machine, name, float(np.mean(rounds)), None, None, worlds)
+    return [*told, clock] if nodes else told
+
+
+def on_nodes(
+    several: Sequence[int], first: int = FIRST, worlds: int = 200, sizes: tuple[int, ...] = SIZES
+) -> Iterator[Figure]:
+    """Yield the figures of docs/tune.md on several nodes: as many trials in all, on so many of them."""
+    for size, nodes in itertools.product(NOISES, several):
+        yield from searched("envmatrix tune", size, first, worlds, sizes, nodes)
 
 
 def searches(first: int = FIRST, worlds: int = 200) -> Iterator[Figure]:

@@ -35,7 +35,7 @@ from envmatrix.stats.simulated_runs import gates
 from envmatrix.stats.simulated_slow import slow_processes
 from envmatrix.stats.simulated_steady import steady_states
 from envmatrix.stats.simulated_table import DAYS, PARTS, lines, table
-from envmatrix.stats.simulated_tuning import FIRST, searches
+from envmatrix.stats.simulated_tuning import FIRST, on_nodes, searches
 
 Floats = NDArray[np.float64]
 #: Speed-ups of the race: hand-measured ones of allocators and OpenMP runtimes on two cores.
@@ -313,9 +313,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tune", action="store_true", help="search made-up worlds instead")
     parser.add_argument("--first", type=int, default=FIRST, help=f"the first world of --tune (default: {FIRST})")
     parser.add_argument("--worlds", type=int, default=200, help="how many worlds --tune searches (default: 200)")
+    parser.add_argument("--nodes", type=int, nargs="+", metavar="N", help="--tune on so many nodes, each number alone")
     chosen = parser.parse_args(arguments)
     if chosen.tune:
-        for figure in searches(chosen.first, chosen.worlds):
+        about = chosen.first, chosen.worlds
+        for figure in on_nodes(chosen.nodes, *about) if chosen.nodes else searches(*about):
             sys.stdout.write(f"{figure.line()}\n")
             sys.stdout.flush()
         return 0

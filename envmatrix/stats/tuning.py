@@ -154,7 +154,9 @@ class Search:
         if not batches:
             return self._dealt("evidence", self.first)
         if batches[-1].phase == "confirm":
-            return None
+            if np.isfinite(batches[-1].scores[:REFERENCES]).any():
+                return None
+            return self.next_step(batches[:-1], budget, dropped)  # its baseline never ran: it is confirmed again
         known = self.known(batches, dropped)
         chance = np.random.default_rng((self.seed, len(batches)))
         left = SCREENED * budget.total - (budget.total - budget.left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ from envmatrix.store import Run, RunFolder
 #: A longer pause between two trials was no work of the search: it was stopped, and resumed (seconds).
 _LONGEST_GAP_S = 10.0
 _WOULD_FAIL_AGAIN = 2
+#: What a trial that took too long is told of: a step's design is none that somebody can edit.
+_OWN_LIMIT, _LIMITS = re.compile(r" \(raise `trial_limit` .*\)"), " (`trial_limit`, or four times the baseline)"
 _PHASES: Mapping[str, Phase] = {"evidence": "evidence", "screen": "screen", "race": "race", "confirm": "confirm"}
 
 
@@ -89,6 +92,7 @@ def _readings(
     scores = metric.sign * logs_of(measured.table[metric.name][at])
     attempted = np.asarray(measured.attempted[at])
     broken = (attempted & ~np.isfinite(scores)).astype(np.int64)
+    broken[REFERENCES:, ~np.isfinite(scores[:REFERENCES]).any(axis=0)] = 0  # where the baseline failed too, who knows
     for place, arm in enumerate(arms):
         if arm.reference and arm.reference not in names:  # it took no turns: over the copy that took none either
             copy = metric.sign * logs_of(measured.table[metric.name][measured.arms.index(arm.reference)])
@@ -103,7 +107,7 @@ def _readings(
             scores[place], broken[place] = np.nan, 0
             broken[place, :1] = _WOULD_FAIL_AGAIN
         if sure or broken[place].any():
-            reasons[row] = sure or next(iter(facts.reasons), "failed")
+            reasons[row] = sure or _OWN_LIMIT.sub(_LIMITS, next(iter(facts.reasons), "failed"))
     phase = _PHASES[run.design.name]
     if not scores.shape[1]:
         scores, broken = np.full((len(names), 1), np.nan), np.zeros((len(names), 1), np.int64)

@@ -41,7 +41,7 @@ class Study(BaseModel):
 
     ``design`` is what every trial keeps to: the workload, the baseline, the engine, limits. ``trial_s`` is how long the
     program took before the search (None: nobody looked), ``place`` where trials run (None: where the search goes on),
-    ``sampler`` the one of Optuna that proposes ('': none).
+    ``sampler`` the one of Optuna that proposes ('': none). ``asked``: somebody gave the budget, and no more is spent.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,6 +57,7 @@ class Study(BaseModel):
     trial_s: float | None = None
     place: Place | None = None
     sampler: str = ""
+    asked: bool = True
 
 
 class StudyFolder:
@@ -65,6 +66,20 @@ class StudyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.file = path / "study.json"
+        self._whole = RunFolder(path)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether a search was begun in it and ended before its first step was: nothing is lost when it begins anew."""
+        return self.file.exists() and not self.steps() and not self._whole.is_written()
+
+    def lock(self) -> None:
+        """Hold the search until ``unlock`` or the end of this process; StoreError when another one holds it."""
+        self._whole.lock()
+
+    def unlock(self) -> None:
+        """Let another writer in."""
+        self._whole.unlock()
 
     def create(self, study: Study) -> None:
         """Make the folder and write study.json."""
@@ -85,4 +100,5 @@ class StudyFolder:
 
     def steps(self) -> list[RunFolder]:
         """Return the runs of its steps, in order."""
-        return [RunFolder(file.parent) for file in sorted(self.path.glob("[0-9]*/run.json"))]
+        folders = [file.parent for file in self.path.glob("[0-9]*/run.json")]
+        return [RunFolder(path) for path in sorted(folders, key=lambda path: (int(path.name.split("-")[0]), path.name))]

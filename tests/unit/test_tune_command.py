@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from envmatrix import cli
@@ -10,6 +12,7 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.extended import with_design, with_includes
 from envmatrix.matrix.parse import parse
 from envmatrix.stats.tuning_steps import Step, spent_s
+from envmatrix.store.study import StudyFolder
 
 MATRIX = """
 version: 2
@@ -81,11 +84,58 @@ def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
     assert begun.study.budget == 300.0
     assert begun.space.named == {"both": 3}
     assert "searching 3 configurations of size, place" in said[0]
-    assert tunes.find_study("mine") is not None
-    with pytest.raises(InputError, match="nothing of it was run yet"):
-        tunes.resume_study(folder / "results" / "mine", None, said.append)
+    fewest = begun.search.fewest_trials()
+    assert said[1] == f"it takes {fewest} trials at least: 5m are enough where one takes up to {300 / fewest:.2g} s"
+
+
+def test_a_search_of_which_nothing_was_run_begins_anew_under_its_name_but_where_it_is_about_to(folder):
+    def begin():
+        return tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, lambda _: None)
+
+    begun = begin()
+    with pytest.raises(InputError, match="nothing of it was run yet") as caught:
+        tunes.resume_study(tunes.find_study("mine"), None, lambda _: None)
+    assert "it begins anew under its name" in caught.value.remedy
+    begin()
+    begun.folder.lock()
     with pytest.raises(InputError, match="it is already there"):
-        tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, said.append)
+        begin()
+    begun.folder.unlock()
+    (folder / "results" / "other").mkdir()
+    with pytest.raises(InputError, match="it is already there"):
+        tunes.begin_design("default", tunes.Sought("5m", name="other"), None, None, lambda _: None)
+
+
+def test_resume_without_a_name_goes_on_with_the_newest_a_search_or_a_run(folder):
+    begun = tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, lambda _: None)
+    run = folder / "results" / "a-run" / "run.json"
+    run.parent.mkdir()
+    run.write_text("{}")
+    os.utime(run, (1.0, 1.0))
+    assert tunes.find_study(None) == begun.folder.path
+    os.utime(begun.folder.file, (0.5, 0.5))
+    assert tunes.find_study(None) is None
+
+
+def test_a_search_goes_on_where_it_began_and_with_no_target_of_its_own(folder):
+    tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, lambda _: None)
+    for words, said in (["--nodes", "2"], "where it began"), (["--target", "1%"], "a search has none"):
+        with pytest.raises(InputError, match=said):
+            cli.run_command(cli.parse(["resume", "mine", *words]))
+
+
+def test_a_budget_that_is_no_duration_is_told_to_whoever_asks_from_python_too(folder):
+    with pytest.raises(InputError, match="--budget: 'soon' is no duration"):
+        tunes.begin_design("default", tunes.Sought("soon", name="mine"), None, None, lambda _: None)
+    assert not (folder / "results").exists()
+
+
+def test_steps_are_in_order_however_many_there_are(tmp_path):
+    for name in ("998-screen-x", "1000-screen-x", "999-screen-x", "999-screen-x-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").touch()
+    found = [step.path.name for step in StudyFolder(tmp_path).steps()]
+    assert found == ["998-screen-x", "999-screen-x", "999-screen-x-2", "1000-screen-x"]
 
 
 def test_a_budget_that_confirms_nothing_is_refused_with_the_one_that_does(folder):

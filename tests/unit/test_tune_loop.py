@@ -10,10 +10,12 @@ import sys
 import pytest
 
 from envmatrix.api import tunes
-from envmatrix.errors import InputError, NothingRanError
+from envmatrix.engines.local import LocalEngine
+from envmatrix.errors import EngineGoneError, InputError, NothingRanError, StoppedRunError, StoreError
 from envmatrix.launchers.here import Here
 from envmatrix.runner import loop
 from envmatrix.runner.tuning_progress import watch_step
+from envmatrix.store.folder import RunFolder
 from envmatrix.store.study import StudyFolder
 from envmatrix.store.trial import trial_of
 
@@ -45,11 +47,21 @@ class Machine:
     def __init__(self, monkeypatch, gains):
         self.gains, self.ran, self.stops_at, self.clock = gains, [], None, 1000.0
         self.between_s, self.slow_from = 0.0, 10_000
+        self.wall_s, self.noise, self.trouble = 1.0, 0.01, None
+        self.down, self.fallen = (), {}  # parts of a run's name, and the first run of that name: there all trials fail
         self.chance = random.Random(4)
         monkeypatch.setattr(loop, "run_surely", self.run)
         monkeypatch.setattr(loop, "_sweep", lambda *_: None)
         monkeypatch.setattr(loop, "alone_on_machine", lambda _: contextlib.nullcontext())
         monkeypatch.setattr(Here, "trials", self.trials)
+        made, prepare = {}, LocalEngine.prepare
+
+        def prepared(engine, image, libraries, say):  # a step asks the same Python the same things as the one before
+            if image.name not in made:
+                made[image.name] = prepare(engine, image, libraries, say)
+            return made[image.name]
+
+        monkeypatch.setattr(LocalEngine, "prepare", prepared)
 
     def trials(self, blocks, work):
         for block in blocks:
@@ -58,16 +70,21 @@ class Machine:
 
     def run(self, experiment, slot, _say):
         if len(self.ran) == self.stops_at:
-            raise Stopped
+            raise self.trouble(experiment) if self.trouble else Stopped
         levels = experiment.run.environments[slot.arm.runs].levels
-        self.ran.append((experiment.run.name, slot.trial))
-        wall_s = 1.0 if len(self.ran) < self.slow_from else 1.5
+        name = experiment.run.name
+        self.ran.append((name, slot.trial))
+        wall_s = self.wall_s * (1.0 if len(self.ran) < self.slow_from else 1.5)
         self.clock += wall_s + self.between_s
         gain = sum(self.gains.get(level, 0.0) or 0.0 for level in levels.values())
         about = {"wall_s": wall_s, "started": self.clock - wall_s}
-        if any(self.gains.get(level, 0.0) is None for level in levels.values()):
+        self.fallen |= {part: name for part in self.down if part in name and part not in self.fallen}
+        if name in self.fallen.values() or any(self.gains.get(level, 0.0) is None for level in levels.values()):
             return trial_of(slot, "failed", "no metric in its output", **about)
-        value = 100.0 * (1.0 + gain) * (1.0 + self.chance.gauss(0.0, 0.01))
+        if gain < -0.9:
+            ended = "ran past its limit and was ended after 10 s"
+            return trial_of(slot, "timed_out", f"{ended} (raise `trial_limit` of design screen, or less work)", **about)
+        value = 100.0 * (1.0 + gain) * (1.0 + self.chance.gauss(0.0, self.noise))
         return trial_of(slot, "ok", document={"schema": 1, "metrics": {"value": value}}, **about)
 
 
@@ -121,7 +138,7 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
     assert early.answer.headline == "Not over yet: size=large, place=there is being confirmed."
 
 
-@pytest.mark.parametrize(("at", "is_confirmed"), [(30, False), (112, True)])
+@pytest.mark.parametrize(("at", "is_confirmed"), [(0, False), (6, False), (30, False), (112, True)])
 def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(machine, at, is_confirmed):
     machine.stops_at = at
     with pytest.raises(Stopped):
@@ -132,6 +149,121 @@ def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(mach
     assert len(machine.ran) == len(set(machine.ran)) == sum(result.answer.phases.values())
     confirmation = StudyFolder(result.folder).steps()[-1].load()
     assert bool(confirmation.plan.looked) is is_confirmed, "what could be read of a confirmation is paid for"
+
+
+def resumed(budget=None):
+    return tunes.TuneResult(tunes.find_study("mine")).resume(budget=budget)
+
+
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_a_search_killed_before_the_run_of_a_step_was_written_goes_on_all_the_same(machine, monkeypatch, step):
+    create, begun_ = RunFolder.create, []
+
+    def killed(folder, *about, **more):
+        begun_.append(folder)
+        folder.logs.mkdir(parents=True)
+        if len(begun_) == step:
+            raise Stopped
+        create(folder, *about, **more)
+
+    monkeypatch.setattr(RunFolder, "create", killed)
+    with pytest.raises(Stopped):
+        tunes.carry_out(begun(), watch)
+    result = tunes.carry_out(begun(), watch) if step == 1 else resumed()
+    assert result.settings == {"size": "large", "place": "there"}
+    assert len(machine.ran) == sum(result.answer.phases.values())
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("at", [0, 40])
+def test_ctrl_c_ends_it_and_what_is_written_says_so_until_it_is_over(machine, at):
+    machine.stops_at, machine.trouble = at, lambda _: KeyboardInterrupt()
+    result = tunes.carry_out(begun(), watch)
+    assert (result.exit_code, result.settings) == (130, {})
+    assert json.loads((result.folder / "tune.json").read_text())["interrupted"] is True
+    assert "Not over yet" in (result.folder / "report.html").read_text()
+    machine.stops_at = None
+    assert resumed().settings == {"size": "large", "place": "there"}
+    assert json.loads((result.folder / "tune.json").read_text())["interrupted"] is False
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("step", ["002-", "confirm"])
+def test_a_baseline_that_fails_in_one_step_alone_costs_that_step_alone(machine, step):
+    said, machine.down = [], (step,)
+    result = tunes.carry_out(begun(said), watch)
+    assert result.settings == {"size": "large", "place": "there"}
+    assert sum(line.startswith("the baseline failed in this step") for line in said) == 1
+    assert result.answer.dropped == {"size=broken": "failed: no metric in its output"}, "nothing else is to blame"
+
+
+def test_a_baseline_that_fails_twice_in_a_row_ends_the_search_which_goes_on_when_that_is_mended(machine):
+    machine.down = ("003-", "004-")
+    with pytest.raises(NothingRanError, match="the baseline fails") as caught:
+        tunes.carry_out(begun(), watch)
+    assert "envmatrix resume mine" in caught.value.remedy
+    assert resumed().settings == {"size": "large", "place": "there"}
+
+
+def test_a_longer_budget_gives_a_search_that_was_over_more_fresh_blocks(machine):
+    machine.noise = 0.05
+    first = tunes.carry_out(begun(), watch)
+    ran, again = len(machine.ran), resumed("240s")
+    assert again.answer.effect.blocks > first.answer.effect.blocks + 10
+    assert {run for run, _ in machine.ran[ran:]} == {StudyFolder(again.folder).steps()[-1].path.name}
+    assert StudyFolder(again.folder).steps()[-1].load().plan.looked, "it went on because of what was read"
+    assert 0.9 * 240 < again.answer.spent_s <= 1.05 * 240
+
+
+def test_a_search_that_was_given_no_budget_takes_as_many_trials_as_it_needs(machine):
+    said = []
+    machine.wall_s = 100.0
+    result = tunes.carry_out(begun(said, budget=None), watch)
+    assert result.answer.effect.blocks >= 6
+    assert any(line.startswith("no --budget was given: it takes ") for line in said)
+    fewest = tunes.resume_study(result.folder, None, lambda _: None).search.fewest_trials()
+    assert 1200 < result.answer.spent_s <= 1.05 * 1.15 * fewest * 100
+
+
+def test_what_stops_a_search_says_how_the_search_goes_on(machine):
+    def gone(experiment):
+        return EngineGoneError("gone", remedy=f"when it is back, `envmatrix resume {experiment.run.name}` goes on")
+
+    machine.stops_at, machine.trouble = 30, gone
+    with pytest.raises(EngineGoneError) as caught:
+        tunes.carry_out(begun(), watch)
+    assert caught.value.remedy == "when it is back, `envmatrix resume mine` goes on"
+    machine.trouble = lambda _: StoreError("No space left on device", remedy="free some space")
+    with pytest.raises(StoppedRunError, match="the search was stopped") as full:
+        resumed()
+    assert "free some space; `envmatrix resume mine` goes on" in full.value.remedy
+    machine.stops_at = None
+    assert resumed().settings == {"size": "large", "place": "there"}
+
+
+def test_locks_are_looked_for_beside_the_matrix_that_it_began_with(machine, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "matrix.yaml").rename(tmp_path / "there" / "other.yaml")
+    machine.stops_at = 3
+    with pytest.raises(Stopped):
+        tunes.carry_out(
+            tunes.begin_design("default", tunes.Sought("120s", name="mine"), None, "there/other.yaml", lambda _: None),
+            watch,
+        )
+    (tmp_path / "matrix.yaml").write_text("no matrix at all: [")
+    again = tunes.resume_study(tunes.find_study("mine"), None, lambda _: None)
+    assert again.matrix.path == "there/other.yaml"
+
+
+def test_nobody_else_writes_to_a_search_that_goes_on(machine):
+    machine.stops_at = 30
+    with pytest.raises(Stopped):
+        tunes.carry_out(begun(), watch)
+    holder = StudyFolder(tunes.find_study("mine"))
+    holder.lock()
+    with pytest.raises(StoreError, match="another envmatrix is writing"):
+        resumed()
+    holder.unlock()
 
 
 def test_a_search_that_is_over_is_resumed_without_a_further_trial(machine):
@@ -163,6 +295,14 @@ def test_where_every_candidate_fails_that_is_said(machine):
     assert result.exit_code == 4
     assert "Not one configuration ran well" in result.answer.headline
     assert set(result.answer.dropped) >= {"size=large", "size=broken", "place=there", "inert=yes"}
+
+
+def test_what_takes_hopelessly_long_is_told_of_as_that(machine):
+    machine.gains["broken"] = -9.0
+    result = tunes.carry_out(begun(), watch)
+    assert result.settings == {"size": "large", "place": "there"}
+    said = "timed_out: ran past its limit and was ended after 10 s (`trial_limit`, or four times the baseline)"
+    assert result.answer.dropped == {"size=broken": said}
 
 
 def test_a_baseline_that_fails_ends_the_search(machine):

@@ -84,6 +84,17 @@ def test_four_nodes_find_most_of_what_there_is_to_gain():
     assert np.mean(found) > 0.85
 
 
+def test_what_several_nodes_find_is_told_beside_how_many_trials_ran_one_after_the_other():
+    found = {(one.procedure, one.question): one.value for one in simulated_tuning.on_nodes((1, 4), 5, 1, (3, 3, 2, 2))}
+    clock = [found[f"envmatrix tune, {nodes}", "trials one after the other"] for nodes in ("1 node", "4 nodes")]
+    assert 280 < clock[0] <= 300
+    assert clock[1] < 0.35 * clock[0]
+    assert found["envmatrix tune, 4 nodes", "share of the best possible gain"] > 0.5
+    there = simulated_tuning.world(5, 0.03, SIZES, 4)
+    assert len({tuple(drift) for drift in there.drift}) == 4, "each drifts on its own"
+    assert (there.drift[0] == simulated_tuning.world(5, 0.03, SIZES).drift[0]).all()
+
+
 def test_each_step_of_a_search_on_disk_is_dealt_to_the_blocks_that_run_side_by_side(machine, monkeypatch):  # noqa: F811
     monkeypatch.setattr(Here, "width", 2)
     monkeypatch.setattr("envmatrix.launchers.here.HereKind.width", lambda *_: 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,14 @@ def test_what_took_no_turns_is_read_as_a_gain_over_the_copy_of_the_baseline_that
     gains = step.batch.scores[2:] - step.batch.scores[0]
     assert np.exp(gains.mean(axis=1)) == pytest.approx([1.2, 1.5, 1.0], rel=0.01)
     assert not step.batch.broken.any()
+
+
+def test_of_blocks_side_by_side_those_alone_have_the_lone_copy_of_the_baseline_that_compare_with_it():
+    dealt = replace(mixed_plan(), parts=3)
+    lone, *others = [{arm.environment for arm in dealt.arms_of(block)} for block in range(3)]
+    copy = next(arm.environment for arm in dealt.arms if arm.is_alone)
+    assert lone == {"baseline", "control", "a", copy}
+    assert others == [{"baseline", "control", "b"}, {"baseline", "control", "c"}]
 
 
 @pytest.mark.parametrize(

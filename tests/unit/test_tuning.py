@@ -20,6 +20,7 @@ from envmatrix.stats.tuning import Batch, Budget, Proposal, Search
 from envmatrix.stats.tuning_answer import TuneAnswer
 from envmatrix.stats.tuning_choice import Broken, Known, best_of, pruned, still_in
 from envmatrix.stats.tuning_model import Terms, fit
+from tests.selfbench import long_search
 
 MATRIX = """
 version: 2
@@ -280,15 +281,7 @@ class TestWhatIsProposed:
 
 
 def test_a_proposal_after_ten_thousand_trials_takes_less_than_two_seconds_of_cpu():
-    there = simulated_tuning.world(1, 0.03, (4, 4, 3, 3, 3, 2, 2, 2))
-    chance = np.random.default_rng(1)
-    rows = chance.integers(0, len(there.space.codes), (700, 12))
-    scores = np.vstack([np.zeros((2, 700)), there.gains[rows].T]) + chance.normal(0, 0.03, (14, 700))
-    batches = [
-        Batch("screen", tuple(cells.tolist()), column[:, None], np.zeros((14, 1), np.int64))
-        for cells, column in zip(rows, scores.T, strict=True)
-    ]
-    search = Search(there.space)
+    search, batches = long_search(10_000, (4, 4, 3, 3, 3, 2, 2, 2))
     assert search.columns.size
     began = time.process_time()
     assert search.next_step(batches, Budget(20_000, 10_000)).phase == "screen"
