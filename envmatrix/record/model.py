@@ -55,7 +55,7 @@ class Turn(Part):
 
 
 class Timing(Part):
-    """Times of the monotonic clock, in nanoseconds; those of a program of the user's own are the last three."""
+    """Times of the monotonic clock, in nanoseconds; those of a program of the user's own are the last four."""
 
     startup_ns: Whole = None
     import_ns: Whole = None
@@ -71,6 +71,7 @@ class Timing(Part):
     turns: list[Turn] | None = None
     wall_ns: Whole = None
     probe_ns: Whole = None
+    watch_ns: Whole = None
     paused_ns: Whole = None
 
 
