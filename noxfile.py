@@ -69,8 +69,8 @@ def selftest(session: nox.Session) -> None:
 
 @nox.session
 def statistics(session: nox.Session) -> None:
-    """Simulate the figures of docs/statistics.md: false alarms, power, races."""
-    install(session)
+    """Simulate the figures of docs/statistics.md: false alarms, power, races; with --tune those of docs/tune.md."""
+    install(session, *(["tests"] if "--tune" in session.posargs else []))  # with Optuna, whose TPE is one of its rows
     session.run("python", "-m", "envmatrix.stats.simulation", *(session.posargs or ["--runs", "20000"]))
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from envmatrix.matrix.parse import parse
 from envmatrix.plan import Plan, make_arms
 from envmatrix.stats import simulated_tuning
 from envmatrix.stats.tuning import Batch, Budget, Search
+from envmatrix.stats.tuning_answer import expected
+from envmatrix.stats.tuning_steps import Step
 from envmatrix.trials.experiment import begin, find_design
 from envmatrix.trials.trial import make_job, run_trial
 from tests import precision, tuned, verdicts
@@ -74,10 +77,23 @@ def long_search(trials: int, sizes: tuple[int, ...]) -> tuple[Search, list[Batch
 
 
 def proposing() -> Iterator[Line]:
+    """Time what a search that knows much thinks between two steps, and weigh it (but for what it has read)."""
     search, batches = long_search(10_000, simulated_tuning.SIZES)
     assert search.columns.size  # they are worked out once for a search
-    seconds = timed(lambda: search.next_step(batches, Budget(20_000, 10_000)))
-    yield f"a step of tune after 10,000 trials, {len(search.space.codes):,} cells", seconds, 1.0, "s"
+    assert search.neighbours
+    known = f"after 10,000 trials, {len(search.space.codes):,} cells"
+    for phase, budget in ("screen", Budget(20_000, 10_000)), ("race", Budget(16_000, 6_000)):
+        tracemalloc.start()
+        proposal = search.next_step(batches, budget)
+        mib = tracemalloc.get_traced_memory()[1] / 2**20
+        tracemalloc.stop()
+        assert proposal
+        assert proposal.phase == phase
+        seconds = timed(lambda budget=budget: search.next_step(batches, budget))  # type: ignore[misc]
+        yield f"a step of tune ({phase}) {known}", seconds, 1.0, "s"
+        yield f"a step of tune ({phase}) {known}, memory", mib, 150.0, "MiB"
+    steps = [Step(batch, {}, (), (), (), None) for batch in batches]
+    yield f"what tune says between steps {known}", timed(lambda: expected(search, steps)), 1.0, "s"
 
 
 def reporting(trials: int) -> Iterator[Line]:

@@ -1,7 +1,8 @@
 """Made-up worlds to search: levels that help, harm or do nothing, pairs, cells that fail, noise with drift.
 
 ``python -m envmatrix.stats.simulation --tune`` (or ``nox -s statistics -- --tune``) searches them side by side with
-what is usual: random cells of which the best reading is taken, one factor at a time, TPE where Optuna is there.
+what is usual: random cells of which the best reading is taken, one factor at a time, TPE where Optuna is there (nox
+installs it).
 ``--tune --nodes 1 4`` searches them on so many nodes, each of which drifts on its own.
 """
 
@@ -183,7 +184,7 @@ def one_factor_at_a_time(there: World) -> Found:
 
 
 def tpe(there: World) -> Found:
-    """Let Optuna's TPE propose every cell, where it is installed; claim its best value."""
+    """Let Optuna's TPE propose every cell, and claim its best value. A cell that cannot be costs it no trial."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -201,7 +202,8 @@ def tpe(there: World) -> Found:
         return score
 
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=1))
-    study.optimize(objective, n_trials=TRIALS - 10)
+    ends = [lambda of, _: of.stop() if there.ran >= TRIALS else None]
+    study.optimize(objective, n_trials=4 * TRIALS, callbacks=ends)  # it may insist on what cannot be
     return Found(int(study.best_trial.user_attrs["row"]), float(study.best_value) - base)
 
 

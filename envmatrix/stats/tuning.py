@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan.space import Space
-from envmatrix.stats.tuning_choice import Broken, Known, best_of, pruned, still_in
+from envmatrix.stats.tuning_choice import Broken, Known, Neighbours, best_of, pruned, still_in
 from envmatrix.stats.tuning_model import Ints, Posterior, Terms, fit
 
 Floats = NDArray[np.float64]
@@ -98,6 +98,11 @@ class Search:
     def columns(self) -> Ints:
         """The coefficients of every cell."""
         return self.terms.columns(self.space.codes)
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """Which cell each one is without one of its settings."""
+        return Neighbours(self.space.codes)
 
     @cached_property
     def first(self) -> tuple[int, ...]:
@@ -258,7 +263,7 @@ class Search:
         found: dict[int, None] = {}
         for row in np.argsort(-gains)[: 4 * _SHORTLIST]:
             if np.isfinite(gains[row]):
-                found[pruned(int(row), self.space.codes, gains)] = None
+                found[pruned(int(row), self.neighbours, gains)] = None
             if len(found) == _SHORTLIST:
                 break
         return tuple(row for row in found if row)

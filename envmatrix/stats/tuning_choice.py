@@ -14,6 +14,7 @@ from envmatrix.plan.space import Codes
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 #: Cells whose expected log gains differ by less are equal: the one with the fewest settings is taken.
 EQUAL = 0.01
 #: So often something has failed, and never worked, before it is out.
@@ -100,25 +101,36 @@ class Known:
         return found
 
 
-def pruned(row: int, codes: Codes, gains: Floats) -> int:
+class Neighbours:
+    """Finds the cell without one of its settings by a table: a space may have tens of thousands of cells."""
+
+    def __init__(self, codes: Codes) -> None:
+        sizes = codes.max(axis=0).astype(np.int64) + 1
+        self._codes = codes
+        self._weights = np.concatenate([np.cumprod(sizes[:0:-1])[::-1], [1]]).astype(np.int64)
+        self._numbers = codes.astype(np.int64) @ self._weights
+        self._rows = np.zeros(int(sizes.prod()), np.int64)
+        self._rows[self._numbers] = np.arange(len(codes))
+
+    def fewer(self, row: int) -> Ints:
+        """Return the rows that lack one setting of ``row``; 0, the baseline, where there is no such cell."""
+        cell = self._codes[row].astype(np.int64)
+        has = np.flatnonzero(cell)
+        return np.asarray(self._rows[self._numbers[row] - cell[has] * self._weights[has]])
+
+
+def pruned(row: int, neighbours: Neighbours, gains: Floats) -> int:
     """Return the cell that is left when settings go one by one, while in all no more than EQUAL of the gain does.
 
     ``gains`` of all cells; -inf: not allowed. Row 0, the baseline, is never returned unless it was given.
     """
-    index = {cell.tobytes(): at for at, cell in enumerate(codes)}
     floor, at = gains[row] - EQUAL, row
     while True:
-        cell = codes[at]
-        found = []
-        for factor in np.flatnonzero(cell):
-            fewer = cell.copy()
-            fewer[factor] = 0
-            other = index.get(fewer.tobytes(), 0)
-            if other and gains[other] >= floor:
-                found.append(other)
-        if not found:
+        fewer = neighbours.fewer(at)
+        found = fewer[(fewer > 0) & (gains[fewer] >= floor)]
+        if not found.size:
             return at
-        at = max(found, key=lambda other: float(gains[other]))
+        at = int(found[np.argmax(gains[found])])
 
 
 def still_in(rows: Sequence[int], mean: Floats, covariance: Floats, chance: np.random.Generator) -> tuple[int, ...]:

@@ -116,18 +116,23 @@ def _readings(
 
 def spent_s(steps: Iterable[Step]) -> float:
     """Return the seconds in which a trial ran, or several did, and what lay between while the search was going on."""
-    return sum(_running_and_between(steps))
+    return within_s(span for step in steps for span in step.spans)
+
+
+def within_s(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the seconds of some trials, of which several may run at a time, with what lies between them."""
+    return sum(_running_and_between(spans))
 
 
 def running_share(steps: Iterable[Step]) -> float:
     """Return the part of the time spent in which a trial ran, or several did: 1 before any has."""
-    running, between = _running_and_between(steps)
+    running, between = _running_and_between(span for step in steps for span in step.spans)
     return running / (running + between) if running else 1.0
 
 
-def _running_and_between(steps: Iterable[Step]) -> tuple[float, float]:
+def _running_and_between(spans: Iterable[tuple[float, float]]) -> tuple[float, float]:
     running = between = last = 0.0
-    for number, (begin, end) in enumerate(sorted(span for step in steps for span in step.spans)):
+    for number, (begin, end) in enumerate(sorted(spans)):
         between += min(max(0.0, begin - last), _LONGEST_GAP_S) if number else 0.0
         running += max(0.0, end - max(begin, last))
         last = max(last, end)

@@ -18,7 +18,7 @@ from envmatrix.stats.effects import Effect
 from envmatrix.stats.metrics import VALUE
 from envmatrix.stats.tuning import Batch, Budget, Proposal, Search
 from envmatrix.stats.tuning_answer import TuneAnswer
-from envmatrix.stats.tuning_choice import Broken, Known, best_of, pruned, still_in
+from envmatrix.stats.tuning_choice import Broken, Known, Neighbours, best_of, pruned, still_in
 from envmatrix.stats.tuning_model import Terms, fit
 from tests.selfbench import long_search
 
@@ -179,13 +179,20 @@ class TestTheChoice:
         codes = made_up((2, 2, 2)).codes
         gains = 0.2 * codes[:, 0] + 0.004 * codes[:, 1] + 0.004 * codes[:, 2]
         best = int(np.flatnonzero((codes == 1).all(axis=1))[0])
-        assert codes[pruned(best, codes, gains)].tolist() == [1, 0, 0]
+        assert codes[pruned(best, Neighbours(codes), gains)].tolist() == [1, 0, 0]
 
     def test_what_is_pruned_is_never_a_cell_that_fails(self):
         codes = made_up((2, 2)).codes
         gains = np.where(codes[:, 1] == 0, -np.inf, 0.2 * codes[:, 0])
         both = int(np.flatnonzero((codes == 1).all(axis=1))[0])
-        assert pruned(both, codes, gains) == both
+        assert pruned(both, Neighbours(codes), gains) == both
+
+    def test_a_cell_without_one_setting_is_found_where_it_can_be(self):
+        codes = made_up((3, 2, 2), impossible=[(0, 2, 1, 0)]).codes
+        rows = {tuple(cell): row for row, cell in enumerate(codes.tolist())}
+        for row, cell in enumerate(codes.tolist()):
+            fewer = [(*cell[:at], 0, *cell[at + 1 :]) for at in range(3) if cell[at]]
+            assert Neighbours(codes).fewer(row).tolist() == [rows.get(one, 0) for one in fewer]
 
     def test_of_equal_cells_the_one_with_the_fewest_settings_wins(self):
         codes = made_up((2, 2)).codes
