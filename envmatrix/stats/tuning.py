@@ -127,9 +127,9 @@ class Search:
         """Return which cells may still be proposed; ``dropped`` are levels (factor, level) that change nothing."""
         good, bad = np.zeros(len(self.space.codes), np.int64), np.zeros(len(self.space.codes), np.int64)
         for batch in batches:
-            for at, row in enumerate(batch.rows, REFERENCES):
-                good[row] += int(np.isfinite(batch.scores[at]).sum())
-                bad[row] += int(batch.broken[at].sum())
+            rows = np.array(batch.rows, np.int64)
+            np.add.at(good, rows, np.isfinite(batch.scores[REFERENCES:]).sum(axis=1))
+            np.add.at(bad, rows, batch.broken[REFERENCES:].sum(axis=1))
         return Known(self.space.codes, self.space.sizes, Broken(good, bad), tuple(dropped))
 
     def posterior(self, batches: Sequence[Batch]) -> Posterior:
