@@ -69,8 +69,11 @@ def open_environment(
 
 
 def lines_of_best(experiment: Experiment, group: Group) -> str:
-    """Return the shell's lines that set up a group's recommended environment, '' where none is shown to be faster."""
-    if group.best is None:
+    """Return the shell's lines that set up a group's recommended environment, '' where none is shown to be faster.
+
+    Of programs that are compared with one another the recommended one is no environment.
+    """
+    if group.best is None or group.best.arm.workload != group.workload:
         return ""
     environment = experiment.run.environments[group.best.arm.runs]
     prepared = experiment.prepared[environment.image_key, group.engine]

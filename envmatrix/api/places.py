@@ -48,8 +48,8 @@ def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
         if (path / "study.json").exists():
             raise InputError(
                 f"{os.fspath(name)!r} is a search (`envmatrix tune`) and no run",
-                remedy=f"its answer is {path / 'report.html'}; its steps are runs: "
-                f"`envmatrix report --results {path} {_newest_step(path)}`",
+                remedy=f"`envmatrix report {os.fspath(name)}` shows it; its steps are runs: "
+                f"--results {path} {_newest_step(path)}",
             )
     raise InputError(f"no run {os.fspath(name)!r}", remedy=suggestion(os.fspath(name), [path.name for path in known]))
 

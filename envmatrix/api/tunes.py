@@ -16,7 +16,7 @@ from envmatrix.api.programs import cleaned_up_on_failure, make_matrix
 from envmatrix.api.runs import place
 from envmatrix.benchmark import nodes_of
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where, suggestion
-from envmatrix.host import this_host
+from envmatrix.host import Host, this_host
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, scheduled
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.extended import with_includes
@@ -45,6 +45,9 @@ from envmatrix.units import as_duration, parse_duration
 #: What is spent unless a budget is given, as long as that can confirm anything (seconds).
 _USUAL_BUDGET_S = 1200.0
 _TARGET = 0.01
+_RECIPE = "recipe.sh"
+#: What a search told at its end.
+TOLD = "tune.json"
 #: How a program of one's own gets to other machines.
 PROGRAM_ELSEWHERE = "`envmatrix bench --save -- PROGRAM` writes a matrix for it; tune its design there"
 
@@ -64,7 +67,7 @@ class TuneResult:
         folder = StudyFolder(self.folder)
         study = folder.load()
         steps = folder.steps()
-        search = _search(_matrix_of(folder), study)
+        search = _search(_matrix_of(folder), study, steps[0].load().host if steps else None)
         return search, [read_step(step, search.space) for step in steps]
 
     @cached_property
@@ -96,8 +99,8 @@ class TuneResult:
     @property
     def lines(self) -> str:
         """The shell's lines that set up the recommended recipe, '' where nothing is recommended."""
-        file = self.folder / "recipe.sh"
-        return file.read_text(encoding="utf-8") if file.exists() else ""
+        file = self.folder / _RECIPE
+        return file.read_text(encoding="utf-8") if self.settings and file.exists() else ""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -113,6 +116,11 @@ class TuneResult:
     def to_json(self) -> dict[str, object]:
         """Return the answer as tune.json has it."""
         return to_json(self.name, self.answer, self.lines)
+
+    def write(self) -> None:
+        """Write tune.json and report.html."""
+        write_whole(self.folder / TOLD, json.dumps(self.to_json(), indent=1) + "\n")
+        write_whole(self.folder / "report.html", to_html(self.name, self.answer, *self._read, self.lines))
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self.answer))
@@ -258,19 +266,11 @@ def carry_out(tuning: Tuning, watch: Watch, *, is_set_up: bool = False) -> TuneR
         tuning.folder.unlock()
     result = TuneResult(tuning.folder.path, interrupted=ended is not None)
     if tuning.steps:
-        _write(tuning, result)
+        if result.settings:
+            experiment = reopen(tuning.folder.steps()[-1], Path(tuning.matrix.path), silent)
+            write_whole(result.folder / _RECIPE, _recipe(experiment) + "\n")
+        result.write()
     return result
-
-
-def _write(tuning: Tuning, result: TuneResult) -> None:
-    """Write recipe.sh, tune.json and report.html."""
-    folder, found = tuning.folder.path, result.answer
-    last = tuning.folder.steps()[-1]
-    if found.settings:
-        experiment = reopen(last, Path(tuning.matrix.path), silent)
-        write_whole(folder / "recipe.sh", _recipe(experiment) + "\n")
-    write_whole(folder / "tune.json", json.dumps(result.to_json(), indent=1) + "\n")
-    write_whole(folder / "report.html", to_html(result.name, found, tuning.search, tuning.steps, result.lines))
 
 
 def _recipe(experiment: Experiment) -> str:
@@ -328,10 +328,11 @@ def _announce(search: Search, study: Study, say: Say) -> None:
         )
 
 
-def _search(matrix: Matrix, study: Study) -> Search:
+def _search(matrix: Matrix, study: Study, began: Host | None = None) -> Search:
+    """Return the search of a study where it runs; ``began``: on the machine that it began on, to read it anywhere."""
     where, design = study.place, study.design
     host = where.host if where else None
-    facts = (host or this_host()).facts()
+    facts = (host or began or this_host()).facts()
     named = [name for name in study.named if _is_of_levels(matrix, name, study, facts)]
     space = space_of(matrix, study.factors, named, design.baseline, facts)
     return Search(space, design.seed, where.width if where else 1, study.sampler)

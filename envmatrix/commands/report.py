@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from envmatrix.commands import answer, common
+from envmatrix.commands import answer, common, searching
 from envmatrix.commands import arguments as shared
 from envmatrix.commands.grammar import Parser
 from envmatrix.errors import InputError
@@ -25,9 +26,11 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write summary.json, report.md and report.html again and print the answer."""
-    from envmatrix.api import answers
+    """Write summary.json, report.md and report.html again (of a search tune.json and report.html), print the answer."""
+    from envmatrix.api import answers, tunes
 
+    if study := tunes.find_study(arguments.run_name, arguments.results):
+        return _of_search(study, arguments)
     if arguments.form:
         text = answers.report_as(arguments.form, arguments.run_name, arguments.environment, arguments.results)
         common.put_text(text, arguments.output)
@@ -36,4 +39,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--output is where --as goes", remedy=f"--as html --output {arguments.output}")
     result = answers.write_report(arguments.run_name, arguments.results, common.say_to_stderr)
     answer.show(result, as_json=arguments.json)
+    return 0
+
+
+def _of_search(study: Path, arguments: argparse.Namespace) -> int:
+    from envmatrix.api import searches
+
+    if arguments.form or arguments.output:
+        raise InputError(
+            f"{study.name!r} is a search, which has no other forms than tune.json and report.html",
+            remedy=f"its steps are runs: `envmatrix report --results {study} STEP --as {arguments.form or 'csv'}`",
+        )
+    searching.show(searches.report_study(study), as_json=arguments.json)
     return 0

@@ -1,4 +1,4 @@
-"""What ``tune`` and ``resume`` show of a search, while it goes on and at its end."""
+"""What ``tune``, ``resume`` and ``report`` show of a search, while it goes on and at its end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from envmatrix.commands import common
 
 if TYPE_CHECKING:
+    from envmatrix.api.tunes import TuneResult
     from envmatrix.runner.tuning import Tuning
 
 
@@ -25,11 +26,16 @@ def carry_out(begun: Tuning, arguments: argparse.Namespace, *, is_set_up: bool =
     if result.interrupted:
         common.say_to_stderr(f"go on with: envmatrix resume {result.name}")
         return result.exit_code
-    if arguments.json:
+    show(result, as_json=arguments.json)
+    return result.exit_code
+
+
+def show(result: TuneResult, *, as_json: bool) -> None:
+    """Print what a search found."""
+    if as_json:
         common.print_json(result.to_json())
-        return result.exit_code
+        return
     common.print_text(str(result))
     if result.lines:
         common.print_text(f"\nto have it elsewhere (recipe.sh):\n\n{result.lines}")
     common.print_text(f"report: {result.folder / 'report.html'}")
-    return result.exit_code

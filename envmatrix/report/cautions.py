@@ -82,18 +82,20 @@ def _unchecked(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterat
     if names:
         yield Caution(
             Kind.UNCHECKED, ", ".join(names), "nothing shows that it did equal work in every environment",
-            "write `check:` with a number that only the work decides, such as a final loss (docs/workloads.md)",
+            ("`--save` writes its matrix: there " if run.is_of_program else "")
+            + "write `check:` with a number that only the work decides, such as a final loss (docs/workloads.md)",
         )  # fmt: skip
 
 
 def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+    where = "--metric-regex or --metric-json" if run.is_of_program else "the workload's `metric`"
     for arm in run.plan.arms:
         metric, ok = analysis.primary[arm.workload], measured.facts[arm.name].outcomes["ok"]
         usable = int((measured.of(arm.name, metric.name) > 0).sum())
         if ok and not usable:
             yield Caution(
                 Kind.NO_NUMBER, arm.name, f"none of {count(ok, 'trial')} that ended well has a {metric.label} above 0",
-                "look at the trial's record and the workload's `metric`: a speed-up is a ratio of numbers above 0",
+                f"look at the trial's record and {where}: a speed-up is a ratio of numbers above 0",
             )  # fmt: skip
 
 

@@ -72,6 +72,8 @@ class Column:
 
 def _environment(row: Row, group: Group) -> Cell:
     effect = row.effect
+    if row is group.baseline and group.several_workloads:
+        return Cell(row.arm.environment, group.workload)
     other = effect and group.baseline and effect.reference != group.baseline.arm.name
     return Cell(row.arm.environment, f"against {reference_name(effect)}" if effect and other else "")
 

@@ -11,7 +11,8 @@ import numpy as np
 from envmatrix.printable import one_line
 from envmatrix.report.formatting import NONE, bounds, count, ratio, sure_ratio
 from envmatrix.stats.history import History, Series
-from envmatrix.stats.metrics import METRICS, VALUE
+from envmatrix.stats.metrics import VALUE, Metric
+from envmatrix.stats.primary import told_metric
 
 Medium = Literal["terminal", "html"]
 _BARS = "▁▂▃▄▅▆▇█"
@@ -46,8 +47,17 @@ def _name(series: Series) -> str:
     return f"{series.environment} (the machine)" if series.is_machine else series.environment
 
 
+def metric_of(*several: Series) -> Metric:
+    """Return the metric that series of one table share, as the newest of their runs that says it calls it."""
+    points = sorted((point for one in several for point in one.points), key=lambda point: point.created)
+    told = next((point.metric for point in reversed(points) if point.metric[0]), ("", "", ""))
+    return told_metric(several[0].metric, *told)
+
+
 def _latest(series: Series) -> str:
-    return METRICS.get(series.metric, VALUE).show(series.points[-1].median)
+    metric = metric_of(series)
+    shown = metric.show(series.points[-1].median)
+    return f"{shown} {metric.unit}" if metric.name == VALUE.name and metric.unit not in ("", "s", "B") else shown
 
 
 def _latest_run(series: Series) -> str:

@@ -9,13 +9,12 @@ from urllib.parse import quote
 
 from envmatrix.plan.schedule import CONTROL
 from envmatrix.report.formatting import count
-from envmatrix.report.history_columns import changes_told, series_columns, short_told
+from envmatrix.report.history_columns import changes_told, metric_of, series_columns, short_told
 from envmatrix.report.history_figure import Curve, Frame, When, figure, when
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.timeline import axis_title
 from envmatrix.stats.change_points import FEWEST
 from envmatrix.stats.history import History, Series, group_of
-from envmatrix.stats.metrics import METRICS, VALUE
 
 _METHOD = (
     "binary segmentation (Scott & Knott 1974) on the logs of each environment's ratio to the baseline of the same run, "
@@ -64,8 +63,8 @@ def views(history: History) -> list[View]:
 def _view(number: int, group: tuple[str, ...], series: tuple[Series, ...]) -> View:
     from markupsafe import Markup  # every text inside is escaped where the figure is made
 
-    host, workload, engine, schedule, metric = group
-    known = METRICS.get(metric, VALUE)
+    host, workload, engine, schedule, _ = group
+    known = metric_of(*series)
     title = ", ".join(filter(None, (f"{workload} on {engine}", schedule, host)))
     compared = [not one.is_machine and bool(Curve(0, one, by_ratio=True).points) for one in series]
     updates = tuple(_updates(series))

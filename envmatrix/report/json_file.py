@@ -33,7 +33,8 @@ def _row_to_json(row: Row, group: Group, facts: ArmFacts, workload: Workload | N
     seen = {name: ", ".join(sorted(evidence[name])) for name in _VERSIONS if evidence.get(name)}
     return {
         "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
-        "metric": group.metric.name, "mean": _finite(row.value), "median": _finite(row.median),
+        "metric": group.metric.name, "label": group.metric.label, "unit": group.metric.unit,
+        "better": group.metric.better, "mean": _finite(row.value), "median": _finite(row.median),
         "peak_rss_bytes": _finite(row.memory), "cv": _finite(row.cv),
         "slow_trials": {key: getattr(row.slow, key) for key in _SLOW} if row.slow else None,
         "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,

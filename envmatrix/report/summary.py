@@ -115,8 +115,8 @@ class Group:
         best = self.best
         if best and best.effect and self.baseline and self.choice:
             effect = best.effect
-            alone = effect.reference in {row.arm.name for row in self.alone}
-            reference = self.baseline_name if alone else reference_name(effect)
+            own = {row.arm.name for row in (self.baseline, *self.alone)}
+            reference = self.baseline_name if effect.reference in own else reference_name(effect)
             return (
                 f"{best.arm.environment} is {sure_ratio(self.choice.gain)} times "
                 f"{self.metric.as_fast_as(reference)}, its choice allowed for (95 % interval "
@@ -179,8 +179,16 @@ class Group:
 
     @property
     def baseline_name(self) -> str:
-        """Name of the environment that the others are compared with."""
-        return self.baseline.arm.environment if self.baseline else "the baseline"
+        """Name of the environment that the others are compared with, and its workload where theirs differ."""
+        if not self.baseline:
+            return "the baseline"
+        name = self.baseline.arm.environment
+        return f"{name} ({self.workload})" if self.several_workloads else name
+
+    @property
+    def several_workloads(self) -> bool:
+        """Whether some rows are workloads beside the reference's: programs are compared, not environments alone."""
+        return any(row.arm.workload != self.workload for row in self.rows)
 
 
 @dataclass(frozen=True)

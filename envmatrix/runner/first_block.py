@@ -12,7 +12,7 @@ from envmatrix.printable import clean
 from envmatrix.report.formatting import count
 from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.hints import beyond_folder
+from envmatrix.trials.hints import beyond_folder, lacking_module
 from envmatrix.trials.last_words import tail
 from envmatrix.trials.program_variables import dropped_variables, missing_module
 from envmatrix.trials.together import has_one_process
@@ -107,9 +107,11 @@ class FirstBlock:
         sources = _sources(workload, self._experiment.run.programs.get(trial.workload, {}))
         runs = next(arm.runs for arm in self._experiment.plan.arms if arm.name == trial.arm)
         image, said = self._experiment.run.environments[runs].image, "\n".join(tail(log, 50))
+        own = self._experiment.run.is_of_program
+        folder = Path(workload.files or "")
         lines = (
-            missing_module(workload, image, said), beyond_folder(workload, said),
-            dropped_variables(workload, sources, said),
+            lacking_module(image, said, folder) if own else missing_module(workload, image, said),
+            beyond_folder(workload, said), dropped_variables(workload, sources, said, by_option=own),
         )  # fmt: skip
         return [line for line in lines if line]
 

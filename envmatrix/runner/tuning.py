@@ -170,11 +170,12 @@ def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experime
     matrix = with_design(tuning.matrix, step.phase, design, added)
     matrix = matrix.model_copy(update={"workloads": {**matrix.workloads, **tuning.matrix.workloads}})
     where = study.place or Place(launcher=DEFAULT)
+    looked_at = () if study.trial_s is None else ("--",)  # it is a program's, and no matrix is there to be edited
     label = f"{number:03d}-{step.phase}-{study.name}"  # no other run is called so
+    command = ("tune", study.name, label, "--matrix", tuning.matrix.path, *looked_at)
     return begin(
-        matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say,
-        ("tune", study.name, label, "--matrix", tuning.matrix.path), where.launcher, where.host, where.options,
-        name=label, parts=step.parts,
+        matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say, command, where.launcher,
+        where.host, where.options, name=label, parts=step.parts,
     )  # fmt: skip
 
 

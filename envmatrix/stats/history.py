@@ -35,7 +35,8 @@ class Point:
 
     ``barred`` says why it may not be called the best, as that it did other work; ``unchecked`` that nothing shows it to
     have done the same work; ``short`` that the run was too short to allow for slow phases of the machine. ``versions``
-    are what its processes read back, as (evidence, value).
+    are what its processes read back, as (evidence, value), ``metric`` the label, unit and better direction of
+    ``median``, '' where an older run does not say.
     """
 
     run: str
@@ -48,6 +49,7 @@ class Point:
     unchecked: bool = False
     short: bool = False
     versions: tuple[tuple[str, str], ...] = ()
+    metric: tuple[str, str, str] = ("", "", "")
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,9 @@ def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
         flags = arm.get("flags")
         barred = tuple(sorted(BARS.intersection(map(str, flags)))) if isinstance(flags, list) else ()
         unknown, versions = (workload, engine) in body.unchecked, _versions(arm.get("versions"))
-        point = Point(run, body.created, median, ratio, low, high, barred, unknown, body.short, versions)
+        label, unit, better = (str(arm.get(name) or "") for name in ("label", "unit", "better"))
+        about = (barred, unknown, body.short, versions, (label, unit, better))
+        point = Point(run, body.created, median, ratio, low, high, *about)
         schedule = body.schedules[workload, engine]
         yield (body.host, workload, engine, schedule, metric, environment), point
 

@@ -16,6 +16,7 @@ from envmatrix.plan import Plan
 from envmatrix.record.evidence import System
 from envmatrix.record.model import Profile, Record, Result
 from envmatrix.record.settled import settled
+from envmatrix.record.work import work_of
 from envmatrix.stats.longrun import apart
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, number, own_column
 from envmatrix.store import NodeCheck, Reading, RunFolder, Trial, reading_from_line
@@ -312,7 +313,7 @@ def _note_facts(facts: ArmFacts, record: Record) -> None:
     if record.data:
         _count(facts.data, _text(record.data.name))
         facts.stand_in += record.data.stand_in is True
-    _count(facts.work, _text(record.workload and record.workload.digest))
+    _count(facts.work, _text(work_of(record)))
     _note_operators(facts, record.profile)
     if record.evidence:
         _count(facts.settled, settled(record.evidence))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from envmatrix.stats.metrics import (
     show_value,
 )
 
+_STEPS = "steps/s"
 _SHOWN = {"s": show_seconds, "B": show_bytes}
 
 
@@ -49,9 +51,18 @@ def _metric(column: str, name: str, source: MetricSource) -> Metric:
     if source.wall:
         return Metric(column, name or "wall time", "s", "lower", show_seconds)
     if source.steps:
-        return Metric(column, name or "steps a second", "steps/s", "higher", show_rate)
+        return Metric(column, name or "steps a second", _STEPS, "higher", show_rate)
     shown = _SHOWN.get(source.unit, show_value)
     return Metric(column, name or VALUE.label, source.unit, source.better, shown)
+
+
+def told_metric(name: str, label: str, unit: str, better: str) -> Metric:
+    """Return the metric of a column as a summary told of it, for what a program of the user's own reported."""
+    known = METRICS.get(name, VALUE)
+    if known is not VALUE or not label:
+        return known
+    shown = show_rate if unit == _STEPS else _SHOWN.get(unit, show_value)
+    return replace(known, label=label, unit=unit, better="lower" if better == "lower" else "higher", show=shown)
 
 
 def primary_metrics(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> dict[str, Metric]:

@@ -169,7 +169,7 @@ class Run(BaseModel):
     @property
     def is_of_program(self) -> bool:
         """Whether its matrix was made for a program on the command line, and lies nowhere else."""
-        return self.command[:1] == ("bench",) and "--" in self.command
+        return self.command[:1] in (("bench",), ("tune",)) and "--" in self.command
 
     @property
     def plan(self) -> Plan:

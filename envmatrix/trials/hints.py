@@ -23,21 +23,28 @@ def hints_of(workload: Workload, image: Image, said: str, folder: Path) -> str:
 
 
 def _hints(workload: Workload, image: Image, said: str, folder: Path) -> Iterator[str]:
-    module = lost_module(said)
-    if module and image.requirements:
-        yield f"{image.interpreter} with its requirements has no module {module!r}: write its package into the file"
-    elif module:
-        files = [name for name in ("requirements.txt", "pyproject.toml") if (folder / name).is_file()]
-        file = next(iter(files), "requirements.txt")
-        yield (
-            f"{image.interpreter} has no module {module!r}: install it there, start another Python "
-            f"(-- .venv/bin/python ...), or lay what it lacks over this one (-r {file})"
-        )
+    if line := lacking_module(image, said, folder):
+        yield line
     names = [name for name in looked_for((), said, places=False) if name not in (*workload.pass_env, *workload.env)]
     if names:
         yield f"it did not get {', '.join(names)} of this shell: --pass-env {','.join(names)}"
     if line := beyond_folder(workload, said):
         yield line
+
+
+def lacking_module(image: Image, said: str, folder: Path) -> str:
+    """Say which module the Python of a program of the command line lacks, and the option that gives it; else ''."""
+    module = lost_module(said)
+    if not module:
+        return ""
+    if image.requirements:
+        return f"{image.interpreter} with its requirements has no module {module!r}: write its package into the file"
+    files = [name for name in ("requirements.txt", "pyproject.toml") if (folder / name).is_file()]
+    file = next(iter(files), "requirements.txt")
+    return (
+        f"{image.interpreter} has no module {module!r}: install it there, start another Python "
+        f"(-- .venv/bin/python ...), or lay what it lacks over this one (-r {file})"
+    )
 
 
 def beyond_folder(workload: Workload, said: str) -> str:

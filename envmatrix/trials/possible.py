@@ -16,6 +16,7 @@ from envmatrix.plan.environment import Environment
 
 #: Options of `uv run` with which it leaves the project's environment as it is.
 _SYNCS_NOT = frozenset({"--no-sync", "--no-project", "--isolated"})
+_FOLDER = "`files:` names the folder that a program lies in; on the command line: cd there first"
 
 
 def check_shares(
@@ -104,7 +105,7 @@ def check_program(workload: Workload, folder: Path) -> None:
     if PurePath(script).parts[:1] == ("..",):
         raise InputError(
             f"workload {workload.name!r}: {script} lies outside of {folder}, which a trial has nothing beside",
-            remedy="`files:` names the folder that a program lies in; on the command line: cd there first",
+            remedy=_FOLDER,
         )
     if not script or (folder / script).is_file():
         return
@@ -113,5 +114,5 @@ def check_program(workload: Workload, folder: Path) -> None:
     near = get_close_matches(PurePath(script).name, [path.name for path in folder.iterdir()], n=1)
     raise InputError(
         f"workload {workload.name!r}: there is no {script} in {folder}",
-        remedy=f"did you mean {near[0]}?" if near else "`files:` names the folder that a program lies in",
+        remedy=f"did you mean {near[0]}?" if near else _FOLDER,
     )

@@ -52,7 +52,7 @@ def settled_passing(workload: Workload, say: Say) -> Workload:
     """Return a workload that passes on what this shell has of its ``pass_env``; the rest is told."""
     absent = [name for name in workload.pass_env if name not in os.environ]
     if absent:
-        say(f"workload {workload.name}: pass_env: {', '.join(absent)}: not set here, so no trial has it")
+        say(f"workload {workload.name}: {', '.join(absent)}: not set here, so no trial has it (pass_env)")
     return workload.model_copy(update={"pass_env": tuple(name for name in workload.pass_env if name not in absent)})
 
 
@@ -87,17 +87,19 @@ def _texts(sources: Iterable[Path]) -> Iterator[str]:
             continue
 
 
-def dropped_variables(workload: Workload, sources: Iterable[Path], said: str) -> str:
-    """Say in one line which variables of this shell a program seems to look for and did not get; else ''."""
+def dropped_variables(workload: Workload, sources: Iterable[Path], said: str, *, by_option: bool = False) -> str:
+    """Say in one line which variables of this shell a program seems to look for and did not get; else ''.
+
+    ``by_option``: the program is of the command line, where an option gives them to it.
+    """
     found = [name for name in looked_for(sources, said) if name not in (*workload.pass_env, *workload.env)]
     if not found:
         return ""
     more = f" and {len(found) - 8} more" if len(found) > 8 else ""
     listed = ", ".join(found[:8])
-    return (
-        f"of this shell's variables {workload.name} did not get {listed}{more}; to give them to it, write "
-        f"`pass_env: [{listed}]` in its workload"
-    )
+    how = f"write `pass_env: [{listed}]` in its workload"
+    how = f"begin again with --pass-env {','.join(found[:8])}" if by_option else how
+    return f"of this shell's variables {workload.name} did not get {listed}{more}; to give them to it, {how}"
 
 
 def lost_module(said: str) -> str:

@@ -233,8 +233,9 @@ def judge(
     if ended.stops or stops_of(record):
         return "invalid", STOPPED, body, ()
     if ended.timed_out:
-        name = experiment.run.design.name
-        return "timed_out", f"{ended} (raise `trial_limit` of design {name}, or give it less work)", body, ()
+        run = experiment.run
+        where = "in the matrix that --save writes" if run.is_of_program else f"of design {run.design.name}"
+        return "timed_out", f"{ended} (raise `trial_limit` {where}, or give it less work)", body, ()
     if not ended.ok:
         own = experiment.run.workloads[slot.arm.workload].command and not ended.out_of_memory
         why = why_program_failed(job.log) if own else ""

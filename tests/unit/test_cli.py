@@ -60,16 +60,17 @@ def test_a_mistake_is_told_with_exit_code_2(here, capsys, argv, words):
     assert "Traceback" not in said
 
 
-def test_the_report_of_a_search_is_told_where_it_is(here, capsys):
+def test_what_is_asked_of_a_search_as_of_a_run_is_told_where_it_is(here, capsys):
     """It was `no run 'reference-tune'`, with the name of another run to take instead."""
     (here / "results" / "mine" / "007-confirm-mine").mkdir(parents=True)
     for file in ("study.json", "007-confirm-mine/run.json"):
         (here / "results" / "mine" / file).write_text("{}")
-    assert main(["report", "mine"]) == 2
+    assert main(["figure", "forest", "mine"]) == 2
     said = capsys.readouterr().err
     assert "'mine' is a search (`envmatrix tune`) and no run" in said
-    assert "its answer is results/mine/report.html" in said
-    assert "`envmatrix report --results results/mine 007-confirm-mine`" in said
+    assert "`envmatrix report mine` shows it; its steps are runs: --results results/mine 007-confirm-mine" in said
+    assert main(["report", "mine", "--as", "csv"]) == 2
+    assert "`envmatrix report --results results/mine STEP --as csv`" in capsys.readouterr().err
 
 
 def test_check_names_every_mistake_for_people_and_programs(here, capsys):

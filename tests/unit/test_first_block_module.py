@@ -12,16 +12,36 @@ from envmatrix.trials.experiment import Experiment
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials
 
 
-@pytest.mark.parametrize("environment", ["baseline", "control", "fast"])
-def test_a_module_that_is_missing_is_told_whichever_arm_fails_first(tmp_path, environment):
+def told(tmp_path, environment, last_words, **more):
+    """Return what is said of the first trial of an environment that fails with these words."""
     plan = make_plan(("fast",))
-    environments = {name: make_environment(name, image=Image("default")) for name in ("baseline", "fast")}
-    workloads = {"cnn": Workload(name="cnn", command=("python", "train.py"))}
-    run = make_run(plan, environments=environments, workloads=workloads)
+    workloads = {"cnn": Workload(name="cnn", command=("python", "train.py"), files=str(tmp_path))}
+    image = Image("mine", interpreter="/v/bin/python") if more else Image("default")
+    environments = {name: make_environment(name, image=image) for name in ("baseline", "fast")}
+    run = make_run(plan, environments=environments, workloads=workloads, **more)
     folder = RunFolder(tmp_path)
     folder.logs.mkdir()
     machine = Machine({}, outcome={environment: "failed"})
     trial = next(one for one in make_trials(plan, machine, 1) if one.environment == environment)
-    (folder.logs / f"{trial.trial}.log").write_text("ModuleNotFoundError: No module named 'torch'\n")
-    said = FirstBlock(Experiment(run, folder, {}, {}, tmp_path, tmp_path), 1).add(trial)
+    (folder.logs / f"{trial.trial}.log").write_text(last_words)
+    return FirstBlock(Experiment(run, folder, {}, {}, tmp_path, tmp_path), 1).add(trial)
+
+
+@pytest.mark.parametrize("environment", ["baseline", "control", "fast"])
+def test_a_module_that_is_missing_is_told_whichever_arm_fails_first(tmp_path, environment):
+    said = told(tmp_path, environment, "ModuleNotFoundError: No module named 'torch'\n")
     assert any("cnn runs in a Python of its own" in line for line in said)
+
+
+OF_A_SEARCH = ("tune", "x", "001-screen-x", "--matrix", "matrix.yaml", "--")
+
+
+@pytest.mark.parametrize("command", [("bench", "--", "python", "train.py"), OF_A_SEARCH])
+def test_a_program_of_the_command_line_is_told_of_options_and_not_of_keys_of_a_matrix(tmp_path, monkeypatch, command):
+    """It was told to write `pass_env: [...]` in its workload, and another `interpreter`: it has no matrix."""
+    monkeypatch.setenv("CORPUS", "/data")
+    words = "KeyError: 'CORPUS'\nModuleNotFoundError: No module named 'timm'\n"
+    said = "\n".join(told(tmp_path, "baseline", words, command=command))
+    assert "CORPUS" in said.partition("begin again with --pass-env ")[2]
+    assert "(-- .venv/bin/python ...), or lay what it lacks over this one (-r requirements.txt)" in said
+    assert "`" not in said

@@ -233,6 +233,30 @@ def of_a_program(trial, together):
     return replace(trial, document=document, together=together)
 
 
+def test_a_programs_own_number_is_called_what_its_report_calls_it(tmp_path):
+    """Every one was a "reported value", a wall time one without its seconds."""
+    plan = make_plan(("fast",), workloads=("mine", "images", "steps"))
+    kinds = {"mine": {"wall": True}, "images": {"regex": "([0-9]+)", "unit": "images/s"}, "steps": {"steps": "^x"}}
+    own = {name: Workload(name=name, command=("x",), metric=metric) for name, metric in kinds.items()}
+    folder = RunFolder(tmp_path / "run")
+    folder.create(make_run(plan, "run", workloads=own), "version: 1\n")
+    for trial in make_trials(plan, Machine({"fast": 1.2}), 6):
+        folder.append(of_a_program(trial, None))
+    write_reports(folder)
+    page, out = to_html(read_history(tmp_path)), io.StringIO()
+    for said in ("Wall time, each run's median", "Reported value, each", "Steps a second, each"):
+        assert said in page
+    for axis in ("wall time", "reported value, images/s", "steps a second, steps/s"):
+        assert f">{axis}</text>" in page
+    print_history(read_history(tmp_path), Console(file=out, width=200))
+    cells = {name: next(line for line in out.getvalue().splitlines() if f" {name}@local" in line) for name in kinds}
+    units = {"mine": "s", "images": "images/s", "steps": "steps/s"}
+    assert all(f" {unit} " in cells[name] for name, unit in units.items())
+    older = replace(read_history(tmp_path).series[0].points[0], metric=("", "", ""))
+    series = Series("host", "mine", "local", "fast", "value", (older,), ())
+    assert "Reported value: each run's median" in to_html(History(1, (series,), ()))
+
+
 def test_turns_of_a_program_are_a_part_of_a_second_and_one_that_took_none_is_no_series_in_turns(tmp_path):
     plan = make_plan(("fast",), workloads=("cnn", "mine", "own-clock", "steps"))
     kinds = {"mine": {"wall": True}, "own-clock": {"regex": "([0-9]+) s"}, "steps": {"steps": "^x"}}

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from envmatrix.__main__ import main
 from envmatrix.api import tunes
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EngineGoneError, InputError, NothingRanError, StoppedRunError, StoreError
@@ -185,6 +186,34 @@ def test_ctrl_c_ends_it_and_what_is_written_says_so_until_it_is_over(machine, at
     machine.stops_at = None
     assert resumed().settings == {"size": "large", "place": "there"}
     assert json.loads((result.folder / "tune.json").read_text())["interrupted"] is False
+
+
+def test_the_page_of_a_search_is_made_again_from_its_trials_on_any_machine(machine, tmp_path, monkeypatch, capsys):
+    """`envmatrix report SEARCH` said that it was no run."""
+    result = tunes.carry_out(begun(), watch)
+    written = {name: (result.folder / name).read_text() for name in ("tune.json", "report.html")}
+    for name in written:
+        (result.folder / name).write_text(written[name].replace("size=large", "old"))
+    monkeypatch.setattr(tunes, "this_host", None)
+    assert main(["report", "mine"]) == 0
+    assert {name: (result.folder / name).read_text() for name in written} == written
+    assert result.answer.headline in capsys.readouterr().out
+    assert main(["report"]) == 0, "the newest one is the search"
+
+
+def test_what_is_shown_of_a_search_that_was_killed_while_it_confirmed_claims_nothing(machine, capsys):
+    machine.stops_at = 112
+    with pytest.raises(Stopped):
+        tunes.carry_out(begun(), watch)
+    assert main(["report", "mine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["headline"].startswith("Not over yet: size=large, place=there is being")
+    machine.stops_at = None
+    assert resumed().settings
+    machine.stops_at = len(machine.ran) + 6
+    with pytest.raises(Stopped):
+        resumed("240s")
+    assert main(["report", "mine"]) == 0
+    assert "Not over yet" in capsys.readouterr().out, "what it told of at its end is not all that is there now"
 
 
 @pytest.mark.filterwarnings("error")

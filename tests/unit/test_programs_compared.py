@@ -1,0 +1,79 @@
+"""Programs compared in one environment (``application:``): ways of training in parallel above all."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from envmatrix.api.environments import lines_of_best
+from envmatrix.matrix import load
+from envmatrix.matrix.model import cells
+from envmatrix.plan import make_arms
+from envmatrix.project import default_matrix
+from envmatrix.report.html_file import to_html
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise_measured
+from envmatrix.report.terminal import present
+from envmatrix.stats.measurements import fold
+from envmatrix.trials.experiment import arms_of
+from tests.synthetic import Machine, make_plan, make_run, make_trials
+
+ARMS = make_arms((), ("ddp",), ("local",), "baseline", ("single", "fsdp"))
+PLAN = replace(make_plan(()), arms=ARMS)
+EQUAL = {"steps": 5, "losses": [2.3], "one_process_losses": [2.3], "largest_difference": 0.0, "tolerance": 2e-5}
+SPREAD = {"ddp": {"parallel": "ddp", "processes": 2}, "single": {"parallel": "none"}, "fsdp": {"parallel": "fsdp"}}
+
+
+SPEED = {"ddp": 1.0, "single": 1.3, "fsdp": 0.7}
+
+
+def measured(options=None, equality=EQUAL):
+    """Return the summary of a run in which each workload has options of its own."""
+    trials = []
+    for trial in make_trials(PLAN, Machine({}, noise=0.02), 8):
+        workload = next(arm.workload for arm in ARMS if arm.name == trial.arm)
+        own = {"batch_size": 64, **SPREAD[workload], **(options or {}).get(workload, {})}
+        rate = trial.document["metrics"]["samples_per_s"] * SPEED[workload]
+        trials.append(replace(trial, document={
+            **trial.document, "workload": {"digest": f"sha256:{own}", "options": own},
+            "metrics": {**trial.document["metrics"], "samples_per_s": rate},
+            "result": {**trial.document["result"], "equality": equality},
+        }))  # fmt: skip
+    return summarise_measured(make_run(PLAN), fold(PLAN, trials))
+
+
+def test_the_fastest_way_of_training_is_named_over_the_one_that_all_are_held_against():
+    summary = measured()
+    group = summary.groups[0]
+    assert group.headline.startswith("single is 1.")
+    assert "times as fast as baseline (ddp), its choice allowed for" in group.headline
+    assert [(row.arm.environment, row.effect.verdict, row.effect.flags) for row in group.rows] == [
+        ("single", "faster", ("stand-in-data",)), ("fsdp", "slower", ("stand-in-data",)),
+    ]  # fmt: skip
+    screen = io.StringIO()
+    present(summary, Console(file=screen, width=160))
+    for told in (screen.getvalue(), to_markdown(summary)):
+        assert "baseline (ddp)" in told
+        assert "envmatrix export" not in told, "it is no environment"
+    assert lines_of_best(None, group) == ""
+    assert '>baseline <span class="soft">ddp</span></th>' in to_html(summary)
+
+
+@pytest.mark.parametrize(
+    ("options", "equality"),
+    [({"single": {"autocast": "bfloat16"}}, EQUAL), ({"single": {"batch_size": 128}}, EQUAL), (None, None)],
+)
+def test_what_was_not_shown_to_train_as_the_others_do_is_other_work(options, equality):
+    group = measured(options, equality).groups[0]
+    assert group.headline == (
+        "No environment is shown to be faster than baseline (ddp) and to do equal work: single did other work."
+    )
+
+
+def test_every_design_that_ships_compares_something():
+    for name, design in load(default_matrix()).designs.items():
+        arms = arms_of(design, (*cells(design), *design.environments, *design.cumulative), design.engines)
+        assert any(arm.reference and not arm.is_control for arm in arms), name
