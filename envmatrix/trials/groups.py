@@ -30,7 +30,7 @@ class Groups:
         engines = experiment.engines
         able = {name: engine for name, engine in engines.items() if not elsewhere or isinstance(engine, HeldByScripts)}
         self._alone = sequential(experiment.run, able) if self._turns else {}
-        self._one_turn = in_one_turn(experiment.run, able) if self._turns and not elsewhere else set()
+        self._one_turn = in_one_turn(experiment.run, able) if self._turns else set()
 
     def note(self, trial: Trial) -> None:
         """Remember the memory of a trial's process."""

@@ -10,14 +10,19 @@ from tests.cluster.test_slurm import SLURM, done_once, needs_apptainer
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
 TURNS = """
-  turning: {environments: one-thread, workloads: tiny, schedule: turns, turn: 2, max_blocks: 1, budget: 60m}
+  turning: {environments: [one-thread, steady], workloads: tiny, schedule: turns, turn: 2, max_blocks: 1, budget: 60m}
+  eating: {environments: eats, workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 60m,
+           slurm: {memory: 4GiB}}
   breaking: {environments: [dies, lone], workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 60m}
 """
 LEVELS = """
-  how: {none: {env: {HOW: null}}, dies: {env: {HOW: dies}}, lone: {env: {HOW: lone}, turns: false}}
+  how: {none: {env: {HOW: null}}, dies: {env: {HOW: dies}}, lone: {env: {HOW: lone}, turns: false},
+        eats: {env: {HOW: eats}}}
 environments:
   dies: {how: dies}
+  eats: {how: eats}
   lone: {how: lone}
+  steady: {how: lone}
 """
 #: Spins for half a second beside a child that spins, when it may.
 OWN = """
@@ -28,6 +33,7 @@ if child == 0:
 open(HERE, "w").close()
 while not os.path.exists(GO): time.sleep(0.02)
 while time.process_time() < 0.5: pass
+if os.environ.get("HOW") == "eats": held = bytearray(5 * 2**30)
 os.kill(child, signal.SIGKILL)
 sys.exit(9 if os.environ.get("HOW") == "dies" else 0)
 """
@@ -60,19 +66,24 @@ def left(project):
 
 
 @pytest.mark.parametrize("engine", ["local", "apptainer"])
-def test_the_trials_of_a_block_take_turns_in_its_job(turning, engine):
+def test_the_trials_of_a_block_take_turns_in_its_job_or_one_turn_each(turning, engine):
     if engine == "apptainer":
         needs_apptainer()
     done = turning.run("bench", "turning", *SLURM, "--engine", engine)
     assert done.returncode == 0, done.stderr
     trials = done_once(turning)
-    assert [(trial["outcome"], trial["together"]) for trial in trials] == [("ok", 3)] * 3
-    for trial in trials:
+    in_one_go = [trial for trial in trials if trial["environment"] in ("steady", "baseline alone")]
+    assert [(trial["outcome"], trial["together"]) for trial in in_one_go] == [("ok", 2)] * 2
+    turns = [trial["record"]["timing"]["turns"] for trial in in_one_go]
+    assert turns == [[{"apart_ns": [], "steps": 3}]] * 2, "beside each other, and not stopped between steps"
+    in_turns = [trial for trial in trials if trial not in in_one_go]
+    assert [(trial["outcome"], trial["together"]) for trial in in_turns] == [("ok", 3)] * 3
+    for trial in in_turns:
         turns = trial["record"]["timing"]["turns"]
         assert [(len(turn["apart_ns"]), turn["steps"]) for turn in turns] == [(2, 2), (2, 1)]
         assert len(trial["record"]["timing"]["steps_ns"]) == 3
     summary = json.loads((turning.newest() / "summary.json").read_text())
-    assert {arm["in_turns"] for arm in summary["arms"]} == {1}
+    assert sum(arm.get("in_turns", 0) for arm in summary["arms"]) == 3
     assert left(turning) == []
 
 
@@ -88,6 +99,20 @@ def test_a_trial_that_dies_in_its_turn_dies_alone_and_what_takes_none_runs_besid
     }  # fmt: skip
     clocks = {trial["environment"]: trial["record"]["timing"] for trial in turning.trials() if trial["record"]}
     assert clocks["control"]["paused_ns"] > 0, "its clock stood still while others had their turns"
+    assert left(turning) == []
+
+
+def test_one_that_runs_out_of_the_jobs_memory_while_all_live_says_so_and_leaves_the_others(turning, cluster):
+    if not cluster.confines_memory:
+        pytest.skip("this Slurm cannot confine memory: no memory controller of cgroup v1")
+    turning.go.touch()
+    done = turning.run("bench", "eating", *SLURM)
+    assert done.returncode == 3, done.stderr
+    found = {trial["environment"]: trial for trial in done_once(turning)}
+    assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
+        "baseline": ("ok", 3), "control": ("ok", 3), "eats": ("failed", 3),
+    }  # fmt: skip
+    assert "ran out of memory" in found["eats"]["reason"]
     assert left(turning) == []
 
 

@@ -30,6 +30,7 @@ INDEX = (
     Row("process killed while it is stopped", "local", "here", "unit/test_turns_processes.py::test_one_that_is_killed_while_it_is_stopped_has_its_outcome_and_the_others_go_on", "failed, the others go on"),
     Row("engine stopped while trials are", "local", "here", "unit/test_turns_processes.py::test_an_engine_that_goes_away_between_two_turns_ends_them_all_and_nothing_is_recorded", "all end, nothing recorded"),
     Row("out of memory while all live", "docker", "here", "faults/test_turns.py::test_one_that_runs_out_of_memory_while_all_live_says_so_and_leaves_the_others", "failed, the others go on"),
+    Row("out of memory while all live", "local", "slurm", "cluster/test_turns.py::test_one_that_runs_out_of_the_jobs_memory_while_all_live_says_so_and_leaves_the_others", "failed, the others go on"),
     Row("process hangs, or lies at its gate", "local", "here", "unit/test_turns_processes.py::test_a_process_that_breaks_has_its_outcome_and_the_others_go_on", "timed_out or failed, the others go on"),
     Row("Ctrl-C while trials are stopped", "local", "here", "faults/test_turns.py::test_an_interrupt_ends_them_all_and_resume_runs_the_block_as_a_whole", "exit 130, nothing recorded"),
     Row("killed between lines of one block", "local", "here", "faults/test_turns.py::test_trials_that_took_turns_with_others_that_have_no_line_run_again", "set aside, run again"),

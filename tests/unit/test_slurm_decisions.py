@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api.places import load_matrix
+from envmatrix.engines.base import CommandLine
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import check_commands
@@ -16,11 +17,12 @@ from envmatrix.launchers.slurm.collecting import collected
 from envmatrix.launchers.slurm.files import BlockFolder, trial_end
 from envmatrix.launchers.slurm.flight import Flight, clock_offset, explain_loss, not_started
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
+from envmatrix.launchers.slurm.script import Step
 from envmatrix.process import Exit
 from envmatrix.store import RunFolder, trial_of
 from envmatrix.trials.experiment import environments_on
 from envmatrix.trials.groups import Groups
-from tests.synthetic import make_design, make_plan
+from tests.synthetic import make_design, make_environment, make_plan, mixed_plan
 from tests.unit.test_turns import experiment as turning
 
 SINFO = """\
@@ -253,6 +255,36 @@ def test_of_a_group_that_took_turns_all_trials_are_collected_and_forgotten_or_no
         assert list(trials) == []
     assert (flight.slots, flight.finished) == ({}, len(seen))
     assert [path.name for path in tmp_path.iterdir()] == [f"{group}.done"]
+
+
+def test_that_a_node_has_no_memory_for_all_of_a_group_at_once_is_told(tmp_path, monkeypatch):
+    made, said = turning(), []
+    slots = {slot.trial: slot for slot in made.plan.block(0)}
+    flight = Flight(0, slots, BlockFolder(tmp_path), groups=dict.fromkeys(slots, "g.turns"))
+    for trial in slots:
+        (tmp_path / "g.turns" / trial).mkdir(parents=True)
+        (tmp_path / "g.turns" / trial / "end").write_text(json.dumps({**GOOD, "together": 1, "late": 0}))
+    alone = dataclasses.replace(trial_of(next(iter(slots.values())), "ok", "", node="n1"), together=1)
+    monkeypatch.setattr(jobs, "trial_from_files", lambda _, slot, end: dataclasses.replace(alone, trial=slot.trial))
+    assert len(list(collected(SimpleNamespace(), flight, said.append))) == len(made.plan.arms)
+    assert said == ["g.turns ran one process after the other: node n1 has no memory for all of them at once"]
+
+
+def test_what_takes_no_turns_starts_side_by_side_in_its_job_and_has_one_turn(tmp_path, monkeypatch):
+    made = turning(mixed_plan(), environments={"a": make_environment("a", turns=False)})
+    block, groups = made.plan.block(0), Groups(made, lambda _: None, elsewhere=True)
+    flight = Flight(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
+                    groups=jobs.group_names(block, groups))  # fmt: skip
+    command = CommandLine((), {}, tmp_path)
+    monkeypatch.setattr(
+        jobs, "make_step", lambda _, slot, *rest: Step(slot.trial, slot.arm.environment, command, 9.0, apart=2)
+    )
+    parts, failed = jobs.make_parts(made, flight, groups, 1)
+    assert failed == []
+    found = {tuple(sorted(step.title for step in part.steps)): part for part in parts}
+    alone, turns = found["a", "baseline alone"], found["b", "baseline", "c", "control"]
+    assert (alone.turn, len(alone.orders), {step.apart for step in alone.steps}) == (0, 1, {0})
+    assert (turns.turn, len(turns.orders) > 1, {step.apart for step in turns.steps}) == (3, True, {2})
 
 
 def test_a_group_of_which_one_end_is_damaged_is_set_aside_as_a_whole(tmp_path):

@@ -67,15 +67,15 @@ class Turning(Shell):
         self.toy = tmp_path / "toy.py"
         self.toy.write_text(TOY)
 
-    def group(self, *ways, needs=1, limit_s=20.0, attempt=1):
+    def group(self, *ways, needs=1, limit_s=20.0, attempt=1, turn=2):
         steps = []
         for number, how in enumerate(ways, 1):
             argv = (sys.executable, str(self.toy), str(ROOT), f"t{number}", how, str(self.shared))
             work = self.folder / f"t1.turns.try{attempt}" / f"t{number}" / "work"
             command = CommandLine(argv, {"A": HOSTILE, "TOY": str(self.shared)}, work)
-            steps.append(Step(f"t{number}", f"toy {HOSTILE}", command, limit_s, held="session", apart=2))
+            steps.append(Step(f"t{number}", f"toy {HOSTILE}", command, limit_s, held="session", apart=turn))
         orders = tuple(tuple(place for place in order if place <= len(ways)) for order in ORDERS)
-        return Together("t1.turns", tuple(steps), 2, needs, orders)
+        return Together("t1.turns", tuple(steps), turn, needs, orders)
 
     def turns(self):
         return [tuple(line.split()) for line in (self.shared / "turns").read_text().splitlines()]
@@ -159,6 +159,13 @@ def test_a_program_that_does_not_know_how_many_turns_it_takes_has_them_until_it_
     assert turning.run(turning.write([orders])) == 0
     assert [turn[0] for turn in turning.turns()] == ["t2", "t1"] * 3, "after the last round comes the first"
     assert all(end.exit.ok for end in turning.ends("t1", "t2").values())
+
+
+def test_those_that_must_not_be_held_between_steps_start_side_by_side_and_take_all_steps_in_one_turn(turning):
+    assert turning.run(turning.write([turning.group("", "", "", turn=0)])) == 0
+    assert [turn[:4] for turn in turning.turns()] == [(f"t{place}", "0", "6", "T") for place in ORDERS[0]]
+    assert [(end.exit.ok, end.together) for end in turning.ends("t1", "t2", "t3").values()] == [(True, 3)] * 3
+    assert turning.left() == []
 
 
 def test_a_job_that_is_cancelled_leaves_nothing_stopped_and_nothing_done(turning):

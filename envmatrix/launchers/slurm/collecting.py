@@ -33,6 +33,8 @@ def collected(experiment: Experiment, flight: Flight, say: Say) -> Iterator[Tria
             continue
         if trials[0].repeated:
             say(f"{unit} ran {trials[0].repeated + 1} times: its job was suspended, or could not write")
+        if len(there) > 1 and all(trial.together == 1 for trial in trials):
+            say(f"{unit} ran one process after the other: node {trials[0].node} has no memory for all of them at once")
         yield from trials
         flight.files.forget(unit)
         for slot in there:

@@ -22,7 +22,7 @@ class Flight:
     """A block that is out: its slots that are not done, and the job that runs them.
 
     ``node`` is where it was sent, ``seen`` where Slurm last had it; ``held``: somebody keeps it from starting.
-    ``groups`` maps trials that take turns to the folder that has all of their group when they have ended.
+    ``groups`` maps trials that live together to the folder that has all of their group when they have ended.
     """
 
     block: int

@@ -67,7 +67,7 @@ def script_variables() -> dict[str, str]:
 
 
 def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: int, group: str = "") -> Step:
-    """Make one trial's step, of a ``group`` that takes turns; EnvmatrixError says why it cannot be run as a command."""
+    """Make one trial's step, of a ``group`` that lives together; EnvmatrixError says why it cannot be a command."""
     engine = experiment.engines[slot.arm.engine]
     workload = experiment.run.workloads[slot.arm.workload]
     secret = next((name for name in workload.pass_env if hides(name)), None)
@@ -97,8 +97,8 @@ def widest(experiment: Experiment) -> int:
 
 
 def group_names(block: list[Slot], groups: Groups) -> dict[str, str]:
-    """Return, for the trials of a whole block that take turns, the name of their group's folder."""
-    parts = [part for part in groups.of(block) if groups.in_turns(part[0])]
+    """Return, for the trials of a whole block that live together, the name of their group's folder."""
+    parts = [part for part in groups.of(block) if groups.live_together(part[0])]
     return {slot.trial: f"{part[0].trial}.turns" for part in parts for slot in part}
 
 
@@ -118,7 +118,8 @@ def make_parts(
                 failed.append(trial_of(slot, "failed", str(error)))
         if name and steps:
             made = [slot for slot in slots if slot.trial in {step.trial for step in steps}]
-            parts.append(_together(experiment, name, made, steps, groups.bytes_of(made)))
+            together = _together(experiment, name, made, steps, groups.bytes_of(made))
+            parts.append(together if groups.in_turns(made[0]) else _in_one_go(together))
         else:
             parts += steps
     return parts, failed
@@ -132,6 +133,11 @@ def _together(experiment: Experiment, name: str, slots: list[Slot], steps: list[
     orders = (turn_order(design.seed, first.block, number, places) for number in range(min(rounds, _ROUNDS)))
     told = tuple(tuple(places[trial] for trial in order) for order in orders)
     return Together(name, tuple(steps), design.turn, needs, told)
+
+
+def _in_one_go(group: Together) -> Together:
+    """Return trials that only start and end side by side: each has one turn, and none of its steps is set apart."""
+    return replace(group, steps=tuple(replace(step, apart=0) for step in group.steps), turn=0, orders=group.orders[:1])
 
 
 def make_block_job(

@@ -50,7 +50,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Together:
-    """Trials that live together and take turns of ``turn`` steps; ``name`` is the folder that has them when all ended.
+    """Trials that live together and take turns of ``turn`` steps (0: of all they have, once).
+
+    ``name`` is the folder that has them when all ended.
 
     ``orders`` are the rounds, each the places (from 1) of ``steps`` in the order of their turns; after the last one
     comes the first. Where a node has less memory free than ``needs`` bytes take, they run one after the other.

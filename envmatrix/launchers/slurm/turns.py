@@ -209,10 +209,12 @@ say_at_gate() {  # PLACE TEXT
 take_turn() {  # PLACE
   of apart apart "$1"
   of ran ran "$1"
+  of given left "$1"
+  [ "$steps" = 0 ] || given=$steps
   note left "$1" ''
   clock
   since=$now
-  say_at_gate "$1" "go $apart $steps"
+  say_at_gate "$1" "go $apart $given"
   go_on "$1"
   while of over over "$1"; of due left "$1"; [ -z "$over$due" ] && [ "$stops" = 0 ]; do
     hear
@@ -304,7 +306,7 @@ once_together() {  # all of them, in a new folder: side by side, or alone where 
   [ "$status" -le 128 ] && [ "$stops" = 0 ] || sleep 2  # if the job is being ended, its own signal comes now
 }
 fresh_whole() { rm -rf "$whole" && mkdir -p "$whole"; }
-turns() {  # GROUP LIMIT BYTES STEPS COUNT ORDERS: its folder gets its final name when all have ended
+turns() {  # GROUP LIMIT BYTES STEPS COUNT ORDERS: STEPS a turn, 0: all; its folder gets its final name in the end
   unit=$1 limit=$2 bytes=$3 steps=$4 count=$5 orders=$6 whole=$1.try$attempt try=$1.try$attempt
   ! finished "$unit" || return 0
   current
