@@ -330,7 +330,7 @@ class ApptainerEngine(InGroups, Engine):
         prefix += [] if not limits.memory_nodes else ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"]
         prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]
         argv = exec_argv(job, "apptainer", identity())
-        needs = (Path(job.prepared.reference),)
+        needs = (Path(job.prepared.reference), *map(Path, job.prepared.mounted.values()))
         return CommandLine(tuple(argv), {}, job.mounts.work, keep=OF_THE_HOST, prefix=tuple(prefix), needs=needs)
 
     def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:

@@ -13,7 +13,10 @@ import threading
 
 import pytest
 
+from envmatrix.api.places import load_matrix
+from envmatrix.engines.catalog import find_engine
 from envmatrix.store import RunFolder
+from envmatrix.trials.experiment import design_environments
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
 SLURM = ("--launcher", "slurm")
@@ -352,3 +355,28 @@ def test_the_same_design_completes_in_apptainer(project):
     assert {(trial["outcome"], trial["engine"]) for trial in trials} == {("ok", "apptainer")}
     assert {trial["block"]: trial["node"] for trial in trials} == {0: "n1", 1: "n2"}
     assert all(trial["record"]["evidence"]["sandbox"]["root_read_only"] for trial in trials)
+
+
+READY = """
+version: 2
+include: envmatrix:malloc
+factors: {image: {mine: {image: SIF}}}
+environments: {baseline: {}}
+workloads: {own: {command: [python3, spin.py], files: programs}}
+designs: {default: {environments: jemalloc, workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 60m}}
+"""
+
+
+def test_a_ready_image_takes_turns_with_what_it_lacks_mounted_in_apptainer(project):
+    needs_apptainer()
+    matrix = load_matrix(project.folder / "matrix.yaml")
+    image = design_environments(matrix, matrix.designs["tiny"], {})["baseline"].image
+    sif = find_engine("apptainer").prepare(image, (), print).reference
+    (project.folder / "programs" / "spin.py").write_text("import time\nwhile time.process_time() < 0.3: pass\n")
+    (project.folder / "matrix.yaml").write_text(READY.replace("SIF", json.dumps(sif)))
+    done = project.run("bench", *SLURM, "--engine", "apptainer")
+    assert done.returncode == 0, done.stderr
+    found = {trial["environment"]: trial for trial in done_once(project)}
+    assert {(trial["outcome"], trial["together"]) for trial in found.values()} == {("ok", 3)}
+    served = {name: trial["record"]["evidence"]["malloc"]["library"] for name, trial in found.items()}
+    assert served == {"baseline": "libc", "control": "libc", "jemalloc": "libjemalloc"}

@@ -12,6 +12,7 @@ import pytest
 from envmatrix.engines import confinement
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
+from envmatrix.engines.catalog import ENGINES
 from envmatrix.engines.docker import container_config, ended
 from envmatrix.engines.docker_client import NotFound
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pullable, tag_part
@@ -76,6 +77,12 @@ def test_apptainer_gives_gpus_and_lets_the_process_find_the_driver() -> None:
     assert [word for word in argv if word not in added] == plain
     every = replace(asked, limits=replace(asked.limits, gpus=("all",)))
     assert not [word for word in exec_argv(every, "apptainer", ()) if word.startswith("CUDA_VISIBLE")]
+
+
+def test_a_node_must_see_the_sif_and_the_libraries_that_are_mounted_into_it() -> None:
+    prepared = Prepared("i", "apptainer", "/c/mine.sif", "/py", {}, mounted={"/opt/libraries/malloc": "/c/lib/malloc"})
+    job = replace(JOB, prepared=prepared, limits=Limits(9.5))
+    assert ENGINES.make("apptainer", None).command_line(job).needs == (Path("/c/mine.sif"), Path("/c/lib/malloc"))
 
 
 def test_apptainer_passes_variables_and_arguments_as_single_words() -> None:
