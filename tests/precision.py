@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -27,6 +28,7 @@ from envmatrix import interrupts
 from envmatrix.api.places import find_matrix
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import Design, Matrix, load
+from envmatrix.record.model import Timing
 from envmatrix.runner.loop import _sweep
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import THROUGHPUT
@@ -234,14 +236,28 @@ def compared(folder: Path, name: str, other: str) -> dict[str, Any] | None:
 
 
 def lengths(folder: RunFolder, seconds: float) -> list[str]:
-    """Return the lines on how long a turn should be, as the turns of a run say."""
+    """Return the lines on how long a turn should be, and how many steps to set apart, as the turns of a run say."""
     run = folder.load()
     timed = [(trial, trial.record.timing) for trial in folder.trials(run.plan) if trial.record]
     found = precision_parts.stacked([
         (trial.block, trial.arm, [turn.steps for turn in timing.turns], timing.steps_ns or ())
         for trial, timing in timed if timing and timing.turns
     ])  # fmt: skip
-    return [] if found is None else list(precision_parts.lines(found, seconds))
+    if found is None:
+        return []
+    rows = [rows for _, timing in timed if timing and len(rows := _rows(timing))]
+    return [*precision_parts.lines(found, seconds, run.design.turn_apart), *precision_parts.places(rows)]
+
+
+def _rows(timing: Timing) -> figures.Floats:
+    """Return the times of all steps of a trial's turns (turns, steps), those that are set apart too.
+
+    Its last turn may be shorter than the others, and is left out then.
+    """
+    steps = iter(timing.steps_ns or ())
+    rows = [[*(turn.apart_ns or ()), *itertools.islice(steps, turn.steps or 0)] for turn in timing.turns or ()]
+    whole = len(rows[0]) if rows else 0
+    return np.array([row for row in rows if len(row) == whole], dtype=np.float64)
 
 
 def _row(arm: str, turns: Measured, rest: Measured, other: str) -> dict[str, Any]:

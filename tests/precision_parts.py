@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.plan.turns import APART
-
 Floats = NDArray[np.float64]
 #: Lengths of a turn that are held against each other.
 LENGTHS = (1, 2, 3, 5, 10)
@@ -41,20 +39,23 @@ def parts(steps: Floats, length: int) -> Parts:
     return Parts(float(within), max(0.0, float(whole - within / turns)))
 
 
-def block_s(steps: Floats, length: int, taken: int, measured_s: float) -> float:
-    """Return what a block would take with turns of ``length``, of one that took ``measured_s`` with its own."""
+def block_s(steps: Floats, length: int, taken: int, measured_s: float, apart: int) -> float:
+    """Return what a block would take with turns of ``length``, of one that took ``measured_s`` with its own.
+
+    Each turn has ``apart`` steps more, that count in nothing.
+    """
     _, arms, turns, own = steps.shape
     step_s = float(steps.mean()) / 1e9
-    at_start = measured_s - arms * turns * (own + APART) * step_s
-    return at_start + arms * (taken + math.ceil(taken / length) * APART) * step_s
+    at_start = measured_s - arms * turns * (own + apart) * step_s
+    return at_start + arms * (taken + math.ceil(taken / length) * apart) * step_s
 
 
-def lines(steps: Floats, measured_s: float) -> Iterator[str]:
+def lines(steps: Floats, measured_s: float, apart: int) -> Iterator[str]:
     """Yield a line for each length of a turn, at the same steps a trial as were taken."""
     taken = steps.shape[2] * steps.shape[3]
     yield f"  {'steps of a turn':15} {'sd of a turn':>12} {'sd of a process':>15} {'a block':>9}  precision per minute"
     lengths = [length for length in LENGTHS if length <= steps.shape[3]]
-    found = {length: (parts(steps, length), block_s(steps, length, taken, measured_s)) for length in lengths}
+    found = {length: (parts(steps, length), block_s(steps, length, taken, measured_s, apart)) for length in lengths}
     process = float(np.mean([variances.process for variances, _ in found.values()]))  # it is one; no length has its own
     worth = {
         length: 1 / ((process + variances.within / math.ceil(taken / length)) * seconds)
@@ -65,6 +66,21 @@ def lines(steps: Floats, measured_s: float) -> Iterator[str]:
             f"  {length:15} {math.sqrt(variances.within):12.3f} {math.sqrt(process):15.3f} {seconds:7.1f} s  "
             f"{worth[length] / worth[lengths[-1]]:.2f} of turns of {lengths[-1]}"
         )
+
+
+def places(processes: Sequence[Floats]) -> Iterator[str]:
+    """Yield how much longer the first steps of a turn take than its last two: (turns, steps) ns of each process.
+
+    The mean over processes of each one's ratio, with the 95 % that its spread from process to process leaves.
+    """
+    whole = [np.log(steps[:, :3].mean(axis=0) / steps[:, -2:].mean()) for steps in processes if steps.shape[1] > 3]
+    if len(whole) < 2:
+        return
+    logs = np.array(whole)
+    reach = 1.96 * logs.std(axis=0, ddof=1) / math.sqrt(len(logs))
+    ratios = ", ".join(f"{name} {math.exp(mean):.3f} ±{half:.3f}" for name, mean, half in
+                       zip(("first", "second", "third"), logs.mean(axis=0), reach, strict=True))  # fmt: skip
+    yield f"  steps of a turn over its last two, {len(logs)} processes: {ratios}"
 
 
 def stacked(trials: Sequence[tuple[int, str, Sequence[int], Sequence[int]]]) -> Floats | None:

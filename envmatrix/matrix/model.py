@@ -314,6 +314,9 @@ class Design(Frozen):
     turn: int = Field(
         3, ge=1, le=100_000, description="timed steps of a turn; of a program that tells of none, tenths of a second"
     )
+    turn_apart: int = Field(
+        1, ge=0, le=1000, description="steps before those of a turn that find another process's data in the caches"
+    )
     steady: bool = Field(
         False,
         description="a long look at each environment, in a quarter of the budget: is it steady, from when on",

@@ -9,10 +9,6 @@ from dataclasses import dataclass, replace
 
 from envmatrix.plan.schedule import Arm, Slot
 
-#: Steps at the beginning of a turn whose times are set apart: they find another process's data in the caches. The first
-#: took 10 to 20 % longer, the second no longer; one more is for machines with larger caches.
-APART = 2
-
 
 def turn_length(turn: int, *, steps: bool) -> str:
     """Return how long a turn is: steps, or tenths of a second of a program that tells of none."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.plan.turns import APART
 from envmatrix.report.attributed import attributions, cumulative
 from envmatrix.report.caution import Caution
 from envmatrix.report.cautions import find_cautions
@@ -241,7 +240,8 @@ class Summary:
         against = f" and against {own}" if own else ""
         works = {arm.workload for arm in self.plan.arms if self.measured.facts[arm.name].in_turns}
         kinds = {own is None or own.tells_steps for own in map(self.run.workloads.get, works)}
-        length = {True: f"{design.turn} timed steps and {APART} before them", False: f"{design.turn / 10:g} s"}
+        steps = f"{design.turn} timed steps and {design.turn_apart} before them"
+        length = {True: steps, False: f"{design.turn / 10:g} s"}
         long = " or ".join(length[kind] for kind in sorted(kinds, reverse=True))
         others = f", the others {'in one go' if beside else 'one after the other'}{against}"
         which = f"{turns} of {self.trials} trials{others if turns < self.trials else ''}"

@@ -63,7 +63,8 @@ def same_thing(one: Run, other: Run, arm: Arm) -> bool:
 
 def same_schedule(one: Run, other: Run) -> bool:
     """Whether trials of two runs were measured in one way: a turn sees other seconds than a short trial does."""
-    ways = [(run.design.schedule, run.design.schedule == "turns" and run.design.turn) for run in (one, other)]
+    designs = one.design, other.design
+    ways = [(own.schedule, own.schedule == "turns" and (own.turn, own.turn_apart)) for own in designs]
     return ways[0] == ways[1]
 
 
@@ -72,7 +73,8 @@ def schedule_of(run: Run) -> str:
     if run.design.schedule != "turns":
         return "one trial after the other"
     kinds = sorted({workload.tells_steps for workload in run.workloads.values()}, reverse=True) or [True]
-    return f"turns of {' or '.join(turn_length(run.design.turn, steps=kind) for kind in kinds)}"
+    apart = f", {run.design.turn_apart} before them set apart" if kinds[0] else ""
+    return f"turns of {' or '.join(turn_length(run.design.turn, steps=kind) for kind in kinds)}{apart}"
 
 
 def _thing(run: Run, arm: Arm) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from envmatrix import interrupts
 from envmatrix.engines.base import Job, Running, TakesTurns
 from envmatrix.errors import EnvmatrixError, NoTrialError, StoreError
 from envmatrix.plan import Slot
-from envmatrix.plan.turns import APART, Company, turn_order, turns_until
+from envmatrix.plan.turns import Company, turn_order, turns_until
 from envmatrix.process import Exit
 from envmatrix.say import Say
 from envmatrix.store import Trial, trial_of
@@ -46,7 +46,7 @@ class _Process:
     running: Running
     gate: Gate
     is_program: bool = False
-    apart: int = APART
+    apart: int = 1
     started: float = field(default_factory=time.time)
     left: int | None = None
     ran_s: float = 0.0
@@ -166,7 +166,8 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
     gate = stack.enter_context(opened(work))
     workload = experiment.run.workloads[slot.arm.workload]
     running = stack.enter_context(engine.started(job))
-    return _Process(slot, job, running, gate, bool(workload.command), APART if workload.tells_steps else 0)
+    apart = experiment.run.design.turn_apart if workload.tells_steps else 0
+    return _Process(slot, job, running, gate, bool(workload.command), apart)
 
 
 class _Waves:

@@ -163,8 +163,8 @@ def test_what_varies_from_turn_to_turn_and_with_the_process_is_told_apart(within
 
 def test_shorter_turns_cost_their_steps_that_are_set_apart():
     steps = np.full((2, 3, 4, 5), 1e9)  # 3 arms of 4 turns of 5 + 2 steps of 1 s, of which 20 count
-    assert precision_parts.block_s(steps, 5, 20, 100.0) == pytest.approx(100.0)
-    assert precision_parts.block_s(steps, 2, 20, 100.0) == pytest.approx(100.0 - 3 * 4 * 7 + 3 * (20 + 10 * 2))
+    assert precision_parts.block_s(steps, 5, 20, 100.0, 2) == pytest.approx(100.0)
+    assert precision_parts.block_s(steps, 2, 20, 100.0, 2) == pytest.approx(100.0 - 3 * 4 * 7 + 3 * (20 + 10 * 2))
 
 
 def test_of_turns_only_blocks_count_that_are_whole():
@@ -175,4 +175,11 @@ def test_of_turns_only_blocks_count_that_are_whole():
     assert found[0, 0].tolist() == [[1, 2], [3, 4]]
     assert precision_parts.stacked(whole[:2]) is None
     assert precision_parts.stacked([(0, "a", [3, 1], [1, 2, 3, 4]), *whole[:1]]) is None
-    assert next(precision_parts.lines(turns_of(0.1, 0.05), 60.0)).startswith("  steps of a turn")
+    assert next(precision_parts.lines(turns_of(0.1, 0.05), 60.0, 1)).startswith("  steps of a turn")
+
+
+def test_the_first_steps_of_turns_are_held_against_their_last_two():
+    slow_first = np.tile([12.0, 10.0, 10.0, 10.0, 10.0], (7, 1))
+    (told,) = precision_parts.places([slow_first, 2 * slow_first])
+    assert told.endswith("2 processes: first 1.200 ±0.000, second 1.000 ±0.000, third 1.000 ±0.000")
+    assert not list(precision_parts.places([slow_first[:, :3]] * 2))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.plan.turns import APART
+from envmatrix.matrix.model import Design
 from envmatrix.stats import contrasts, equal_work, longrun, racing, selection, slow_trials, steady
 from envmatrix.stats.change_points import ERROR, FEWEST, SHORTEST, fewest_runs
 from envmatrix.stats.effects import ALL_LOOKS, CONFIDENCE, FIRST_SHARE, LEVEL
@@ -50,7 +50,7 @@ MINUTES = longrun.LEAST_PHASES * longrun.PHASE_S / 60
         f"each lasting at least {SHORTEST} runs, and better than two fit {100 * (1 - ERROR):.1f} % of other orders",
         f"Below {FEWEST} runs, or {fewest_runs(ERROR / 10)} for ten series, none is looked for",
         f"Below {NUMBERS[FEWEST_RUNS]} runs there is no interval",
-        f"The first {NUMBERS[APART]} steps of each turn",
+        f"`turn_apart`, {Design.model_fields['turn_apart'].default}",
         f"({together.UNKNOWN_BYTES // 2**30} GiB where it is not known yet) must fit into "
         f"{NUMBERS[round(5 * together._SHARE)]} fifths of what is free",
     ],

@@ -168,6 +168,11 @@ def test_blanks_and_guesses_of_an_older_run_under_slurm_are_undefined():
     assert upgraded({"schema": 2, "host": here})["host"] == here
 
 
+def test_a_run_in_turns_that_says_nothing_of_steps_set_apart_had_two():
+    assert upgraded({"schema": 2, "design": {"schedule": "turns"}})["design"] == {"schedule": "turns", "turn_apart": 2}
+    assert upgraded({"schema": 2, "design": {"schedule": "sequential"}})["design"] == {"schedule": "sequential"}
+
+
 def test_what_the_command_line_laid_over_a_design_of_schema_1_stands_in_its_plan_and_counts():
     plan = {"seed": 7, "min_blocks": 3, "max_blocks": 9, "target": 0.2, "margin": 0.1, "budget_s": 60.0, "race": True}
     design = {"seed": 1, "min_blocks": 6, "target": 0.03, "budget": 300.0, "ladder": ["a"]}

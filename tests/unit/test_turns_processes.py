@@ -152,7 +152,7 @@ def together_of(tmp_path, monkeypatch):
                 slot, "timed_out" if ended.timed_out else "ok" if ended.ok else "failed", str(ended), started=started
             ),
         )  # fmt: skip
-        run = make_run(plan, design={"schedule": "turns", "turn": turn, "trial_limit": str(limit_s)})
+        run = make_run(plan, design={"schedule": "turns", "turn": turn, "turn_apart": 3, "trial_limit": str(limit_s)})
         made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
         whole = order.in_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
         whole = whole or order.Company((tuple(slots),), one_turn=one_turn)
@@ -168,7 +168,7 @@ def together_of(tmp_path, monkeypatch):
 def test_one_process_runs_while_all_others_are_stopped_until_all_steps_are_taken(together_of):
     trials, log, those = together_of("", "", "", steps=5)
     assert [(trial.outcome, trial.together) for trial in trials] == [("ok", 3)] * 3
-    assert [line[1:] for line in log] == [["2", "2", left] for left in ("3", "1", "0") for _ in range(3)]
+    assert [line[1:] for line in log] == [["3", "2", left] for left in ("3", "1", "0") for _ in range(3)]
     rounds = [{line[0] for line in log[first : first + 3]} for first in (0, 3, 6)]
     assert all(len(one) == 3 for one in rounds)
     turns_seen = those.seen[: 3 * 3]

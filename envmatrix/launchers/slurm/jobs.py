@@ -21,7 +21,7 @@ from envmatrix.launchers.slurm.flight import Flight
 from envmatrix.launchers.slurm.script import BlockJob, Step, Together
 from envmatrix.matrix import Slurm
 from envmatrix.plan import Slot
-from envmatrix.plan.turns import APART, turn_order
+from envmatrix.plan.turns import turn_order
 from envmatrix.store import Outcome, Trial, trial_of
 from envmatrix.store.files import os_error
 from envmatrix.store.patience import insisting
@@ -81,7 +81,7 @@ def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: i
     nodes = nodes_of(workload.options)
     program = program_folder(experiment, slot, job)
     step = Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds, nodes, program)
-    apart = APART if workload.tells_steps else 0
+    apart = experiment.run.design.turn_apart if workload.tells_steps else 0
     return replace(step, held="" if workload.command else _held(engine), apart=apart) if group else step
 
 
