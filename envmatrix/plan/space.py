@@ -67,7 +67,10 @@ def space_of(
     levels = {name: chosen for name, chosen in levels.items() if len(chosen) > 1}
     cells = int(np.prod([len(chosen) for chosen in levels.values()], dtype=np.int64)) if levels else 1
     if cells < 2:
-        raise InputError("there is nothing to search: no factor has a second level", remedy="name factors with levels")
+        raise InputError(
+            f"there is nothing to search: {_lacking(factors)} second level",
+            remedy="a search has the levels of the design's `factors`, or of its `environments`: name some there",
+        )
     if cells > MOST_CELLS:
         raise InputError(
             f"{cells} cells are too many to search ({MOST_CELLS} at most)", remedy="leave levels out: --factors A,B"
@@ -86,6 +89,10 @@ def space_of(
         if row and row not in found.values():
             found[name] = row
     return Space(tuple(levels), tuple(levels.values()), codes, found, equal, cells - len(possible))
+
+
+def _lacking(factors: Mapping[str, Sequence[str]]) -> str:
+    return f"of {', '.join(factors)} there is no" if factors else "no factor has a"
 
 
 def _levels(matrix: Matrix, name: str, chosen: Sequence[str], home: Mapping[str, str]) -> tuple[str, ...]:

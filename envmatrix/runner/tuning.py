@@ -92,15 +92,20 @@ def least_s(search: Search, trial_s: float) -> float:
     return search.fewest_trials() * trial_s * _LEAST
 
 
-def check_budget(search: Search, budget_s: float, trial_s: float) -> None:
-    """Raise InputError for a budget that cannot confirm anything, with the one that can."""
+def check_budget(search: Search, budget_s: float, trial_s: float, name: str = "") -> None:
+    """Raise InputError for a budget that cannot confirm anything, with the one that can.
+
+    ``name``: of a search that has begun, and goes on with it.
+    """
     needed_s = search.fewest_trials() * trial_s
     if needed_s > budget_s:
         first = len(search.first) + REFERENCES
+        enough = f"--budget {as_duration(max(60.0, needed_s * 1.1))}"
+        longer = f"`envmatrix resume {name} {enough}` goes on" if name else f"give it {enough}"
         raise InputError(
             f"{as_duration(budget_s)} are too few to confirm anything: with {trial_s:.1f} s a trial it takes "
             f"{search.fewest_trials()} trials ({first} to see each level once, a screen, {MIN_BLOCKS} fresh blocks)",
-            remedy=f"give it --budget {as_duration(max(60.0, needed_s * 1.1))}, or fewer factors: --factors A,B",
+            remedy=f"{longer}, or begin another one with fewer factors: --factors A,B",
         )
 
 
@@ -129,7 +134,7 @@ def _further(tuning: Tuning, watch: Watch, engine: str) -> Ended | None:
     while step := tuning.next_step():
         number = len(tuning.steps) + 1
         if number == 2:  # now it is known what a trial takes
-            check_budget(tuning.search, tuning.budget_s, tuning.trial_s)
+            check_budget(tuning.search, tuning.budget_s, tuning.trial_s, tuning.study.name)
             if tuning.budget_s > tuning.study.budget:
                 fewest = f"{tuning.search.fewest_trials()} trials of {tuning.trial_s:.1f} s"
                 tuning.say(f"no --budget was given: it takes {as_duration(tuning.budget_s)} ({fewest} at least)")

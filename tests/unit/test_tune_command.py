@@ -67,7 +67,7 @@ def test_the_words_of_a_program_come_behind_the_options():
         (["default", "--", "python", "x.py"], "a program cannot both be"),
         (["nothing"], "no design 'nothing'"),
         (["two"], "design 'two' has 2 workloads"),
-        (["alone"], "there is nothing to search"),
+        (["alone"], "no factor has a second level; a search has the levels of the"),
         (["default", "--factors", "siz"], "no factor 'siz' to search"),
         (["default", "--name", "../x"], "no usable name"),
     ],

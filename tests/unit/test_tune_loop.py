@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import sys
 
 import pytest
@@ -341,6 +342,9 @@ def test_a_baseline_that_fails_ends_the_search(machine):
 
 
 def test_a_budget_that_turns_out_too_small_ends_it_after_each_level_was_seen_once(machine):
-    with pytest.raises(InputError, match=r"too few to confirm anything: with 1\.0 s a trial"):
+    with pytest.raises(InputError, match=r"too few to confirm anything: with 1\.0 s a trial") as caught:
         tunes.carry_out(begun(budget="20s"), watch)
     assert {run for run, _ in machine.ran} == {"001-evidence-mine"}
+    budget = re.search("`envmatrix resume mine --budget (.*)` goes on", caught.value.remedy)[1]
+    assert resumed(budget).settings == {"size": "large", "place": "there"}
+    assert len(machine.ran) == len(set(machine.ran))

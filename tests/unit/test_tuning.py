@@ -89,7 +89,7 @@ class TestTheSpace:
     @pytest.mark.parametrize(
         ("levels", "said"),
         [
-            ({"runtime": ("gnu",)}, "no factor has a second level"),
+            ({"runtime": ("gnu",)}, "of runtime there is no second level"),
             ({"affinity": ("none", "compact")}, "no cell of these levels is possible"),
             ({"runtimes": ("gnu",)}, "no factor 'runtimes'"),
             ({"runtime": ("gnu", "inte")}, "runtime has no level 'inte'"),
