@@ -57,6 +57,11 @@ def as_duration(seconds: float) -> str:
     return f"{minutes}m" if minutes < 120 else f"{minutes // 60}h{f'{minutes % 60}m' if minutes % 60 else ''}"
 
 
+def as_packages(number: int) -> str:
+    """Return '1 package', '2 packages'."""
+    return f"{number} package{'' if number == 1 else 's'}"
+
+
 def as_budget(seconds: float) -> str:
     """Write seconds, rounded up to ten below ten minutes, as ``parse_duration`` reads them: 2m30s; else 12m."""
     if seconds >= 600:

@@ -15,6 +15,7 @@ from envmatrix.images.pythons import Python
 from envmatrix.images.venvs import install_into, packages_of
 from envmatrix.process import run, said_json
 from envmatrix.say import Say
+from envmatrix.units import as_packages
 
 _ASK_S = 120.0
 #: What a Python has: the folders of its packages, their names and versions, and the programs that they bring; and
@@ -106,7 +107,7 @@ def build_overlay(
     folder = cache.root / "overlays" / key[:24]
 
     def build(place: Path) -> None:
-        say(f"building a venv of {len(pins)} packages over {python.path}")
+        say(f"building a venv of {as_packages(len(pins))} over {python.path}")
         _make_venv(python, place)
         install_into(cache, place, pins, wheels)
         see_also(place, base.folders)

@@ -14,6 +14,7 @@ from envmatrix.images.pythons import Python, uv_program
 from envmatrix.images.wheelhouse import shelves
 from envmatrix.process import Finished, run
 from envmatrix.say import Say
+from envmatrix.units import as_packages
 
 _BUILD_S = 1800.0
 
@@ -53,7 +54,7 @@ def build_venv(cache: Cache, python: Python, pins: Sequence[Pinned], wheels: Seq
     folder = venv_folder(cache, python, pins)
 
     def build(place: Path) -> None:
-        say(f"building a venv of {len(pins)} packages on Python {python.version}")
+        say(f"building a venv of {as_packages(len(pins))} on Python {python.version}")
         _check(cache, run(venv_argv(uv_program(), python.path, place), limit_s=_BUILD_S, env=uv_variables(cache)))
         install_into(cache, place, pins, wheels)
 

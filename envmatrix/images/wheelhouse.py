@@ -14,6 +14,7 @@ from envmatrix.images.lockfile import Pinned
 from envmatrix.images.pip import download, pip_of, wrong_hash
 from envmatrix.images.pythons import Python
 from envmatrix.say import Say
+from envmatrix.units import as_packages
 
 #: Where wheels lie that were built on this machine, each in a folder called by its sha256.
 BUILT = "built"
@@ -57,7 +58,7 @@ class Wheelhouse:
         with self.cache.only_one("wheelhouse"):
             missing = [pin for pin in pins if self.held(pin) is None]
             if missing:
-                say(f"downloading {len(missing)} packages of {lock.name}: {', '.join(map(str, missing[:4]))}"
+                say(f"downloading {as_packages(len(missing))} of {lock.name}: {', '.join(map(str, missing[:4]))}"
                     + (" ..." if len(missing) > 4 else ""))  # fmt: skip
                 self._download(missing, lock, python, index, sources)
         return [self._held_now(pin, lock) for pin in pins]

@@ -70,7 +70,8 @@ def figure(frame: Frame, curves: Sequence[Curve]) -> str:
     if sum(len(curve.points) for curve in curves) <= _MOST_POINTS:
         values += [end for curve in curves for point, _ in curve.points for end in curve.ends(point) or ()]
     margin = (max(values) - min(values)) * 0.08 or max(values) * 0.05
-    across = Scale(0, max(len(frame.runs) - 1, 1), _LEFT + 10, _WIDTH - _RIGHT - 10)
+    newest = len(frame.runs) - 1  # at the right end, which a narrow screen shows first; so is the only one
+    across = Scale(min(0, newest - 1), newest, _LEFT + 10, _WIDTH - _RIGHT - 10)
     up = Scale(min(values) - margin, max(values) + margin, _HEIGHT - _BOTTOM, _TOP)
     place = {run: index for index, run in enumerate(frame.runs)}
     by_ratio = any(curve.by_ratio for curve in curves)
@@ -95,7 +96,7 @@ def _axes(frame: Frame, across: Scale, up: Scale, *, by_ratio: bool) -> str:
     runs = frame.runs
     shown_at = sorted({round(position) for position in np.linspace(0, len(runs) - 1, min(6, len(runs)))})
     for index in shown_at:
-        kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 > 0 else "mid soft"
+        kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 else "mid soft"
         parts.append(text(across(index), _HEIGHT - _BOTTOM + 18, runs[index][0][:10] or runs[index][1], kind, 20))
     parts.append(text(4, 12, frame.label, "soft"))
     return "".join(parts) + text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "runs in the order of their dates", "mid soft")

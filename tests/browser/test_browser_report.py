@@ -106,8 +106,8 @@ def sheet(tmp_path: Path, pages: dict[str, Path], width: int, axe: str = "") -> 
     return file
 
 
-def found(tmp_path: Path, pages: dict[str, Path], width: int, axe: str = "") -> dict[str, dict]:
-    arguments = ("--virtual-time-budget=20000", "--dump-dom", sheet(tmp_path, pages, width, axe).as_uri())
+def found(tmp_path: Path, pages: dict[str, Path], width: int, axe: str = "", *more: str) -> dict[str, dict]:
+    arguments = (*more, "--virtual-time-budget=20000", "--dump-dom", sheet(tmp_path, pages, width, axe).as_uri())
     told = chromium(tmp_path, *arguments).partition('data-found="')[2].partition('"')[0]
     return dict(zip(pages, json.loads(html.unescape(told)), strict=True))
 
@@ -148,10 +148,11 @@ def test_no_page_scrolls_sideways_and_all_can_be_used_by_keyboard_and_ear(pages,
 
 
 @pytest.mark.skipif(not AXE, reason="AXE names no axe.min.js: npm install axe-core")
-def test_axe_finds_nothing_to_mend_on_any_page(pages, tmp_path):
+@pytest.mark.parametrize("scheme", [(), (DARK,)], ids=["light", "dark"])
+def test_axe_finds_nothing_to_mend_on_any_page(pages, tmp_path, scheme):
     script = RUN_AXE.format(axe=Path(AXE or "").resolve().as_uri())
     for width in (400, 1200):
-        told = {name: seen["axe"] for name, seen in found(tmp_path, pages, width, script).items()}
+        told = {name: seen["axe"] for name, seen in found(tmp_path, pages, width, script, *scheme).items()}
         assert told == {name: [] for name in pages}
 
 

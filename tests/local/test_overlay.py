@@ -57,7 +57,7 @@ def test_what_an_interpreter_lacks_is_installed_over_it_and_seen_with_all_that_i
     words = ("-r", "requirements.txt", "--save", "--", "own/bin/python", "train.py")
     done = own.run(*ONE, *words)
     assert done.returncode == 0, done.stderr
-    assert "building a venv of 1 packages over" in done.stderr, "what is there in a version that fits stays"
+    assert "building a venv of 1 package over" in done.stderr, "what is there in a version that fits stays"
     assert [trial["outcome"] for trial in own.trials()] == ["ok"] * 3
     run = json.loads((own.newest() / "run.json").read_text())
     facts = next(iter(run["images"].values()))

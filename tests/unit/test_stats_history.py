@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -310,6 +311,15 @@ def test_a_speed_up_of_a_short_run_says_so_in_its_history_and_what_that_means(tm
         assert "interval holds for the machine as it was then" in text
     for text in told(point):
         assert "hort run" not in text
+
+
+def test_the_only_run_is_at_the_end_that_a_narrow_screen_shows_first():
+    """It was at the other end, and the figure looked empty."""
+    points = tuple(Point(f"run-{day}", f"2026-{day}", 100.0, 1.25, 1.2, 1.3) for day in range(2))
+    pages = [to_html(History(1, (Series("host", "cnn", "local", "fast", "samples_per_s", some, ()),), ()))
+             for some in (points[:1], points)]  # fmt: skip
+    ends = [max(map(float, re.findall(r'<polyline points="(?:\S+ )*([0-9.]+),', page))) for page in pages]
+    assert ends[0] == ends[1]
 
 
 def test_a_page_of_too_few_runs_does_not_count_no_changes():
