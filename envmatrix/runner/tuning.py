@@ -236,7 +236,8 @@ def _check_baseline(tuning: Tuning, ended: Ended) -> None:
         return
     folder = tuning.folder.steps()[-1]
     if all(failed):
-        again = f"envmatrix resume {tuning.study.name}" if len(failed) > 1 else "envmatrix tune ..."
+        anew = f"begin another one (another --name, or remove {tuning.folder.path})"
+        again = f"`envmatrix resume {tuning.study.name}`" if len(failed) > 1 else anew
         raise NothingRanError(
             f"the baseline fails, with which all is compared: {ended.why or 'it never ran well'}",
             remedy=f"its logs are in {folder.logs}; when that is mended: {again}",

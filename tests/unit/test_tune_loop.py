@@ -337,8 +337,9 @@ def test_what_takes_hopelessly_long_is_told_of_as_that(machine):
 
 def test_a_baseline_that_fails_ends_the_search(machine):
     machine.gains = {"small": None}
-    with pytest.raises(NothingRanError, match="the baseline fails"):
+    with pytest.raises(NothingRanError, match="the baseline fails") as caught:
         tunes.carry_out(begun(), watch)
+    assert "begin another one (another --name, or remove results/mine)" in caught.value.remedy
 
 
 def test_a_budget_that_turns_out_too_small_ends_it_after_each_level_was_seen_once(machine):
