@@ -26,6 +26,7 @@ import numpy as np
 
 from envmatrix import interrupts
 from envmatrix.api.places import find_matrix
+from envmatrix.api.runs import place
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import Design, Matrix, load
 from envmatrix.record.model import Timing
@@ -33,15 +34,14 @@ from envmatrix.runner.loop import _sweep
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import families, log_ratios
-from envmatrix.store import RunFolder
+from envmatrix.store import RunFolder, Trial
 from envmatrix.store.files import append_line, write_whole
 from envmatrix.trials.alone import alone_on_machine
 from envmatrix.trials.experiment import Experiment, begin, find_design, reopen
 from envmatrix.trials.groups import Groups
-from envmatrix.trials.sure import run_surely
-from envmatrix.trials.turns import run_together
 from tests import precision_figures as figures
 from tests import precision_parts
+from tests.measured_blocks import Jobs, here
 from tests.precision_figures import Measured
 
 #: The design of two copies of the baseline, made of the first other one that is asked for, or of `default`.
@@ -65,28 +65,34 @@ class Way:
     experiment: Experiment
     groups: Groups
     block: int
+    jobs: Jobs | None = None
 
     def run_block(self, notes: Path) -> float:
         """Run one block, note how long it took, and return that."""
         began, load = time.time(), os.getloadavg()[0]
-        start = time.monotonic()
-        for group in self.groups.of(self.experiment.plan.block(self.block)):
-            if self.groups.live_together(group[0]):
-                parts = self.groups.companies(group)
-                trials = [trial for part in parts for trial in run_together(self.experiment, part, say)]
-            else:
-                trials = [run_surely(self.experiment, slot, say) for slot in group]
-            for trial in trials:
-                with interrupts.held():
-                    self.groups.note(self.experiment.folder.append(trial))
-                if trial.outcome not in ("ok", "skipped"):
-                    say(f"{trial.trial} {trial.arm}: {trial.outcome}: {trial.reason}")
+        start, slots = time.monotonic(), self.experiment.plan.block(self.block)
+        self.keep(self.jobs.trials(slots) if self.jobs else here(self.experiment, self.groups, slots, say))
         seconds = time.monotonic() - start
         note = {"design": self.design, "way": self.name, "block": self.block, "seconds": round(seconds, 3),
                 "began": round(began, 3), "load_1m": load}  # fmt: skip
         append_line(notes, json.dumps(note))
         self.block += 1
         return seconds
+
+    def keep(self, trials: Iterator[Trial]) -> None:
+        """Write trials down, each before the next one is asked for."""
+        for trial in trials:
+            with interrupts.held():
+                self.groups.note(self.experiment.folder.append(trial))
+            if trial.outcome not in ("ok", "skipped"):
+                say(f"{trial.trial} {trial.arm}: {trial.outcome}: {trial.reason}")
+
+    def take_up(self, trial: Trial) -> None:
+        """Take in a trial of an earlier start."""
+        self.groups.note(trial)
+        self.block = max(self.block, trial.block + 1)
+        if self.jobs:
+            self.jobs.done.add(trial.trial)
 
 
 def every_arm_in_turns(matrix: Matrix) -> Matrix:
@@ -122,15 +128,22 @@ def opened(chosen: argparse.Namespace, name: str, way: str, options: Mapping[str
     if folder.path.exists():
         experiment = reopen(folder, find_matrix(chosen.matrix), say)
     else:
-        command = ("selfbench", *sys.argv[1:])
-        experiment = begin(matrix, design, (chosen.engine,), chosen.to, say, command, name=folder.path.name)
+        command, where = ("selfbench", *sys.argv[1:]), chosen.launcher
+        asked = {"nodelist": (chosen.node,)} if chosen.node else {}
+        host = place(matrix, design, (chosen.engine,), where, asked, say)
+        to, named = chosen.to, folder.path.name
+        experiment = begin(matrix, design, (chosen.engine,), to, say, command, where, host, asked, name=named)
     experiment.folder.lock()
     experiment.folder.mend()
-    groups, last = Groups(experiment, say), -1
+    elsewhere = experiment.run.launcher != "here"
+    groups = Groups(experiment, say, elsewhere=elsewhere)
+    found = Way(name, way, experiment, groups, 0, Jobs(experiment, groups, say) if elsewhere else None)
     for trial in experiment.folder.trials(experiment.plan):
-        groups.note(trial)
-        last = max(last, trial.block)
-    return Way(name, way, experiment, groups, last + 1)
+        found.take_up(trial)
+    if found.jobs:  # what an earlier start left out is waited for before anything is timed
+        found.keep(found.jobs.trials())
+        found.block = max(found.block, found.jobs.last_block() + 1)
+    return found
 
 
 def with_options(matrix: Matrix, design: Design, options: Mapping[str, Any]) -> Matrix:
@@ -356,6 +369,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--long", type=float, default=60.0, help="seconds of steps of a long trial")
     parser.add_argument("--turn", type=int, default=0, help="timed steps of a turn (0: the design's)")
     parser.add_argument("--engine", default="local")
+    parser.add_argument("--launcher", default="here", help="slurm: each block is a job")
+    parser.add_argument("--node", default="", help="with --launcher slurm, the node of all jobs")
     parser.add_argument("--matrix", default=None)
     parser.add_argument("--to", type=Path, default=Path("results/precision"), help="folder of the runs and figures")
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from scipy import stats
 
+from envmatrix.errors import EnvmatrixError
 from envmatrix.plan import Plan
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import Effect
@@ -85,6 +86,8 @@ def alarms(chosen: argparse.Namespace) -> int:
                 precision.in_time([way], chosen.minutes, chosen.to / "blocks.jsonl", even=True)
     except KeyboardInterrupt:
         say("interrupted: the same command goes on")
+    except EnvmatrixError as error:
+        say(f"{error}: when that is mended, the same command goes on")
     if not folder.path.exists():
         say(f"no run in {folder.path}: give it some --minutes")
         return 1
@@ -139,6 +142,9 @@ def decides(chosen: argparse.Namespace) -> int:
             chosen.engine,
             "--results",
             str(chosen.to),
+            "--launcher",
+            chosen.launcher,
+            *(("--nodelist", chosen.node) if chosen.node else ()),
         ]
         done = subprocess.run([*argv, *(("--matrix", chosen.matrix) if chosen.matrix else ())], check=False)
         if done.returncode not in (0, 3):  # 3: some trials broke, and the others say what they say
@@ -163,7 +169,7 @@ def decides(chosen: argparse.Namespace) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what can be asked beside what ``precision`` takes (--minutes, --to, --design, --engine, --matrix)."""
+    """Say what can be asked beside what ``precision`` takes (--minutes, --to, --design, --engine, --launcher, ...)."""
     parser.add_argument("--alarms", action="store_true", help="how often two copies in turns are called different")
     parser.add_argument("--decides", action="store_true", help="run the main job, and say which tries decide enough")
     parser.add_argument("--tries", type=int, default=1, help="with --decides, runs now; 0: only the figures again")

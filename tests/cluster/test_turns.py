@@ -1,6 +1,8 @@
 """Trials that take turns in a block's job on a real Slurm, and nothing of them that is left stopped."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,19 @@ def test_one_that_runs_out_of_the_jobs_memory_while_all_live_says_so_and_leaves_
     }  # fmt: skip
     assert "ran out of memory" in found["eats"]["reason"]
     assert left(turning) == []
+
+
+def test_what_a_minute_of_turns_is_worth_is_measured_in_jobs_of_one_node(turning):
+    turning.go.touch()
+    to = turning.folder / "precision"
+    asked = ["--precision", "--design", "breaking", "--environments", "baseline", "--minutes", "0.001", "--to", str(to)]
+    argv = [sys.executable, "-m", "tests.selfbench", *asked, "--launcher", "slurm", "--node", "n2"]
+    done = subprocess.run(argv, cwd=turning.folder, env=turning.variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [part] = json.loads((to / "precision.json").read_text())["parts"]
+    assert (part["blocks"], part["in_turns"], part["broken"]) == ({"turns": 1, "sequential": 1}, 2, {})
+    nodes = [file.read_text().strip() for file in to.glob("*/slurm/b0000/node")]
+    assert nodes == ["n2", "n2"]
 
 
 @pytest.mark.parametrize("what", ["scancel", "requeue"])

@@ -228,6 +228,19 @@ def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next
     assert [file.stem for file in files.path.glob("*.done")] == [slots[0].trial]
 
 
+def test_a_job_of_an_earlier_start_that_has_nothing_left_to_do_is_not_waited_for(tmp_path):
+    made, said = turning(), []
+    made.run = made.run.model_copy(update={"launcher": "slurm"})
+    made.folder = RunFolder(tmp_path)
+    client = SimpleNamespace(queue=lambda prefix: [JobState("7", f"{prefix}b0000", "RUNNING", "n1", "None")])
+    launcher = SlurmLauncher(made, client, said.append, None)
+    files = jobs.block_folder(made, 0)
+    files.plan(files.next_attempt(), [slot.trial for slot in made.plan.block(0)])
+    work = SimpleNamespace(is_done=lambda trial: True, groups_of=Groups(made, said.append, elsewhere=True))
+    assert list(launcher._adopt(work)) == []
+    assert (launcher._flights, said) == ({}, [])
+
+
 def test_an_engine_that_needs_a_daemon_is_refused_before_anything_runs():
     check_commands("slurm", [find_engine("local"), find_engine("apptainer")])
     with pytest.raises(EngineError, match="engine docker needs its own service on every node"):

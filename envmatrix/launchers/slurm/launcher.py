@@ -119,8 +119,9 @@ class SlurmLauncher:
             if state:
                 planned = flight.files.planned(flight.attempt)
                 flight.slots = {name: slot for name, slot in flight.slots.items() if name in planned}
-                self._watch(flight, state.job)
-                self._say(f"block {block}: job {state.job} of an earlier start is still there; waiting for it")
+                if flight.slots:
+                    self._watch(flight, state.job)
+                    self._say(f"block {block}: job {state.job} of an earlier start is still there; waiting for it")
             elif flight.attempt and not flight.files.has_ended(flight.attempt):
                 self._note_unwatched(flight, ended)
             yield from self._collect(flight, work)
