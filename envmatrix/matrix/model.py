@@ -319,7 +319,7 @@ class Design(Frozen):
     )
     steady: bool = Field(
         False,
-        description="a long look at each environment, in a quarter of the budget: is it steady, from when on",
+        description="a long look at each environment, in a fifth of the budget: is it steady, from when on",
     )
     race: bool = Field(False, description="arms that are surely not the best stop early (docs/statistics.md)")
     cpus: Cpus | None = Field(None, description="CPU list every trial is confined to; none: all")

@@ -64,7 +64,7 @@ def test_each_environment_has_one_look_after_the_blocks_and_no_control_has_one(c
     assert {sum(fact.outcomes.values()) for fact in measured.facts.values()} == {6}
 
 
-def test_blocks_leave_them_a_quarter_of_the_budget_and_they_share_it(carry_out):
+def test_blocks_leave_them_a_fifth_of_the_budget_and_they_share_it(carry_out):
     plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=120.0, min_blocks=2)
     found = carry_out(plan)
     trials_s = sum(trial.wall_s for trial in found.folder.trials(plan))

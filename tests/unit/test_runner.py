@@ -239,12 +239,12 @@ def test_what_is_left_of_a_budget_that_waits_is_the_time_of_the_blocks_that_come
 
 
 def test_blocks_that_leave_the_long_looks_no_time_are_told_with_the_budget_for_both():
-    assert too_short(360.0, 6, 4.0, 10, looks=9) == "", "5.5 blocks of 40 s and 90 s of looks"
+    assert too_short(360.0, 6, 4.0, 10, looks=9) == "", "5.5 blocks of 40 s and 72 s of looks"
     said = too_short(360.0, 6, 5.5, 10, looks=9)
     assert "a block of 10 takes about 55s" in said
-    assert "that leaves 58s of the budget of 6m for the long looks, which want 90s; --budget " in said
+    assert "that leaves 58s of the budget of 6m for the long looks, which want 72s; --budget " in said
     enough = 55.0 * 6 * 1.1
-    assert f"--budget {as_duration(min(enough / 0.75, enough + 9 * 14))} has time for all" in said
+    assert f"--budget {as_duration(min(enough / 0.8, enough + 9 * 14))} has time for all" in said
     assert too_short(360.0, 6, 5.5, 10) == ""
     assert "cannot be decided" in too_short(360.0, 6, 7.0, 10, looks=9)
 
