@@ -24,6 +24,8 @@ from envmatrix.store import Run
 
 Floats = NDArray[np.float64]
 Status = Literal["slower", "not slower", "cannot say"]
+#: Beyond so many times as slow nothing is told in percent.
+_FAR = 10.0
 _WEAKER: Mapping[str, str] = {
     Flag.FAILS_MORE: "fails more often than its reference",
     Flag.UNPROVEN: "is unproven: not all that it promises was seen",
@@ -77,12 +79,8 @@ class Compared:
         """Return the sentence for people."""
         slower, smallest = self._slower, self.smallest
         if self.ratio is not None and 0 < self.runs < FEWEST_RUNS:
-            seen = f" (had all days been alike, a measured {smallest:.1%} would have been seen)" if smallest else ""
-            return (
-                f"{self._is(figure(self.ratio))}: cannot say whether it "
-                f"is {slower}: how much runs differ from day to day takes {FEWEST_RUNS} runs of the same thing in the "
-                f"folder of {self.old}, which has {self.runs}{seen}; two environments of one run need none"
-            )
+            seen = f" (had all days been alike, {_seen(smallest)})" if smallest else ""
+            return f"{self._is(figure(self.ratio))}: cannot say whether it is {slower}{seen}"
         if self.unsure and self.ratio is not None:
             return f"{self._is(figure(self.ratio))}: cannot say whether it is {slower}: {self.unsure}"
         if self.ratio is None or self.low is None or self.high is None:
@@ -91,7 +89,7 @@ class Compared:
         figures = (
             f"{figure(self.ratio)} (95 % interval {figure(self.low)} to {figure(self.high)}, {said or self.verdict})"
         )
-        seen = f" (a measured {smallest:.1%} would have been seen)" if smallest else ""
+        seen = f" ({_seen(smallest)})" if smallest else ""
         verdict = {
             "slower": slower,
             "not slower": f"not {slower}",
@@ -120,13 +118,26 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """Return the sentences for people."""
-        return [*(item.line() for item in self.items), *(f"caution: {text}" for text in self.cautions)]
+        few = dict.fromkeys((one.old, one.runs) for one in self.items if one.ratio and 0 < one.runs < FEWEST_RUNS)
+        why = (
+            f"how much runs differ from day to day takes {FEWEST_RUNS} runs of the same thing in the folder of {old}, "
+            f"which has {runs}; two environments of one run need none"
+            for old, runs in few
+        )
+        return [*(item.line() for item in self.items), *why, *(f"caution: {text}" for text in self.cautions)]
 
 
 def figure(value: float) -> str:
     """Write a ratio to three places, to more where those would hide on which side of 1 it lies."""
     digits = next((digits for digits in (3, 4, 5) if value == 1.0 or round(value, digits) != 1.0), 6)
     return f"{value:.{digits}f}" if value < 1000 else f"{value:.3g}"
+
+
+def _seen(smallest: float) -> str:
+    """Say which slow-down would have been called one; of one beyond all sense that it is."""
+    if smallest > _FAR - 1.0:
+        return f"nothing below {_FAR:.0f} times as slow would have been seen"
+    return f"a measured {smallest:.1%} would have been seen"
 
 
 def status_of(low: float | None, high: float | None, allowed: float) -> Status:
