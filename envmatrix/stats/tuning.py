@@ -180,7 +180,7 @@ class Search:
         left = RACED * budget.total - (budget.total - budget.left)
         if len(rows) > 1 and left >= len(rows) + REFERENCES:
             return Proposal("race", rows, max(1, min(self.width, int(left / (len(rows) + REFERENCES)))))
-        winner = self.winner(batches, dropped)
+        winner = self.winner(batches, dropped, posterior)
         blocks = max(MIN_BLOCKS, int(budget.left / (1 + REFERENCES)))
         return Proposal("confirm", (winner,), blocks) if winner else None
 
@@ -199,12 +199,17 @@ class Search:
         parts = self._parts(len(rows))
         return Proposal(phase, rows, parts, parts)
 
-    def winner(self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = ()) -> int:
-        """Return the row to confirm, the one that was where one was; 0: nothing is expected to gain."""
+    def winner(
+        self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = (), posterior: Posterior | None = None
+    ) -> int:
+        """Return the row to confirm, the one that was where one was; 0: nothing is expected to gain.
+
+        ``posterior`` is what was learned from these batches (None: it is worked out).
+        """
         confirmed = [batch.rows[0] for batch in batches if batch.phase == "confirm"]
         if confirmed:
             return confirmed[-1]
-        known, posterior = self.known(batches, dropped), self.posterior(batches)
+        known, posterior = self.known(batches, dropped), posterior or self.posterior(batches)
         rows = [row for row in posterior.watched if known.allowed[row]] or list(self._shortlist(known, posterior))
         if not rows:
             return 0

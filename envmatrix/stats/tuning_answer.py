@@ -117,10 +117,11 @@ def text_of(settings: Mapping[str, str]) -> str:
 def expected(search: Search, steps: Sequence[Step]) -> Expected | None:
     """Return the best so far and what the model expects of it, allowing for all it has seen; None: nothing gains."""
     batches = [step.batch for step in steps]
-    row = search.winner(batches, dropped_levels(search.space, steps))
+    posterior = search.posterior(batches)
+    row = search.winner(batches, dropped_levels(search.space, steps), posterior)
     if not row:
         return None
-    mean, covariance = search.posterior(batches).of_rows([row], search.columns[[row]])
+    mean, covariance = posterior.of_rows([row], search.columns[[row]])
     reach = _SURE * float(np.sqrt(covariance[0, 0]))
     return Expected(row, ratio_of(mean[0]), ratio_of(mean[0] - reach), ratio_of(mean[0] + reach))
 
