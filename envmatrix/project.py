@@ -20,6 +20,12 @@ def default_matrix() -> Path:
     return checkout if checkout.exists() else _PACKAGE / "_project" / "matrix.yaml"
 
 
+def beside(matrix: Path) -> Path:
+    """Return the folder in which files are made beside a matrix: its own, or this one for the package's matrix."""
+    folder = matrix.resolve().parent
+    return Path.cwd() if folder.is_relative_to(_PACKAGE) else folder
+
+
 def locks_folder() -> Path:
     """Return the folder of the committed locks."""
     checkout = _PACKAGE.parent / "containers" / "locks"

@@ -22,6 +22,7 @@ from envmatrix.images.suites import Suite
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import cells
 from envmatrix.plan.environment import Environment, Image, all_libraries, images_of, resolve
+from envmatrix.project import beside
 from envmatrix.say import Say, silent
 from envmatrix.store import write_whole
 from envmatrix.trials.experiment import (
@@ -64,7 +65,8 @@ def build(
     """Build the environments of a design, or those named, as far as they are not built yet.
 
     ``names`` is one design ('design:NAME' where an environment has that name too) or environments; none: the design
-    'default'. Environments on an engine that builds images become stand-alone ones in containers/ beside the matrix.
+    'default'. Environments on an engine that builds images become stand-alone ones in containers/ beside the matrix
+    (in this folder where the matrix is the package's).
     Raises InputError, EngineError.
     """
     whole, facts = load_matrix(matrix), this_host().facts()
@@ -90,7 +92,7 @@ def _build_named(
     matrix: Matrix, environments: Sequence[Environment], name: str, engine: BuildsImages, say: Say
 ) -> Built:
     """Build the stand-alone image of each environment; files and bills of material lie in containers/."""
-    folder = Path(matrix.path).resolve().parent / "containers"
+    folder = beside(Path(matrix.path)) / "containers"
     libraries = all_libraries(matrix)
     return Built(name, {}, {}, tuple(engine.build_named(each, libraries, folder, say).start for each in environments))
 
@@ -173,12 +175,12 @@ def write_definitions(
     """Write the Dockerfile and the Apptainer definition of each environment and return the files.
 
     ``names`` is one design or environments; none: every environment of the matrix. ``output`` is the folder (None:
-    containers/ beside the matrix). Raises InputError.
+    containers/ beside the matrix, or here for the package's). Raises InputError.
     """
     whole = load_matrix(matrix)
     design = meant_design(whole, names, say)
     wanted = list(design_environments(whole, design, {})) if design else list(names or whole.environments)
-    folder = Path(output) if output is not None else Path(whole.path).resolve().parent / "containers"
+    folder = Path(output) if output is not None else beside(Path(whole.path)) / "containers"
     folder.mkdir(parents=True, exist_ok=True)
     files = definition_files(whole, wanted)
     for name, text in files.items():

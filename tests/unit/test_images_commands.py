@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix import project
+from envmatrix.api import images
 from envmatrix.engines.base import Prepared, library_path
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError, SkipEnvironmentError
@@ -74,3 +76,19 @@ def test_a_library_path_is_absolute_with_a_key_and_bare_without() -> None:
     assert library_path(prepared, "", "libnuma.so.1") == "libnuma.so.1"
     with pytest.raises(SkipEnvironmentError):
         library_path(prepared, "", "libabsent.so")
+
+
+def test_what_is_made_beside_the_matrix_of_an_installed_package_is_made_where_its_user_is(tmp_path, monkeypatch):
+    """`build intel-omp` wrote its SIF into site-packages, and `apptainer run containers/intel-omp.sif` found none."""
+    package, here = tmp_path / "site-packages" / "envmatrix", tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with monkeypatch.context() as installed:
+        installed.setattr(project, "_PACKAGE", package)
+        assert project.beside(package / "_project" / "matrix.yaml") == here
+        assert project.beside(tmp_path / "mine" / "matrix.yaml") == tmp_path / "mine"
+    (tmp_path / "matrix.yaml").write_text("version: 2\ninclude: envmatrix:malloc\nenvironments: {baseline: {}}\n")
+    monkeypatch.setattr(images, "beside", lambda _: here)
+    made = images.write_definitions(["baseline"], matrix=tmp_path / "matrix.yaml")
+    assert made
+    assert {file.parent for file in made} == {here / "containers"}
