@@ -178,7 +178,7 @@ class Search:
         posterior = self.posterior(batches)
         rows = self._raced(batches, known, posterior, chance)
         left = RACED * budget.total - (budget.total - budget.left)
-        if len(rows) > 1 and left >= len(rows) + REFERENCES:
+        if (len(rows) > 1 or not known.worked[list(rows)].all()) and left >= len(rows) + REFERENCES:
             return Proposal("race", rows, max(1, min(self.width, int(left / (len(rows) + REFERENCES)))))
         winner = self.winner(batches, dropped, posterior)
         blocks = max(MIN_BLOCKS, int(budget.left / (1 + REFERENCES)))
@@ -204,6 +204,7 @@ class Search:
     ) -> int:
         """Return the row to confirm, the one that was where one was; 0: nothing is expected to gain.
 
+        Only what worked in some trial is confirmed: what the model expects of others may be a recipe that cannot run.
         ``posterior`` is what was learned from these batches (None: it is worked out).
         """
         confirmed = [batch.rows[0] for batch in batches if batch.phase == "confirm"]
@@ -211,6 +212,8 @@ class Search:
             return confirmed[-1]
         known, posterior = self.known(batches, dropped), posterior or self.posterior(batches)
         rows = [row for row in posterior.watched if known.allowed[row]] or list(self._shortlist(known, posterior))
+        able = known.allowed & known.worked
+        rows = [row for row in rows if able[row]] or (np.flatnonzero(able[1:]) + 1).tolist()
         if not rows:
             return 0
         mean, _ = posterior.of_rows(rows, self.columns[rows])

@@ -41,6 +41,11 @@ class Known:
     broken: Broken
     dropped: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def worked(self) -> Bools:
+        """Which cells had a good trial."""
+        return np.asarray(self.broken.good > 0)
+
     @cached_property
     def failing(self) -> tuple[tuple[int, int], ...]:
         """Levels that failed wherever they were tried, at least once without another suspect."""

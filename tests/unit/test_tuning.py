@@ -269,6 +269,23 @@ class TestWhatIsProposed:
         batch = Batch("evidence", (1, 2, 3), scores, np.array([[0], [0], [2], [2], [2]]))
         assert search.next_step([batch], Budget(200, 195)) is None
 
+    def test_what_never_ran_is_raced_before_it_is_confirmed_and_not_confirmed_where_that_shows_that_it_cannot(self):
+        """The model expects most of a cell that nobody tried: alone each of its settings gains."""
+        there = made_up((2, 2))
+        search = Search(there)
+        both, *alone = sorted(range(1, 4), key=lambda row: -int((there.codes[row] > 0).sum()))
+        seen = Batch(
+            "screen", tuple(alone), np.repeat([[0.0], [0.0], [0.3], [0.2]], 3, axis=1), np.zeros((4, 3), np.int64)
+        )
+        raced = search.next_step([seen], Budget(100, 45))
+        assert (raced.phase, both in raced.rows) == ("race", True)
+        broken = np.array([[0], [0], *([2 * (row == both)] for row in raced.rows)])
+        scores = np.array([[0.0], [0.0], *([np.nan if row == both else 0.25] for row in raced.rows)])
+        found = search.next_step([seen, Batch("race", raced.rows, scores, broken)], Budget(100, 31))
+        assert (found.phase, found.rows) == ("confirm", (alone[0],))
+        without_time = search.next_step([seen], Budget(100, 30))
+        assert (without_time.phase, without_time.rows) == ("confirm", (alone[0],))
+
     def test_a_level_that_changes_nothing_is_never_tried_again(self):
         there = made_up((2, 3, 2))
         search = Search(there)
