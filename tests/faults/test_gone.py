@@ -88,10 +88,10 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 def give_image(toy: Toy, daemon: Daemon) -> None:
     """Build the toy's image with the daemon that all tests share, and give it to another one."""
-    assert toy.run("build", "baseline", "--engine", "docker").returncode == 0
-    ours = subprocess.run(["docker", "images", "-q", "envmatrix/image-image-plain"], capture_output=True, text=True)
-    tags = "{{range .RepoTags}}{{.}} {{end}}"
-    name = subprocess.run(["docker", "inspect", "-f", tags, ours.stdout.split()[0]], capture_output=True, text=True)
+    built = toy.run("build", "held", "--engine", "docker")
+    assert built.returncode == 0, built.stderr
+    ours, tags = built.stdout.split()[-1], "{{range .RepoTags}}{{.}} {{end}}"  # others may have images of this name
+    name = subprocess.run(["docker", "inspect", "-f", tags, ours], capture_output=True, text=True, check=True)
     saved = subprocess.Popen(["docker", "save", name.stdout.split()[0]], stdout=subprocess.PIPE)
     subprocess.run(["docker", "--host", daemon.host, "load"], stdin=saved.stdout, check=True, capture_output=True)
     saved.wait()
