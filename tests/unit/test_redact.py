@@ -16,7 +16,7 @@ from envmatrix.report.summary import summarise
 from envmatrix.store import RunFolder
 from envmatrix.store.redact import names_somebody, redact
 
-REFERENCE = Path(__file__).parents[2] / "results" / "reference-book"
+REFERENCE = Path(__file__).parents[2] / "results" / "reference-models"
 AS_IT_WAS = {"{cache}": "/home/dora/.cache/envmatrix", "{home}": "/home/dora", '"node-1"': '"vm9"'}
 
 
@@ -52,7 +52,7 @@ def test_what_names_somebody_is_told_before_it_is_packed(old, tmp_path, monkeypa
     monkeypatch.setattr("envmatrix.api.packs.kept_bench", lambda _: tmp_path / "none")
     said = []
     pack_run(old.path, output=tmp_path / "a.tar.gz", say=said.append)
-    told = "the archive names hosts, or folders of a user: `envmatrix redact reference-book`, then pack it again"
+    told = "the archive names hosts, or folders of a user: `envmatrix redact reference-models`, then pack it again"
     assert said[:1] == [told]
     redact(old)
     pack_run(old.path, output=tmp_path / "b.tar.gz", say=said.append)
