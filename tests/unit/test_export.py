@@ -1,7 +1,6 @@
 """The lines that set up an environment elsewhere say all that a trial had."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,8 @@ from envmatrix.launchers.slurm.export import training_script
 from envmatrix.plan.environment import Environment, Image, resolve
 from envmatrix.plan.export import export_lines
 from envmatrix.store import RunFolder
+from tests.committed import REFERENCES, SCHEMA_1
 
-REFERENCES = sorted(file.parent for file in (Path(__file__).parents[2] / "results").glob("reference-*/run.json"))
 PLACED = Environment("e", "", {}, Image("i"), {"A": "b c"}, (), {}, cpus="0-3", memory_nodes="1")
 SIF = Prepared("i", "apptainer", "/i.sif", "/usr/bin/python3", {})
 
@@ -51,7 +50,7 @@ def test_a_dockerfile_says_when_its_libraries_are_of_this_machine():
     assert "of this machine" not in export_lines(PLACED, library, "sh", of_host=True)
 
 
-@pytest.mark.parametrize("path", REFERENCES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*REFERENCES, SCHEMA_1], ids=lambda path: path.name)
 def test_the_matrix_of_a_run_that_an_older_envmatrix_took_can_be_exported(path):
     folder = RunFolder(path)
     run = folder.load_here()

@@ -6,7 +6,6 @@ import re
 import resource
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,16 +15,11 @@ from envmatrix.errors import StoreError
 from envmatrix.store import Change, RunFolder, trial_of, write_named, write_whole
 from envmatrix.store.patience import patient
 from envmatrix.store.upgrade import upgraded
+from tests.committed import SCHEMA_1
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 PLAN = make_plan(("a",))
 RUN = make_run(PLAN, "r")
-#: Committed runs of 0.1.0, which an upgrade reads.
-REFERENCES = sorted(
-    file.parent
-    for file in (Path(__file__).parents[2] / "results").glob("reference-*/run.json")
-    if json.loads(file.read_text())["schema"] == 1
-)
 
 BROKEN_TRIAL = """{"schema": 1, "trial": "t", "block": 0, "position": 0, "environment": "e", "workload": "w",
 "engine": "local", "outcome": "ok", %s}""".replace("\n", " ")
@@ -138,10 +132,10 @@ def test_what_is_wrong_in_a_run_file_is_named_with_its_line(folder, path, value,
     assert f'"{named}"' in line or f'"{named}"' in text.split("\n")[caught.value.where.line - 2]
 
 
-@pytest.mark.parametrize("reference", REFERENCES, ids=lambda path: path.name)
-def test_a_run_of_schema_1_is_read_with_all_that_it_says(reference, tmp_path):
-    old = json.loads((reference / "run.json").read_text())
-    run = RunFolder(reference).load()
+def test_a_run_of_schema_1_is_read_with_all_that_it_says(tmp_path):
+    old = json.loads((SCHEMA_1 / "run.json").read_text())
+    assert old["schema"] == 1
+    run = RunFolder(SCHEMA_1).load()
     assert run.name == old["name"]
     assert [arm.name for arm in run.plan.arms] == [arm["name"] for arm in old["plan"]["arms"]]
     assert {key: getattr(run.plan, key) for key in old["plan"] if key != "arms"} == {
@@ -153,7 +147,7 @@ def test_a_run_of_schema_1_is_read_with_all_that_it_says(reference, tmp_path):
     assert {name: dict(workload.options) for name, workload in run.workloads.items()} == {
         name: entry["options"] for name, entry in old["workloads"].items()
     }
-    assert RunFolder(reference).matrix() == old["matrix_text"]
+    assert RunFolder(SCHEMA_1).matrix() == old["matrix_text"]
     again = RunFolder(tmp_path / "again")
     again.create(run, "version: 1")
     assert again.load_here() == run, "written anew it is the same run, in schema 2"
@@ -183,7 +177,7 @@ def test_what_the_command_line_laid_over_a_design_of_schema_1_stands_in_its_plan
 
 def test_a_resumed_run_of_schema_1_holds_lines_of_both_schemas_and_is_not_rewritten(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    shutil.copytree(REFERENCES[0], folder.path)
+    shutil.copytree(SCHEMA_1, folder.path)
     plan, before = folder.load().plan, folder.run_file.read_bytes()
     many = len(old := list(folder.trials(plan)))
     assert any(trial.padding for trial in old), "which schema 1 calls pad"
