@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import linregress
 
 from envmatrix.printable import one_line
 from envmatrix.report.caution import Caution, Kind
@@ -36,6 +35,15 @@ def _level_of_blocks(measured: Measurements, names: list[str], metric: str) -> F
     return np.where(counted > 0, rest.sum(axis=0) / np.maximum(counted, 1), np.nan)
 
 
+def trend(values: Floats) -> tuple[float, float]:
+    """Return the least-squares slope of three or more values, a step each, and its standard error."""
+    steps = np.arange(values.size) - (values.size - 1) / 2
+    weight = float(steps @ steps)
+    slope = float(steps @ values) / weight
+    rest = values - values.mean() - slope * steps
+    return slope, float(np.sqrt(rest @ rest / (values.size - 2) / weight))
+
+
 def drift(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     """Find a trend over the blocks that is both large and beyond the noise."""
     for workload, metric in analysis.primary.items():
@@ -44,9 +52,9 @@ def drift(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caut
         level = level[np.isfinite(level)]
         if level.size < 5:
             continue
-        line = linregress(np.arange(level.size), level)
-        whole = float(line.slope * (level.size - 1))
-        if abs(whole) > DRIFT and abs(line.slope) > 3 * line.stderr:
+        slope, error = trend(level)
+        whole = slope * (level.size - 1)
+        if abs(whole) > DRIFT and abs(slope) > 3 * error:
             yield Caution(
                 Kind.DRIFT, workload, f"all trials moved by {whole:+.0%} from the first block to the last",
                 "find its cause, though pairs cancel it: heat, a neighbour on the host, a growing cache",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from envmatrix.stats.effects import CONFIDENCE, Effect
 
@@ -31,7 +31,7 @@ def blocks_until(effect: Effect, target: float) -> int | None:
 
 
 def _t(blocks: float) -> float:
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, max(blocks - 1, 1)))
+    return float(stdtrit(max(blocks - 1, 1), (1 + CONFIDENCE) / 2))
 
 
 def called(effect: Effect, among: Collection[Effect]) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.measurements import Measurements
@@ -150,7 +149,9 @@ def difference_p(groups: Sequence[Floats]) -> float | None:
         return None
     if all(float(np.ptp(group)) == 0.0 for group in groups):
         return None
-    return float(stats.f_oneway(*groups).pvalue)
+    from scipy.stats import f_oneway  # takes longer to import than all that a command needs besides
+
+    return float(f_oneway(*groups).pvalue)
 
 
 def _interactions(

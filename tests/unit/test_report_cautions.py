@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy.stats import linregress
 
 from envmatrix.record import claims
 from envmatrix.report import cautions, conditions
@@ -15,7 +19,7 @@ from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise_measured
 from envmatrix.stats.measurements import fold
 from envmatrix.store import NodeCheck
-from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials
+from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("fast",))
 
@@ -128,3 +132,16 @@ def test_levels_that_claim_nothing_are_told():
     assert kinds_after(environments=environments) == {Kind.UNVERIFIED}
     environments["fast"] = replace(environments["fast"], claims=claims.read({"malloc": ("libtcmalloc",)}))
     assert kinds_after(environments=environments) == set()
+
+
+def test_a_trend_and_its_error_are_those_of_linear_regression():
+    values = np.random.default_rng(2).normal(0, 0.1, 11) + 0.02 * np.arange(11)
+    line = linregress(np.arange(11), values)
+    assert conditions.trend(values) == pytest.approx((line.slope, line.stderr), rel=1e-12)
+
+
+def test_a_report_is_made_without_what_takes_longer_to_import_than_all_else(tmp_path):
+    folder = write_run(tmp_path / "run", PLAN, Machine({"fast": 1.1}), 6).path
+    code = "import sys; from envmatrix.__main__ import main; main(sys.argv[1:]); sys.exit('scipy.stats' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, "report", folder], capture_output=True, text=True, check=False)
+    assert (done.returncode, "fast" in done.stdout) == (0, True), done.stderr
