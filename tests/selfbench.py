@@ -38,7 +38,7 @@ factors:
   torch: {"2.13.0": {requirements: [torch==2.13.0, torchvision==0.28.0, numpy], index: "https://download.pytorch.org/whl/cpu"}}
 environments: {baseline: {}}
 workloads: {tiny: {model: fashion-cnn, steps: 2, warmup_steps: 0, eval_samples: 0}}
-designs: {tiny: {workloads: tiny}}
+designs: {tiny: {workloads: tiny, schedule: sequential}}
 """
 
 

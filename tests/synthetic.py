@@ -67,7 +67,7 @@ def make_design(plan: Plan, **more: Any) -> Design:
         "name": plan.design, "seed": plan.seed, "min_blocks": plan.min_blocks, "max_blocks": plan.max_blocks,
         "target": plan.target, "margin": plan.margin, "budget": plan.budget_s, "race": plan.race,
         "claims_first": plan.claims_first,
-        "workloads": ("cnn",),
+        "workloads": ("cnn",), "schedule": "sequential",
     }  # fmt: skip
     return Design.model_validate({**limits, **more})
 

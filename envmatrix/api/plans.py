@@ -21,7 +21,7 @@ from envmatrix.say import Say, silent
 from envmatrix.trials.experiment import PLACEMENTS, arms_of, check_placement, confined, design_environments
 from envmatrix.trials.possible import placed_workload
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
-from envmatrix.trials.together import arms_in_turns
+from envmatrix.trials.together import with_schedule
 
 
 def make_plan(
@@ -34,7 +34,7 @@ def make_plan(
     environments = design_environments(whole, chosen, host.facts(confined(chosen, host)))
     kinds = {name: _engine(name) for name in requested_engines(chosen, engines, say)}
     arms = arms_of(chosen, tuple(environments), tuple(kinds))
-    return plan_of(chosen, arms_in_turns(chosen, arms, environments, whole.workloads, kinds))
+    return plan_of(*with_schedule(chosen, arms, environments, whole.workloads, kinds))
 
 
 def _engine(name: str) -> Engine | None:

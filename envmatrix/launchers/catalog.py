@@ -34,7 +34,8 @@ def scheduled(kind: LauncherKind, design: Design, say: Say) -> Design:
     """Return the design as a launcher can run it: in turns only where trials can live together."""
     if design.schedule == "sequential" or kind.takes_turns:
         return design
-    say(f"no turns: launcher {kind.name} runs one trial after the other")
+    if design.schedule == "turns":
+        say(f"no turns: launcher {kind.name} runs one trial after the other")
     return design.model_copy(update={"schedule": "sequential"})
 
 

@@ -308,8 +308,8 @@ class Design(Frozen):
     min_blocks: int = Field(6, ge=2, description="no claim below this many complete blocks")
     max_blocks: int = Field(40, ge=1, le=100_000)
     seed: int = Field(1, ge=0)
-    schedule: Literal["sequential", "turns"] = Field(
-        "sequential", description="one trial after the other, or those of a block in turns (docs/statistics.md)"
+    schedule: Literal["auto", "sequential", "turns"] = Field(
+        "auto", description="one trial after the other, or those of a block in turns; auto: turns where they are valid"
     )
     turn: int = Field(
         3, ge=1, le=100_000, description="timed steps of a turn; of a program that tells of none, tenths of a second"

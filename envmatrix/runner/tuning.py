@@ -202,7 +202,7 @@ def _design(tuning: Tuning, step: Proposal, number: int, names: Mapping[str, Map
         **({"trial_limit": limit_s} if limit_s else {}),
     }  # fmt: skip
     if confirms and not _takes_turns(tuning.matrix, names.values()):
-        kept.pop("schedule", None)  # its trials would be held against one copy of the baseline, not against two
+        kept["schedule"] = "sequential"  # its trials would be held against one copy of the baseline, not against two
     if not confirms:
         kept.pop("min_blocks", None)
     return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}

@@ -21,15 +21,15 @@ _LIMITS = {
 }
 #: What older runs under Slurm took from its configuration or from the machine that they were started on.
 _GUESSED = ("machine", "numa_nodes", "memory_bytes", "hypervisor")
-#: How many steps of each turn were set apart before a design said so.
-_OLD_APART = 2
+#: How trials ran, and how many steps of each turn were set apart, before a design said so.
+_OLD_SCHEDULE = {"schedule": "sequential", "turn_apart": 2}
 
 
 def upgraded(body: dict[str, object]) -> dict[str, object]:
     """Return a document of run.json as the newest schema has it; what is wrong in it is left for its type to say."""
     body = {**body, "host": _host(body["host"])} if "host" in body else body
-    if isinstance(design := body.get("design"), dict) and design.get("schedule") == "turns":
-        body = {**body, "design": {"turn_apart": _OLD_APART, **design}}
+    if isinstance(design := body.get("design"), dict):
+        body = {**body, "design": {**_OLD_SCHEDULE, **design}}
     if body.get("schema") != 1:
         return body
     plan = body.get("plan")

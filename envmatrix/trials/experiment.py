@@ -38,7 +38,7 @@ from envmatrix.trials.possible import check_homes, check_shares, lacking_quota, 
 from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import check_passing, settled_passing
 from envmatrix.trials.sides import Side, arms_of_sides, check_sides, keep_sides
-from envmatrix.trials.together import arms_in_turns
+from envmatrix.trials.together import with_schedule
 
 #: What places an environment's processes on a machine, and what one of it is called.
 PLACEMENTS = {"cpus": "CPU", "memory_nodes": "memory node"}
@@ -133,6 +133,8 @@ def begin(
     placed, host = _placed(matrix, design), host or this_host()
     about = (host, matrix, sides, design, engine_names, bench, say)
     ready, missing, chosen, arms, engines = _prepared(*about, given or {}, placed)
+    gone = {arm.name for arm in arms if (arm.runs, arm.engine) in missing}
+    design, arms = with_schedule(design, arms, chosen, placed, engines, gone)
     lacking = {**lacking_torch(arms, chosen, placed, ready), **lacking_quota(arms, chosen, elsewhere)}
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
@@ -179,8 +181,6 @@ def _prepared(
     engines = next(reversed(makers.values())).engines
     ready, missing = prepare_sides(chosen, makers, say, given)
     check_sides(sides, chosen, ready, missing)
-    gone = {arm.name for arm in arms if (arm.runs, arm.engine) in missing}
-    arms = arms_in_turns(design, arms, chosen, placed, engines, gone)
     check_homes(placed, engines)
     _say_what_shm_does_not(design, engines, say)
     return ready, missing, chosen, arms, engines

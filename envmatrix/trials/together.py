@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from envmatrix.engines.base import Engine, TakesTurns
@@ -15,6 +15,8 @@ from envmatrix.store import Run
 
 #: What a process is taken to need before one of its arm was measured: torch with its libraries takes a third of it.
 UNKNOWN_BYTES = 2**30
+#: Options of a workload, with the values that ``schedule: auto`` wants for turns.
+_PLAIN: Mapping[str, object] = {"compile": "none", "workers": 0}
 #: The share of the memory that is there which a group may take.
 _SHARE = 0.8
 _CGROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
@@ -60,18 +62,38 @@ def lone_arms(
     return {arm.name: reason for arm, reason in found.items() if reason}
 
 
-def arms_in_turns(
+def with_schedule(
     design: Design, arms: tuple[Arm, ...], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
     engines: Mapping[str, Engine | None], skipped: Collection[str] = (),
-) -> tuple[Arm, ...]:  # fmt: skip
-    """Return the arms of a design; in turns, with copies of references for those that take none.
+) -> tuple[Design, tuple[Arm, ...]]:  # fmt: skip
+    """Return a design of which ``schedule: auto`` is decided, and its arms.
 
-    What is ``skipped`` runs in no way, so that it needs none.
+    In turns there are copies of references for those that take none; what is ``skipped`` runs in no way, so that it
+    needs none.
     """
-    if design.schedule == "sequential":
-        return arms
     there = [arm for arm in arms if arm.name not in skipped]
-    return with_own_references(arms, lone_arms(there, environments, workloads, engines))
+    if design.schedule == "auto":
+        valid = _turns_are_valid(there, environments, workloads, engines)
+        design = design.model_copy(update={"schedule": "turns" if valid else "sequential"})
+    lone = lone_arms(there, environments, workloads, engines) if design.schedule == "turns" else ()
+    return design, with_own_references(arms, lone)
+
+
+def _turns_are_valid(
+    arms: Sequence[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
+    engines: Mapping[str, Engine | None],
+) -> bool:  # fmt: skip
+    """Whether each process has steps that it can be stopped between, and no start is a part of the question.
+
+    A start is where engines are compared, and where a model is compiled. Of a program of which only the wall time is
+    known its user alone knows whether anything goes on while it stands still, as loaders' workers may.
+    """
+    return len({arm.engine for arm in arms}) == 1 and all(
+        (workload := workloads[arm.workload]).tells_steps
+        and all(workload.options.get(name, plain) == plain for name, plain in _PLAIN.items())
+        and not _cannot_wait(arm, environments[arm.runs], workload, engines.get(arm.engine))
+        for arm in arms
+    )
 
 
 def sequential(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:

@@ -42,9 +42,12 @@ designs:
     max_blocks: 2
     budget: 60m
     target: 0.1%
+    schedule: sequential
     slurm: {nodes: 2, nodelist: [n1, n2], options: --licenses=machine:1}
-  long: {environments: baseline, workloads: long, min_blocks: 2, max_blocks: 2, budget: 60m, target: 0.1%}
-  endless: {environments: baseline, workloads: endless, min_blocks: 2, max_blocks: 2, budget: 60m, target: 0.1%}
+  long: {environments: baseline, workloads: long, schedule: sequential, min_blocks: 2, max_blocks: 2, budget: 60m,
+    target: 0.1%}
+  endless: {environments: baseline, workloads: endless, schedule: sequential, min_blocks: 2, max_blocks: 2, budget: 60m,
+    target: 0.1%}
 """
 
 

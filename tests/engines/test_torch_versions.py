@@ -29,7 +29,8 @@ workloads:
   fp16: {{model: mlp, autocast: float16, {SHORT}}}
   resnet: {{model: resnet18, {SHORT}}}
 designs:
-  default: {{workloads: [lstm, bf16, int8, pruned, compiled, fp16, resnet], max_blocks: 1, budget: 15m}}
+  default: {{workloads: [lstm, bf16, int8, pruned, compiled, fp16, resnet], schedule: sequential, max_blocks: 1,
+    budget: 15m}}
 """
 SKIPPED = {"compiled": "torch 2.0", "fp16": "torch 2.3", "resnet": "torchvision"}
 

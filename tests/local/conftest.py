@@ -39,11 +39,13 @@ workloads:
   # What a trial does is nothing to a run that is stopped: this one only waits.
   toy: {command: [python, wait.py, HELD, "0"], metric: {wall: true}, files: programs}
 designs:
-  tiny: {environments: [jemalloc, one-thread], workloads: tiny, min_blocks: 2, max_blocks: 2, budget: 10m, target: 0.1%}
+  tiny: {environments: [jemalloc, one-thread], workloads: tiny, min_blocks: 2, max_blocks: 2, budget: 10m, target: 0.1%,
+    schedule: sequential}
   toy: {environments: [some, other], workloads: toy, min_blocks: 3, max_blocks: 3, budget: 10m, target: 0.1%}
-  turns: {environments: [one-thread], workloads: tiny, schedule: turns, turn: 2, min_blocks: 2, max_blocks: 2}
-  lying: {environments: [liar], workloads: tiny, max_blocks: 1, budget: 10m}
-  endless: {environments: [], workloads: [endless, toy], max_blocks: 1, trial_limit: 6s, budget: 10m}
+  turns: {environments: [one-thread], workloads: tiny, turn: 2, min_blocks: 2, max_blocks: 2}
+  lying: {environments: [liar], workloads: tiny, schedule: sequential, max_blocks: 1, budget: 10m}
+  endless: {environments: [], workloads: [endless, toy], schedule: sequential, max_blocks: 1, trial_limit: 6s,
+    budget: 10m}
 """
 
 

@@ -164,7 +164,14 @@ def test_blanks_and_guesses_of_an_older_run_under_slurm_are_undefined():
 
 def test_a_run_in_turns_that_says_nothing_of_steps_set_apart_had_two():
     assert upgraded({"schema": 2, "design": {"schedule": "turns"}})["design"] == {"schedule": "turns", "turn_apart": 2}
-    assert upgraded({"schema": 2, "design": {"schedule": "sequential"}})["design"] == {"schedule": "sequential"}
+    own = {"schedule": "turns", "turn_apart": 1}
+    assert upgraded({"schema": 2, "design": own})["design"] == own
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_run_that_says_nothing_of_its_schedule_ran_one_trial_after_the_other(schema):
+    found = upgraded({"schema": schema, "plan": {}, "design": {"name": "d"}})["design"]
+    assert found["schedule"] == "sequential"
 
 
 def test_what_the_command_line_laid_over_a_design_of_schema_1_stands_in_its_plan_and_counts():
@@ -172,7 +179,7 @@ def test_what_the_command_line_laid_over_a_design_of_schema_1_stands_in_its_plan
     design = {"seed": 1, "min_blocks": 6, "target": 0.03, "budget": 300.0, "ladder": ["a"]}
     found = upgraded({"schema": 1, "plan": {**plan, "arms": []}, "design": design, "matrix_text": "x"})
     limits = {"budget" if name == "budget_s" else name: value for name, value in plan.items()}
-    assert found["design"] == {**limits, "cumulative": ["a"]}
+    assert found["design"] == {**limits, "cumulative": ["a"], "schedule": "sequential", "turn_apart": 2}
 
 
 def test_a_resumed_run_of_schema_1_holds_lines_of_both_schemas_and_is_not_rewritten(tmp_path):

@@ -58,7 +58,8 @@ def test_of_blocks_side_by_side_those_alone_have_the_lone_copy_of_the_baseline_t
 @pytest.mark.parametrize(
     ("asked", "phase", "level", "schedule"),
     [("turns", "screen", "lone", "turns"), ("turns", "confirm", "lone", "sequential"),
-     ("turns", "confirm", "large", "turns"), ("sequential", "screen", "large", "sequential")],
+     ("turns", "confirm", "large", "turns"), ("sequential", "screen", "large", "sequential"),
+     ("auto", "screen", "lone", "auto"), ("auto", "confirm", "lone", "sequential")],
 )  # fmt: skip
 def test_steps_run_as_the_design_does_but_what_takes_no_turns_is_confirmed_beside_two_copies(
     tmp_path, asked, phase, level, schedule
@@ -68,4 +69,4 @@ def test_steps_run_as_the_design_does_but_what_takes_no_turns_is_confirmed_besid
     study = Study(name="s", created="now", envmatrix="0", design=design, budget=600.0, factors=design.factors)
     tuning = Tuning(StudyFolder(tmp_path), study, matrix, tunes._search(matrix, study), silent)
     made = _design(tuning, Proposal(phase, (1,), 6), 3, {"one": {"size": level}})
-    assert made.get("schedule", "sequential") == schedule
+    assert made.get("schedule", "auto") == schedule

@@ -81,8 +81,53 @@ def test_a_design_has_such_copies_where_something_that_runs_takes_no_turns(sched
     about = {"baseline": make_environment("baseline"), "a": make_environment("a", turns=False)}
     design, gone = make_design(PLAN, schedule=schedule), [f"{name}:cnn@local" for name in skipped]
     engines = {"local": ENGINES.make("local", None)}
-    found = together.arms_in_turns(design, arms, about, {"cnn": Workload(name="cnn")}, engines, gone)
-    assert len(found) == len(arms) + more
+    decided, found = together.with_schedule(design, arms, about, {"cnn": Workload(name="cnn")}, engines, gone)
+    assert (decided.schedule, len(found)) == (schedule, len(arms) + more)
+
+
+STEPS, WALL = {"steps": "^step"}, {"wall": True}
+
+
+@pytest.mark.parametrize(
+    ("workload", "environment", "engines", "schedule"),
+    [
+        ({}, {}, ["local"], "turns"),
+        ({}, {"turns": False}, ["local"], "turns"),
+        ({"command": ("x",), "metric": STEPS}, {}, ["local"], "turns"),
+        ({"command": ("x",), "metric": STEPS, "prepare": ("y",)}, {}, ["local"], "sequential"),
+        ({"command": ("x",), "metric": WALL}, {}, ["local"], "sequential"),
+        ({"command": ("x",)}, {}, ["local"], "sequential"),
+        ({"options": {"parallel": "ddp"}}, {}, ["local"], "sequential"),
+        ({"options": {"compile": "inductor"}}, {}, ["local"], "sequential"),
+        ({"options": {"compile": "none", "workers": 0}}, {}, ["local"], "turns"),
+        ({"options": {"workers": 2}}, {}, ["local"], "sequential"),
+        ({"options": {"device": "cuda"}}, {}, ["local"], "sequential"),
+        ({"options": {"device": "environment"}}, {}, ["local"], "turns"),
+        ({"options": {"device": "environment"}}, {"variables": {"BENCH_DEVICE": "xla"}}, ["local"], "sequential"),
+        ({}, {}, ["local", "docker"], "sequential"),
+        ({}, {}, ["broken"], "sequential"),
+    ],
+)
+def test_a_design_that_says_nothing_takes_turns_where_they_are_valid_for_all_that_it_compares(
+    workload, environment, engines, schedule
+):
+    arms = make_arms(("baseline", "a"), ("cnn",), tuple(engines), "baseline")
+    about = {"baseline": make_environment("baseline"), "a": make_environment("a", **environment)}
+    workloads = {"cnn": Workload.model_validate({"name": "cnn", **workload})}
+    made = {name: ENGINES.make(name, None) if name in ENGINES.names() else None for name in engines}
+    design, _ = together.with_schedule(make_design(PLAN, schedule="auto"), arms, about, workloads, made)
+    assert design.schedule == schedule
+
+
+def test_what_is_skipped_does_not_decide_whether_the_others_take_turns():
+    arms = make_arms(("baseline", "a"), ("cnn", "ddp"), ("local",), "baseline")
+    about = {name: make_environment(name) for name in ("baseline", "a")}
+    workloads = {"cnn": Workload(name="cnn"), "ddp": Workload(name="ddp", options={"parallel": "ddp"})}
+    gone = [arm.name for arm in arms if arm.workload == "ddp"]
+    design = make_design(PLAN, schedule="auto")
+    engines = {"local": ENGINES.make("local", None)}
+    assert together.with_schedule(design, arms, about, workloads, engines)[0].schedule == "sequential"
+    assert together.with_schedule(design, arms, about, workloads, engines, gone)[0].schedule == "turns"
 
 
 def lone_experiment(**more):
@@ -288,6 +333,8 @@ def test_a_launcher_that_runs_one_after_the_other_does_so_and_says_it():
         assert scheduled(LAUNCHERS.make(able), design, pytest.fail) is design
     assert scheduled(PlainKind(), design, said.append).schedule == "sequential"
     assert said == ["no turns: launcher plain runs one trial after the other"]
+    unsaid = make_design(PLAN, schedule="auto")
+    assert scheduled(PlainKind(), unsaid, pytest.fail).schedule == "sequential"
 
 
 def test_slow_trials_of_the_copy_are_slow_in_what_is_held_against_arms_in_turns(whole):
