@@ -19,6 +19,7 @@ from io import BufferedReader
 from typing import Any, BinaryIO, cast
 
 from bench import counters, digest, evidence, metric, record
+from bench.cold import turn_start
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, programs, stops, tree
 from bench.evidence.reading import attempt
@@ -173,7 +174,7 @@ def run(
             shutil.rmtree(probed, ignore_errors=True)
     seen["system"].update(load_1m=first["load_1m"], steal_ticks=None if turns else grown["steal_ticks"])
     used |= {name: None if turns else grown[name] for name in _OF_ALL}  # others ran between its turns
-    used["run_delay_s"] = watched.run_delay_s(cpu_s)
+    used |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}
     seen["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
     wall_ns -= probe_ns
     reported, paused_ns = numbers.reported(wall_ns), turns.paused_ns if turns else None
@@ -209,6 +210,10 @@ def _of_steps(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
     taken = turns.times() if isinstance(turns, StepTurns) else None
     parts = None if taken is None else [{"apart_ns": apart, "steps": len(counted)} for apart, counted in taken]
     return {"steps_ns": numbers.marks.steps_ns(), "turns": parts}
+
+
+def _turn_start(turns: Turns | None) -> float | None:
+    return turn_start([counted for _, counted in turns.times()]) if isinstance(turns, StepTurns) else None
 
 
 def _turns(gate: str | None, numbers: metric.Numbers, told: _Told) -> Turns | None:

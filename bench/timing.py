@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bench import counters
+from bench.cold import turn_start
 from bench.gate import Gate, Turn
 from bench.place import Place
 from bench.record import finite
@@ -70,7 +71,8 @@ class Timed:
     """What the loop yields; nanoseconds, ``waits_ns`` is the part of each step that waited for its batch.
 
     ``total_ns`` is from the start of the first timed step to the end of all work; in turns, of each turn's counted
-    steps, summed. ``turns`` is None where the steps were taken in one go. Undefined is None.
+    steps, summed. ``turns`` is None where the steps were taken in one go, ``turn_start`` is that of ``cold``.
+    Undefined is None.
     """
 
     steps_ns: Sequence[int]
@@ -85,6 +87,7 @@ class Timed:
     last_loss: float | None
     counted: dict[str, float | None]
     turns: Sequence[Taken] | None = None
+    turn_start: float | None = None
 
     @property
     def working_ns(self) -> list[int]:
@@ -210,6 +213,7 @@ class Loop:
             last_loss=finite(next(iter(self._place.means(last)), None)),
             counted=dict(counted, peak_gpu_bytes=peak_gpu_bytes),
             turns=None if self._gate is None else self._turns,
+            turn_start=None if self._gate is None else turn_start([one.steps_ns for one in self._stretches]),
         )
 
     def _untimed(self) -> tuple[int | None, int | None, int]:

@@ -115,6 +115,7 @@ def _metrics(times: dict[str, Any], timed: timing.Timed, place: Place) -> dict[s
         "step_median_s": statistics.median(timed.steps_ns) / 1e9,
         "epoch_s": statistics.fmean(timed.epochs_ns) / 1e9 if timed.epochs_ns else None,
         **latency,
+        "turn_start": timed.turn_start,
     }
 
 

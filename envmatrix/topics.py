@@ -55,6 +55,7 @@ WARNINGS: Mapping[str, str] = {
     "claims-not-verifiable": "An environment differs from its reference, but claims nothing that could be read back.",
     "not-steady": "A long look found no steady state in a workload.",
     "times-the-warm-up": "A workload's timed steps begin before its steady state does.",
+    "cold-turns": "The first step of a turn that counts is slower than its last: caches are still another process's.",
     "unproven-environment": "Something that an environment promises was not seen, though nothing contradicts it.",
 }
 ERRORS: Mapping[str, str] = {

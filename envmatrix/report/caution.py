@@ -33,6 +33,7 @@ class Kind(str, Enum):
     UNVERIFIED = "claims-not-verifiable"
     NOT_STEADY = "not-steady"
     TIMES_WARM_UP = "times-the-warm-up"
+    COLD_TURNS = "cold-turns"
     UNPROVEN = "unproven-environment"
 
 

@@ -9,6 +9,7 @@ from envmatrix.report import conditions
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count, interval, ratio
 from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.cold_turns import cold_turns
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.equal_work import unchecked
 from envmatrix.stats.gaps import after_leaving, told_missing
@@ -156,6 +157,16 @@ def _short(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Cau
         )  # fmt: skip
 
 
+def _cold(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    for workload, cold in cold_turns(run.plan, measured).items():
+        longer = f"{ratio(cold.ratio)} ({ratio(cold.low)} to {ratio(cold.high)}) times as long as its last"
+        yield Caution(
+            Kind.COLD_TURNS, workload,
+            f"the first step of a turn that counts takes {longer}: caches still hold what another process left",
+            f"set `turn_apart: {run.design.turn_apart + 2}` in the design: so many steps of each turn are set apart",
+        )  # fmt: skip
+
+
 def _skipped(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     for name, reason in run.skipped.items():
         yield Caution(Kind.SKIPPED, name, one_line(reason, 300), "install or change what the reason names")
@@ -209,6 +220,7 @@ CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] =
     _reasons(Kind.FAILED, ("failed", "timed_out"), "read the trial's file in logs/"),
     _slow,
     _short,
+    _cold,
     _skipped,
     _mixed_hosts,
     _missing,

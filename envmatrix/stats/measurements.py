@@ -29,7 +29,9 @@ OUTCOMES = ("ok", "failed", "invalid", "timed_out", "skipped")
 #: What a trial's result must share with its reference's for their speeds to be comparable.
 WORK = ("loss", "accuracy", "samples", "steps", "parameters")
 _CONDITIONS = ("load_1m", "steal_ticks", "mhz")
-_COLUMNS = (*METRICS, *WORK, *_CONDITIONS, "started")
+#: What is among a record's metrics and is none that anything is compared by.
+TURN_START = "turn_start"
+_COLUMNS = (*METRICS, TURN_START, *WORK, *_CONDITIONS, "started")
 #: Evidence shown in reports, as dotted paths into the record's ``evidence``.
 EVIDENCE = (
     "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.affinity",
@@ -287,7 +289,7 @@ def _row(trial: Reading | Trial, record: Record) -> list[float]:
     if _began_beside_others(trial, record):
         metrics.pop("run_delay_s", None)
     return [
-        *(number(trial.wall_s) if name == "trial_s" else number(metrics.get(name)) for name in METRICS),
+        *(number(trial.wall_s) if name == "trial_s" else number(metrics.get(name)) for name in (*METRICS, TURN_START)),
         *(_loss(getattr(result, name)) for name in WORK),
         *(number(getattr(system, name)) for name in _CONDITIONS),
         number(trial.started),

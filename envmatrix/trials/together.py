@@ -16,7 +16,7 @@ from envmatrix.store import Run
 #: What a process is taken to need before one of its arm was measured: torch with its libraries takes a third of it.
 UNKNOWN_BYTES = 2**30
 #: Options of a workload, with the values that ``schedule: auto`` wants for turns.
-_PLAIN: Mapping[str, object] = {"compile": "none", "workers": 0}
+_PLAIN: Mapping[str, object] = {"task": "training", "compile": "none", "workers": 0}
 #: The share of the memory that is there which a group may take.
 _SHARE = 0.8
 _CGROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
@@ -86,7 +86,8 @@ def _turns_are_valid(
     """Whether each process has steps that it can be stopped between, and no start is a part of the question.
 
     A start is where engines are compared, and where a model is compiled. Of a program of which only the wall time is
-    known its user alone knows whether anything goes on while it stands still, as loaders' workers may.
+    known its user alone knows whether anything goes on while it stands still, as loaders' workers may; and the tail of
+    latencies is what a pause, which leaves the caches to others, makes longer.
     """
     return len({arm.engine for arm in arms}) == 1 and all(
         (workload := workloads[arm.workload]).tells_steps

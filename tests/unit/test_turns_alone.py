@@ -100,6 +100,7 @@ STEPS, WALL = {"steps": "^step"}, {"wall": True}
         ({"options": {"parallel": "ddp"}}, {}, ["local"], "sequential"),
         ({"options": {"compile": "inductor"}}, {}, ["local"], "sequential"),
         ({"options": {"compile": "none", "workers": 0}}, {}, ["local"], "turns"),
+        ({"options": {"task": "inference"}}, {}, ["local"], "sequential"),
         ({"options": {"workers": 2}}, {}, ["local"], "sequential"),
         ({"options": {"device": "cuda"}}, {}, ["local"], "sequential"),
         ({"options": {"device": "environment"}}, {}, ["local"], "turns"),

@@ -1,0 +1,66 @@
+"""Turns that begin cold: what a process says of its own, and when a report warns of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.cold import turn_start
+from envmatrix.report.caution import Kind
+from envmatrix.report.summary import summarise_measured
+from envmatrix.stats.cold_turns import cold_turns
+from envmatrix.stats.measurements import TURN_START, fold
+from tests.synthetic import Machine, make_plan, make_run, make_trials
+
+PLAN = make_plan(("fast",))
+
+
+@pytest.mark.parametrize(
+    ("turns", "found"),
+    [
+        ([[11, 9, 10], [12, 9, 8], [14, 9, 10]], 1.2),
+        ([[11, 9, 10], [7], [13, 10]], 1.2),
+        ([[10, 10]], None),
+        ([[10], [11], [12]], None),
+        ([[10, 0], [10, 0]], None),
+        ([], None),
+    ],
+)
+def test_a_process_says_what_the_first_counted_step_of_its_turns_takes_over_the_last(turns, found):
+    assert turn_start(turns) == found
+
+
+def measured(center, spread=0.05, blocks=6):
+    """Return measurements whose turns begin so cold, log by log ``spread`` apart."""
+    plain = fold(PLAN, make_trials(PLAN, Machine({}), blocks))
+    shape = plain.table[TURN_START].shape
+    assert np.isnan(plain.table[TURN_START]).all(), "these took no turns"
+    logs = np.log(center) + spread * np.resize([1.0, -1.0], shape)
+    return replace(plain, table={**plain.table, TURN_START: np.exp(logs)})
+
+
+@pytest.mark.parametrize(
+    ("center", "spread", "told"),
+    [(1.1, 0.05, True), (1.1, 0.5, False), (1.01, 0.001, False), (0.9, 0.01, False), (1.03, 0.005, True)],
+)
+def test_a_report_warns_of_cold_turns_where_a_slower_first_step_is_sure(center, spread, told):
+    run = make_run(PLAN, design={"schedule": "turns", "turn_apart": 2})
+    found = [one for one in summarise_measured(run, measured(center, spread)).cautions if one.kind == Kind.COLD_TURNS]
+    assert len(found) == told
+    for one in found:
+        assert one.subject == "cnn"
+        assert f"takes {center:.2f} (" in one.text
+        assert "`turn_apart: 4`" in one.remedy
+
+
+def test_nothing_is_said_of_fewer_than_six_trials_nor_where_no_turns_were_taken():
+    few = measured(1.5)
+    values = np.full(few.table[TURN_START].shape, np.nan)
+    assert cold_turns(PLAN, replace(few, table={**few.table, TURN_START: values})) == {}
+    values.flat[:5] = [1.5, 1.49, 1.51, 1.5, 1.52]
+    assert cold_turns(PLAN, replace(few, table={**few.table, TURN_START: values})) == {}
+    values.flat[5] = 1.5
+    [cold] = cold_turns(PLAN, replace(few, table={**few.table, TURN_START: values})).values()
+    assert cold.low < 1.5 < cold.high
