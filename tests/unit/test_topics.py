@@ -12,6 +12,7 @@ from rich.console import Console
 from envmatrix import project
 from envmatrix.__main__ import main
 from envmatrix.errors import EngineGoneError, EnvmatrixError, StoreError
+from envmatrix.extensions import ExtensionError
 from envmatrix.matrix.parse import MatrixError
 from envmatrix.report.caution import Kind
 from envmatrix.report.html_file import to_html
@@ -46,7 +47,7 @@ def errors(kind: type[EnvmatrixError]) -> set[type[EnvmatrixError]]:
 
 def test_every_error_names_a_word_or_a_page_or_says_it_all_itself():
     named = {kind.topic for kind in errors(EnvmatrixError)}
-    assert {"results-folder", "engine-error", "matrix"} <= named
+    assert {"results-folder", "engine-error", "matrix", ExtensionError.topic} <= named
     assert named - {"", *project.documentation(), *TOPICS} == set()
     assert set(ERRORS) - named == {"bad-input", "system-refused"} - named
 
