@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from envmatrix import __version__
+from envmatrix import __version__, interrupts
 from envmatrix.api.places import Names, PathLike, fraction, load_matrix, matrix_of_run, split_names
 from envmatrix.api.programs import Asked as AskedProgram
 from envmatrix.api.programs import cleaned_up_on_failure, make_matrix
@@ -24,8 +25,9 @@ from envmatrix.matrix.model import NAME
 from envmatrix.plan.environment import resolve
 from envmatrix.plan.export import export_lines
 from envmatrix.plan.space import space_of
-from envmatrix.report.tuning import lines_of, to_html, to_json
-from envmatrix.runner.tuning import Tuning, Watch, check_budget, least_s, search_on
+from envmatrix.report.tuning import lines_of, subject_of, to_html, to_json
+from envmatrix.runner.loop import Ended
+from envmatrix.runner.tuning import Tuning, Watch, announce, check_budget, least_s, search_on
 from envmatrix.runner.tuning_progress import watch_step
 from envmatrix.say import Say, silent
 from envmatrix.stats.tuning import Search
@@ -40,7 +42,7 @@ from envmatrix.trials.around import around
 from envmatrix.trials.experiment import Experiment, find_design, reopen
 from envmatrix.trials.requested import Overrides, requested_engines
 from envmatrix.trials.trial import preload_paths
-from envmatrix.units import as_duration, parse_duration
+from envmatrix.units import parse_duration
 
 #: What is spent unless a budget is given, as long as that can confirm anything (seconds).
 _USUAL_BUDGET_S = 1200.0
@@ -73,7 +75,7 @@ class TuneResult:
     @cached_property
     def answer(self) -> TuneAnswer:
         """All that was found. Raises StoreError when the folder cannot be read."""
-        return answer(*self._read, interrupted=self.interrupted)
+        return answer(*self._read, StudyFolder(self.folder).sessions(), interrupted=self.interrupted)
 
     @property
     def name(self) -> str:
@@ -120,7 +122,10 @@ class TuneResult:
     def write(self) -> None:
         """Write tune.json and report.html."""
         write_whole(self.folder / TOLD, json.dumps(self.to_json(), indent=1) + "\n")
-        write_whole(self.folder / "report.html", to_html(self.name, self.answer, *self._read, self.lines))
+        folder = StudyFolder(self.folder)
+        subject = subject_of(folder.load(), folder.steps()[0].load())
+        page = to_html(self.name, self.answer, *self._read, self.lines, subject)
+        write_whole(self.folder / "report.html", page)
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self.answer))
@@ -256,8 +261,9 @@ def carry_out(tuning: Tuning, watch: Watch, *, is_set_up: bool = False) -> TuneR
     workloads = [tuning.matrix.workloads[name] for name in tuning.study.design.workloads]
     tuning.folder.lock()
     try:
+        tuning.begin_session(time.time())
         with patient(tuning.say), around(workloads, tuning.say, is_set_up=is_set_up):
-            ended = search_on(tuning, watch, engine=tuning.study.design.engines[0])
+            ended = _searched(tuning, watch)
     except StoreError as error:
         first = f"{error.remedy}; " if error.remedy else ""
         remedy = f"{first}`envmatrix resume {tuning.study.name}` goes on, nothing that has ended is lost"
@@ -265,12 +271,24 @@ def carry_out(tuning: Tuning, watch: Watch, *, is_set_up: bool = False) -> TuneR
     finally:
         tuning.folder.unlock()
     result = TuneResult(tuning.folder.path, interrupted=ended is not None)
-    if tuning.steps:
+    if steps := tuning.folder.steps():
         if result.settings:
-            experiment = reopen(tuning.folder.steps()[-1], Path(tuning.matrix.path), silent)
-            write_whole(result.folder / _RECIPE, _recipe(experiment) + "\n")
+            write_whole(result.folder / _RECIPE, _recipe(reopen(steps[-1], Path(tuning.matrix.path), silent)) + "\n")
+        else:  # what a shorter budget recommended is so no more
+            (result.folder / _RECIPE).unlink(missing_ok=True)
         result.write()
     return result
+
+
+def _searched(tuning: Tuning, watch: Watch) -> Ended | None:
+    """Go on with a search; Ctrl-C between two of its steps ends it as in the middle of one does."""
+    try:
+        return search_on(tuning, watch, engine=tuning.study.design.engines[0])
+    except KeyboardInterrupt:
+        if not tuning.folder.steps():
+            raise  # there is nothing to go on with
+        interrupts.heeded()
+        return Ended("interrupted", interrupted=True)
 
 
 def _recipe(experiment: Experiment) -> str:
@@ -306,26 +324,9 @@ def _begun(
     if trial_s is not None:
         check_budget(search, given_s, trial_s)
     study = study.model_copy(update={"budget": given_s})
-    _announce(search, study, say)
+    announce(search, study, say)
     folder.create(study)
     return Tuning(folder, study, matrix, search, say)
-
-
-def _announce(search: Search, study: Study, say: Say) -> None:
-    """Say what is searched, and, where nobody knows yet how long a trial takes, how long it may take."""
-    space, fewest = search.space, search.fewest_trials()
-    say(
-        f"searching {len(space.codes) - 1} configurations of {', '.join(space.factors)} "
-        f"({space.equal} equal ones and {space.impossible} impossible ones left out)"
-    )
-    if study.trial_s is None and study.asked:
-        longest_s = study.budget * search.width / fewest
-        longest = as_duration(longest_s) if longest_s >= 10 else f"{longest_s:.2g} s"
-        side_by_side = f", {search.width} side by side" if search.width > 1 else ""
-        say(
-            f"it takes {fewest} trials at least{side_by_side}: {as_duration(study.budget)} are enough where one takes "
-            f"up to {longest}"
-        )
 
 
 def _search(matrix: Matrix, study: Study, began: Host | None = None) -> Search:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.svg import drawing, line, mark, text, ticks
 from envmatrix.stats.tuning import REFERENCES, Search
 from envmatrix.stats.tuning_answer import TuneAnswer
+from envmatrix.store import Run
+from envmatrix.store.study import Study
 
 if TYPE_CHECKING:
     from envmatrix.stats.tuning_steps import Step
@@ -72,14 +75,26 @@ def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
     }
 
 
-def to_html(name: str, answer: TuneAnswer, search: Search, steps: Sequence[Step], lines: str) -> str:
-    """Return the page of a search."""
+def subject_of(study: Study, run: Run) -> str:
+    """Say what a search is of, where it ran, and since when; ``run`` is its first step."""
+    workload = run.workloads[study.design.workloads[0]]
+    what = shlex.join(workload.command) if workload.command else f"workload {workload.name}"
+    place = study.place.launcher if study.place and study.place.host else ""  # no host: it ran here
+    cpus = f"{count(len(run.host.cpus), 'CPU')} ({run.host.cpu_model})" if run.host.cpu_model else ""
+    where = ", ".join(filter(None, [f"engine {study.design.engines[0]}", f"launcher {place}" if place else "", cpus]))
+    return f"Of {what} ({where}), begun {study.created[:16].replace('T', ' ')} UTC."
+
+
+def to_html(
+    name: str, answer: TuneAnswer, search: Search, steps: Sequence[Step], lines: str, subject: str
+) -> str:  # fmt: skip
+    """Return the page of a search; ``subject`` is a sentence of what it is of."""
     from markupsafe import Markup  # every text inside is escaped where the figure is made
 
     return page_environment().get_template("tune.html.j2").render(
         **page_values(len(_PHASES)), name=name, answer=answer, lines=lines, figure=Markup(_history(steps)),  # noqa: S704
         legend=[(kind, phase, Markup(mark(6, 6, kind, 4.0))) for kind, phase in enumerate(_PHASES)],  # noqa: S704
-        levels=_levels(search, steps),
+        levels=_levels(search, steps), subject=subject,
     )  # fmt: skip
 
 

@@ -44,6 +44,10 @@ class Looks:
                 "(`steady: false` leaves them out)"
             )
 
+    def are_due(self, left_s: float) -> bool:
+        """Say whether one is left that ``left_s`` seconds are enough for."""
+        return bool(self.left) and seconds_of(left_s, len(self.left), START_S) is not None
+
     def run(self, left_s: float, broken: Iterable[str]) -> Iterator[Trial]:
         """Look at what is left, for ``left_s`` seconds at most; arms that broke in the blocks are left out."""
         start_s, broken = START_S, set(broken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -64,8 +65,11 @@ def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say
     loop = _taken_up(lambda: _Loop(experiment, observer, launcher, say), folder, say)
     loop.announce()
     try:
-        with interrupts.remembered(), _alone(experiment, say) if launcher.measures_here else contextlib.nullcontext():
-            for trial in launcher.trials(loop.blocks(), loop):
+        blocks = loop.blocks()
+        first = [block for block in (next(blocks, None),) if block]
+        measures = launcher.measures_here and (first or loop.has_looks())  # else nobody need wait for it, nor it
+        with interrupts.remembered(), _alone(experiment, say) if measures else contextlib.nullcontext():
+            for trial in launcher.trials(itertools.chain(first, blocks), loop):
                 with interrupts.held():  # what has ended is on disk, whole
                     recorded = folder.append(trial)
                     loop.count(recorded)
@@ -281,7 +285,15 @@ class _Loop:
         """Make the long looks that there is time for; not at arms that never ran well."""
         facts = self.estimate.outcomes()
         broken = [arm for arm, outcomes in facts.items() if outcomes and not outcomes["ok"]]
-        return self.long.run(self.experiment.plan.budget_s - self.spent_s / self.width - self.long.spent_s, broken)
+        return self.long.run(self._for_looks_s, broken)
+
+    def has_looks(self) -> bool:
+        """Say whether a long look is left, and time for one."""
+        return self.long.are_due(self._for_looks_s)
+
+    @property
+    def _for_looks_s(self) -> float:
+        return self.experiment.plan.budget_s - self.spent_s / self.width - self.long.spent_s
 
     def begins(self, slot: Slot, together: int = 1) -> None:
         """Tell the observer that a trial begins, or ``together`` of them that take turns."""

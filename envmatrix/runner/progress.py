@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -80,9 +81,14 @@ class LineProgress:
         if not self.quiet:
             if block == 0 and (standing := estimate.standing()):
                 self.say(f"after the first block: {standing}")
-            time_left = f"at most {left_text(left_s)} left"
+            time_left = f"at most {left_text(self.until_end_s(block, left_s, left))} left"
             best = self.best(block, estimate, left)
             self.say(f"block {block + 1} of up to {self.plan.max_blocks}, {time_left}; {best}")
+
+    def until_end_s(self, block: int, left_s: float, left: float) -> float:
+        """Return the seconds until the budget ends, or the last block that there may be, where that comes first."""
+        further = max(0, self.plan.max_blocks - (block + 1))
+        return left_s * further / left if left > further else left_s
 
     def best(self, block: int, estimate: RunningEstimate, left: float) -> str:
         """Say what is known, and when more will be."""
@@ -97,6 +103,7 @@ class BarProgress(LineProgress):
         super().__init__(experiment, quiet=False, show_output=show_output)
         self.console = console
         self.began = time.monotonic()
+        self.ends = math.inf
         self.progress = Progress(
             TimeElapsedColumn(), TextColumn("block {task.fields[block]}"), BarColumn(bar_width=24),
             TextColumn("{task.fields[left]} left  {task.fields[now]}", markup=False),
@@ -112,8 +119,9 @@ class BarProgress(LineProgress):
         """Show what runs now."""
         one = f"{slot.position + 1}/{len(self.plan.arms_of(slot.block))} {slot.arm.environment}"
         now = f"{together} in turns" if together > 1 else one
+        until_end_s = max(0.0, min(left_s, self.ends - time.monotonic()))
         self.progress.update(
-            self.task, block=str(slot.block + 1), left=left_text(left_s), now=now,
+            self.task, block=str(slot.block + 1), left=left_text(until_end_s), now=now,
             completed=max(0.0, self.plan.budget_s - left_s),
         )  # fmt: skip
 
@@ -121,6 +129,7 @@ class BarProgress(LineProgress):
         """Show the estimate so far."""
         if block == 0 and (standing := estimate.standing()):
             self.say(f"after the first block: {standing}")
+        self.ends = time.monotonic() + self.until_end_s(block, left_s, left)
         self.progress.update(self.task, best=self.best(block, estimate, left))
 
 

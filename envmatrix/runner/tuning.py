@@ -15,6 +15,7 @@ from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.extended import with_design
 from envmatrix.plan.space import Space
+from envmatrix.report.formatting import count
 from envmatrix.runner.loop import Ended
 from envmatrix.runner.loop import run as run_trials
 from envmatrix.runner.progress import LineProgress
@@ -44,7 +45,7 @@ Watch = Callable[[Experiment, str], AbstractContextManager[LineProgress]]
 
 @dataclass
 class Tuning:
-    """A search that goes on: its study, its space, and the steps that were read."""
+    """A search that goes on: its study, its space, the steps that were read, and when it began and went on."""
 
     folder: StudyFolder
     study: Study
@@ -52,6 +53,7 @@ class Tuning:
     search: Search
     say: Say
     steps: list[Step] = field(default_factory=list)
+    sessions: tuple[float, ...] = ()
 
     @property
     def space(self) -> Space:
@@ -64,18 +66,28 @@ class Tuning:
         if self.study.asked or not self.steps:
             return self.study.budget
         first = self.steps[:1]  # it has run to its end before anything else is asked
-        return max(self.study.budget, least_s(self.search, spent_s(first) / max(1, trials_of(first))))
+        return max(self.study.budget, least_s(self.search, spent_s(first, self.sessions) / max(1, trials_of(first))))
 
     @property
     def left_s(self) -> float:
         """Seconds of the budget that are left."""
-        return max(0.0, self.budget_s - spent_s(self.steps))
+        return max(0.0, self.budget_s - spent_s(self.steps, self.sessions))
 
     @property
     def trial_s(self) -> float:
         """Seconds that a trial takes with all that belongs to it."""
         trials = trials_of(self.steps)
-        return spent_s(self.steps) / trials if trials else self.study.trial_s or 1.0
+        return spent_s(self.steps, self.sessions) / trials if trials else self.study.trial_s or 1.0
+
+    @property
+    def running_s(self) -> float:
+        """Seconds that are left for trials alone, without what lies between them: what a run counts."""
+        return self.left_s * running_share(self.steps, self.sessions)
+
+    def begin_session(self, at: float) -> None:
+        """Note that the search goes on from now, ``at`` (seconds since the epoch)."""
+        self.folder.note_session(at)
+        self.sessions = self.folder.sessions()
 
     def budget(self) -> Budget:
         """Return the budget in trials."""
@@ -106,6 +118,23 @@ def check_budget(search: Search, budget_s: float, trial_s: float, name: str = ""
             f"{as_duration(budget_s)} are too few to confirm anything: with {trial_s:.1f} s a trial it takes "
             f"{search.fewest_trials()} trials ({first} to see each level once, a screen, {MIN_BLOCKS} fresh blocks)",
             remedy=f"{longer}, or begin another one with fewer factors: --factors A,B",
+        )
+
+
+def announce(search: Search, study: Study, say: Say) -> None:
+    """Say what is searched, and, where nobody knows yet how long a trial takes, how long it may take."""
+    space, fewest = search.space, search.fewest_trials()
+    out = {"equal": space.equal, "impossible": space.impossible}
+    left = [f"{number} {which}" for which, number in out.items() if number]
+    left_out = f" ({' and '.join(left)} left out)" if left else ""
+    say(f"searching {count(len(space.codes) - 1, 'configuration')} of {', '.join(space.factors)}{left_out}")
+    if study.trial_s is None and study.asked:
+        longest_s = study.budget * search.width / fewest
+        longest = as_duration(longest_s) if longest_s >= 10 else f"{longest_s:.2g} s"
+        side_by_side = f", {search.width} side by side" if search.width > 1 else ""
+        say(
+            f"it takes {fewest} trials at least{side_by_side}: {as_duration(study.budget)} are enough where one takes "
+            f"up to {longest}"
         )
 
 
@@ -159,7 +188,7 @@ def _told_of(name: str) -> Iterator[None]:
 
 def _with_more(tuning: Tuning, experiment: Experiment) -> Experiment:
     """Give a confirmation the time that a longer budget of its search leaves for it."""
-    plan, left_s = experiment.plan, tuning.left_s * running_share(tuning.steps)
+    plan, left_s = experiment.plan, tuning.running_s
     if experiment.run.design.name != "confirm" or left_s <= _MORE * plan.budget_s:
         return experiment
     blocks = max(plan.max_blocks, int(tuning.budget().left / (1 + REFERENCES)))
@@ -192,12 +221,11 @@ def _design(tuning: Tuning, step: Proposal, number: int, names: Mapping[str, Map
         kept.pop(key, None)
     confirms = step.phase == "confirm"
     needed_s = MIN_BLOCKS * (1 + REFERENCES) * tuning.trial_s * _SPARE
-    left_s = tuning.left_s * running_share(tuning.steps)  # a run counts what its trials take, and not what lies between
     walls = [one.baseline_s for one in tuning.steps if one.baseline_s]
     limit_s = min(study.design.trial_limit, max(_LEAST_LIMIT_S, _HOPELESS * max(walls))) if walls else None
     kept |= {
         "environments": list(names), "seed": study.design.seed + number,
-        "max_blocks": step.blocks, "budget": max(left_s, needed_s) if confirms else _NO_END_S,
+        "max_blocks": step.blocks, "budget": max(tuning.running_s, needed_s) if confirms else _NO_END_S,
         **({"min_blocks": MIN_BLOCKS} if confirms else {"target": 0.0001}),
         **({"trial_limit": limit_s} if limit_s else {}),
     }  # fmt: skip
@@ -261,7 +289,7 @@ def _tell(tuning: Tuning, step: Proposal, number: int) -> None:
     if best:
         name = text_of(tuning.space.settings(best.row))
         ahead = f"best so far {name}: {best.ratio:.2f}x expected ({best.low:.2f} to {best.high:.2f}), not confirmed"
-    what = f"{step.blocks} blocks of it" if step.phase == "confirm" else f"{len(step.rows)} configurations"
+    what = f"{step.blocks} blocks of it" if step.phase == "confirm" else count(len(step.rows), "configuration")
     what += f" in {step.blocks} blocks side by side" if step.phase != "confirm" and step.blocks > 1 else ""
     tuning.say(
         f"{step.phase} ({number}): {what}; {seen} of {len(tuning.space.codes) - 1} seen; "

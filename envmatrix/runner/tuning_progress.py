@@ -27,7 +27,8 @@ class StepProgress(LineProgress):
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Say how far the confirmation is; what it comes to is said at its end alone."""
         if not self.quiet and self.plan.max_blocks > 1 and block % 5 == 4:
-            self.say(f"{self.label}: {block + 1} of up to {self.plan.max_blocks} blocks, {left_text(left_s)} left")
+            time_left = left_text(self.until_end_s(block, left_s, left))
+            self.say(f"{self.label}: {block + 1} of up to {self.plan.max_blocks} blocks, {time_left} left")
 
 
 @contextmanager

@@ -126,8 +126,13 @@ def expected(search: Search, steps: Sequence[Step]) -> Expected | None:
     return Expected(row, ratio_of(mean[0]), ratio_of(mean[0] - reach), ratio_of(mean[0] + reach))
 
 
-def answer(search: Search, steps: Sequence[Step], *, interrupted: bool = False) -> TuneAnswer:
-    """Return what the steps on disk amount to; of those of a search that was ``interrupted`` there is no effect yet."""
+def answer(
+    search: Search, steps: Sequence[Step], sessions: Sequence[float] = (), *, interrupted: bool = False
+) -> TuneAnswer:  # fmt: skip
+    """Return what the steps on disk amount to; of those of a search that was ``interrupted`` there is no effect yet.
+
+    ``sessions``: when the search began and went on.
+    """
     space = search.space
     confirmed = [step for step in steps if step.batch.phase == "confirm"]
     row = confirmed[-1].batch.rows[0] if confirmed else 0
@@ -148,7 +153,7 @@ def answer(search: Search, steps: Sequence[Step], *, interrupted: bool = False) 
         phases=dict(phases),
         cells=len(space.codes),
         seen=len({cell for step in steps for cell in step.batch.rows}),
-        spent_s=spent_s(steps),
+        spent_s=spent_s(steps, sessions),
         metric=last.metric if last else THROUGHPUT,
         cautions=last.cautions if last and effect and effect.low is not None else (),
         unchecked=bool(last and last.unchecked),

@@ -22,7 +22,7 @@ from envmatrix.stats.slow_trials import described
 from envmatrix.stats.tuning import REFERENCES, Batch, Phase
 from envmatrix.store import Run, RunFolder
 
-#: A longer pause between two trials was no work of the search: it was stopped, and resumed (seconds).
+#: A longer pause between two trials was no work of the search: it waited for another one, or the machine slept (s).
 _LONGEST_GAP_S = 10.0
 _WOULD_FAIL_AGAIN = 2
 #: What a trial that took too long is told of: a step's design is none that somebody can edit.
@@ -114,26 +114,31 @@ def _readings(
     return Batch(phase, tuple(rows), scores, broken), reasons
 
 
-def spent_s(steps: Iterable[Step]) -> float:
-    """Return the seconds in which a trial ran, or several did, and what lay between while the search was going on."""
-    return within_s(span for step in steps for span in step.spans)
+def spent_s(steps: Iterable[Step], sessions: Sequence[float] = ()) -> float:
+    """Return the seconds in which a trial ran, or several did, and what lay between while the search was going on.
+
+    ``sessions`` are when it began and went on: what lies between two trials on either side of one is not of the search.
+    """
+    return within_s((span for step in steps for span in step.spans), sessions)
 
 
-def within_s(spans: Iterable[tuple[float, float]]) -> float:
+def within_s(spans: Iterable[tuple[float, float]], sessions: Sequence[float] = ()) -> float:
     """Return the seconds of some trials, of which several may run at a time, with what lies between them."""
-    return sum(_running_and_between(spans))
+    return sum(_running_and_between(spans, sessions))
 
 
-def running_share(steps: Iterable[Step]) -> float:
+def running_share(steps: Iterable[Step], sessions: Sequence[float] = ()) -> float:
     """Return the part of the time spent in which a trial ran, or several did: 1 before any has."""
-    running, between = _running_and_between(span for step in steps for span in step.spans)
+    running, between = _running_and_between((span for step in steps for span in step.spans), sessions)
     return running / (running + between) if running else 1.0
 
 
-def _running_and_between(spans: Iterable[tuple[float, float]]) -> tuple[float, float]:
+def _running_and_between(spans: Iterable[tuple[float, float]], sessions: Sequence[float]) -> tuple[float, float]:
     running = between = last = 0.0
+    begun = np.sort(np.asarray(sessions, dtype=np.float64))
     for number, (begin, end) in enumerate(sorted(spans)):
-        between += min(max(0.0, begin - last), _LONGEST_GAP_S) if number else 0.0
+        stopped = np.searchsorted(begun, begin, "right") > np.searchsorted(begun, last, "right")
+        between += min(max(0.0, begin - last), _LONGEST_GAP_S) if number and not stopped else 0.0
         running += max(0.0, end - max(begin, last))
         last = max(last, end)
     return running, between

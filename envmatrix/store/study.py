@@ -13,9 +13,9 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.host import Host
 from envmatrix.matrix.model import Design
 from envmatrix.store.checked import check_schema, first_mistake
-from envmatrix.store.files import os_error, read_text, write_whole
+from envmatrix.store.files import append_line, mend_lines, os_error, read_text, read_whole_lines, write_whole
 from envmatrix.store.folder import RunFolder
-from envmatrix.store.json_text import json_of
+from envmatrix.store.json_text import json_of, json_of_line
 from envmatrix.store.run import Asked
 
 SCHEMA = 1
@@ -66,6 +66,7 @@ class StudyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.file = path / "study.json"
+        self.sessions_file = path / "sessions.jsonl"
         self._whole = RunFolder(path)
 
     @property
@@ -97,6 +98,23 @@ class StudyFolder:
         except ValidationError as error:
             said = f"this is no study.json that envmatrix wrote ({first_mistake(error)[1]})"
             raise StoreError(said, where=Where(self.file), remedy=_RESTORE) from error
+
+    def note_session(self, at: float) -> None:
+        """Note that the search begins, or goes on, at ``at`` (seconds since the epoch): before it, it was stopped."""
+        mend_lines(self.sessions_file, self.path / "sessions.half-written")
+        append_line(self.sessions_file, json.dumps({"schema": SCHEMA, "began": round(at, 3)}))
+
+    def sessions(self) -> tuple[float, ...]:
+        """Return when the search began and went on (seconds since the epoch); () of one that noted nothing of it."""
+        found = []
+        for number, line in read_whole_lines(self.sessions_file):
+            body = json_of_line(line.decode(errors="replace"), self.sessions_file, number, _RESTORE)
+            began = check_schema(body, self.sessions_file, SCHEMA, number).get("began")
+            if not isinstance(began, (int, float)):
+                said = "this line does not say when the search went on"
+                raise StoreError(said, where=Where(self.sessions_file, number), remedy=_RESTORE)
+            found.append(float(began))
+        return tuple(found)
 
     def steps(self) -> list[RunFolder]:
         """Return the runs of its steps, in order."""

@@ -37,6 +37,17 @@ def test_a_block_may_end_before_any_trial_of_this_start_began(capsys):
     assert capsys.readouterr().err == "block 1 of up to 40, at most 5 min 00 s left; no estimate yet\n"
 
 
+def test_no_more_time_is_left_than_the_last_block_takes(capsys):
+    """A budget of 12 days and 40 blocks of 10 s: "16666 min left" was told."""
+    estimate = SimpleNamespace(headline=lambda: "no estimate yet", standing=lambda: "")
+    LineProgress(EXPERIMENT, quiet=False).block_ended(0, estimate, 1e6, 1e5)
+    assert capsys.readouterr().err == "block 1 of up to 40, at most 6 min 30 s left; no estimate yet\n"
+    bar = BarProgress(EXPERIMENT, Console(file=io.StringIO(), force_terminal=True))
+    bar.block_ended(0, estimate, 1e6, 1e5)
+    bar.trial_begins(PLAN.block(1)[0], 1e6)
+    assert bar.progress.tasks[0].fields["left"] in ("6 min 30 s", "6 min 29 s")
+
+
 def test_what_is_open_is_told_with_the_block_at_which_it_will_be_known_once_a_claim_can_be_made():
     said = []
     estimate = SimpleNamespace(headline=lambda: "none ahead so far", outlook=lambda ends: f"known by then ({ends:.0f})")

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -124,6 +125,17 @@ def test_what_a_killed_run_left_is_swept_only_when_nothing_else_measures_here(tm
     experiment = SimpleNamespace(folder=folder, plan=run.plan, run=run, engines=engines)
     runner.run(experiment, Here(), Watcher(), said.append)
     assert said == ["removed 1 leftover(s) of an earlier, killed run"]
+
+
+def test_a_run_that_is_over_is_resumed_beside_another_one_that_measures(tmp_path, monkeypatch, quiet):
+    """It waited for the other one's end, and had nothing to run then."""
+    plan = make_plan(NAMES, max_blocks=7, target=0.0001, budget_s=1e9)
+    carry_out(tmp_path, monkeypatch, plan, stop_after=20)
+    waited = []
+    monkeypatch.setattr(runner, "alone_on_machine", lambda say: waited.append(1) or nullcontext())
+    _, first, _ = carry_out(tmp_path, monkeypatch, plan)
+    ended, again, _ = carry_out(tmp_path, monkeypatch, plan)
+    assert (len(first), again, ended.why[:16], waited) == (35, first, "all 7 blocks wer", [1])
 
 
 def test_a_race_refuses_blocks_side_by_side(tmp_path, monkeypatch, quiet):

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,6 +55,7 @@ class Machine:
         self.chance = random.Random(4)
         monkeypatch.setattr(loop, "run_surely", self.run)
         monkeypatch.setattr(loop, "_sweep", lambda *_: None)
+        monkeypatch.setattr(tunes, "time", SimpleNamespace(time=lambda: self.clock))
         monkeypatch.setattr(loop, "alone_on_machine", lambda _: contextlib.nullcontext())
         monkeypatch.setattr(Here, "trials", self.trials)
         made, prepare = {}, LocalEngine.prepare
@@ -126,6 +128,7 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
     assert "size=large" in levels
     assert "size=broken" not in levels, "it was never read"
     assert "fresh blocks" in page
+    assert re.search(r"Of python -c pass \(engine local, .*\), begun 20\d\d-\d\d-\d\d \d\d:\d\d UTC\.", page)
     assert ">speed over the baseline</text>" in page
     assert ">trials, in the order they ran</text>" in page
     assert any(line.startswith("confirm") and "not confirmed" in line for line in said)
