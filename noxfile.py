@@ -110,6 +110,7 @@ def tests(session: nox.Session) -> None:
     found = session.run("python", "tests/torch_python.py", silent=True, stderr=None)
     lines = [line for line in str(found).splitlines() if line.startswith("{")]
     env = json.loads(lines[-1]) if lines else {}
+    env["PYTHONDONTWRITEBYTECODE"] = ""  # else each of the commands that tests start would compile all of it anew
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
         return

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_ins import lay_out
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,11 +25,7 @@ def python():
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    for name in ("fashion-mnist", "cifar10"):
-        argv = [sys.executable, "-m", "bench", "data", "--offline", "--data-dir", str(folder), "--data", name]
-        subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
-    return folder
+    return lay_out(tmp_path_factory.mktemp("data"), "fashion-mnist-stand-in", "cifar10-stand-in")
 
 
 @pytest.fixture

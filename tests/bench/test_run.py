@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -115,14 +116,12 @@ def test_without_data_in_a_read_only_folder_the_stand_in_is_made_in_a_temporary_
         assert list(empty.iterdir()) == []
 
 
-def test_damaged_data_is_an_error_and_leaves_no_record(bench, data_dir):
-    part = data_dir / "fashion-mnist-stand-in" / "train-labels.bin"
+def test_damaged_data_is_an_error_and_leaves_no_record(bench, data_dir, tmp_path):
+    shutil.copytree(data_dir / "fashion-mnist-stand-in", tmp_path / "data" / "fashion-mnist-stand-in")
+    part = tmp_path / "data" / "fashion-mnist-stand-in" / "train-labels.bin"
     whole = part.read_bytes()
     part.write_bytes(whole[:-1] + bytes([(whole[-1] + 1) % 10]))
-    try:
-        record, done = bench(steps=1, eval_samples=0, status=1)
-    finally:
-        part.write_bytes(whole)
+    record, done = bench(steps=1, eval_samples=0, status=1, data_dir=tmp_path / "data")
     assert record is None
     assert "does not hold fashion-mnist-stand-in" in done.stderr
     assert "Traceback" not in done.stderr

@@ -27,9 +27,8 @@ environments:
   one-thread: {threads: one}
 workloads:
   tiny: {model: mlp, steps: 3, warmup_steps: 1, eval_samples: 64}
-  # What a job does meanwhile is nothing to the faults that are provoked: these trials only wait, and cost no CPU.
-  short: {command: [python, wait.py, HELD, "1"], metric: {wall: true}, files: programs}
-  long: {command: [python, wait.py, HELD, "3"], metric: {wall: true}, files: programs}
+  # What a job does is nothing to the faults that are provoked: these trials end at once, or when a test lets them.
+  short: {command: [python, wait.py, HELD, "0"], metric: {wall: true}, files: programs}
   endless: {command: [python, wait.py, HELD, "3600"], metric: {wall: true}, files: programs}
   both: {parallel: ddp, processes: 2, nodes: 2, steps: 3, warmup_steps: 1, eval_samples: 64, verify_steps: 3}
   both-long: {parallel: ddp, processes: 2, nodes: 2, steps: 60, warmup_steps: 1, eval_samples: 64}
@@ -44,7 +43,7 @@ designs:
     target: 0.1%
     schedule: sequential
     slurm: {nodes: 2, nodelist: [n1, n2], options: --licenses=machine:1}
-  long: {environments: baseline, workloads: long, schedule: sequential, min_blocks: 2, max_blocks: 2, budget: 60m,
+  short: {environments: baseline, workloads: short, schedule: sequential, min_blocks: 2, max_blocks: 2, budget: 60m,
     target: 0.1%}
   endless: {environments: baseline, workloads: endless, schedule: sequential, min_blocks: 2, max_blocks: 2, budget: 60m,
     target: 0.1%}
@@ -90,8 +89,8 @@ class Project:
         (self.folder / "programs" / "wait.py").write_text(text)
         return here, go
 
-    def start(self, *arguments, before=(), **more):
-        argv = [*before, sys.executable, "-m", "envmatrix", *arguments]
+    def start(self, *arguments, before=(), how=("-m", "envmatrix"), **more):
+        argv = [*before, sys.executable, *how, *arguments]
         return subprocess.Popen(
             argv, cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**self.variables, **more},

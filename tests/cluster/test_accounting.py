@@ -63,7 +63,7 @@ def test_sacct_tells_out_of_memory_cancelled_and_completed_apart(cluster, tmp_pa
 
 def test_a_job_that_was_lost_while_nobody_watched_is_explained_by_accounting(project, cluster):
     project.held.hold(2)
-    process = project.start("bench", "long", *SLURM, *ONE_NODE)
+    process = project.start("bench", "short", *SLURM, *ONE_NODE)
     project.wait_for(lambda: project.held.starts() == 2)
     process.kill()
     process.communicate()

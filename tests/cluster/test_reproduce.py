@@ -1,6 +1,7 @@
 """From one clone into another: a run is packed, verified elsewhere, run again and compared."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tests.cluster.conftest import Project
 from tests.cluster.slurm_daemons import Nowhere
 from tests.cluster.test_slurm import needs_apptainer
+from tests.engines.conftest import write_wheel
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(900)]
 
@@ -49,7 +51,7 @@ def test_a_run_is_packed_and_reproduced_in_another_clone(tmp_path):
 def test_two_matrices_are_measured_in_the_same_blocks_under_slurm(project):
     old = Project(project.folder.parent / "old", project.cluster)
     shutil.copy(project.folder / "matrix.yaml", old.folder / "matrix.yaml")  # the same program: it names a folder
-    design = ("--design", "long", "--workloads", "short", "--launcher", "slurm", "--nodelist", "n1,n2")
+    design = ("--design", "short", "--launcher", "slurm", "--nodelist", "n1,n2")
     done = project.run("compare", "--rerun", str(old.folder), ".", *design, "--json")
     assert done.returncode == 0, done.stderr
     assert [item["new"] for item in json.loads(done.stdout)["comparisons"]] == ["new.baseline"]
@@ -59,11 +61,26 @@ def test_two_matrices_are_measured_in_the_same_blocks_under_slurm(project):
     assert {trial["outcome"] for trial in trials} == {"ok"}
 
 
+#: The image of tests/faults, of a wheel of a few bytes: what is packed, sent and unpacked is as small as can be.
+SMALL = """
+version: 1
+factors: {image: {plain: {requirements: [tinypkg]}}}
+environments: {baseline: {}}
+workloads: {short: {command: [python, -c, "import tinypkg"], metric: {wall: true}}}
+designs:
+  small: {workloads: short, schedule: sequential, min_blocks: 2, max_blocks: 2, budget: 60m,
+          slurm: {nodes: 2, nodelist: [n1, n2]}}
+"""
+
+
 @pytest.mark.slurm
 def test_a_run_in_apptainer_is_reproduced_under_slurm_from_the_images_in_its_archive(project, tmp_path):
     needs_apptainer()
-    tiny = ("tiny", "--launcher", "slurm", "--engine", "apptainer", "--environments", "baseline")
-    done = project.run("bench", *tiny, "--quiet")
+    write_wheel(tmp_path, "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
+    (project.folder / "matrix.yaml").write_text(SMALL)
+    wheels = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    small = ("small", "--launcher", "slurm", "--engine", "apptainer")
+    done = project.run("bench", *small, "--quiet", **wheels)
     assert done.returncode == 0, done.stderr
     packed = project.run("pack", "--images", "--output", "run.tar.gz", "--json")
     assert packed.returncode == 0, packed.stderr

@@ -20,7 +20,7 @@ from envmatrix.trials.experiment import design_environments
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
 SLURM = ("--launcher", "slurm")
-#: The design ``tiny``, one node after the other, with trials that only wait a second.
+#: The design ``tiny``, one node after the other, with trials that end at once.
 QUICK = ("--workloads", "short", "--environments", "baseline")
 
 
@@ -44,7 +44,7 @@ def done_once(project):
 def in_a_block(project):
     """Start a run of one block after the other, and return its process when the first block's second trial is held."""
     project.held.hold(2)
-    process = project.start("bench", "long", *SLURM, "--nodelist", "n1,n2")
+    process = project.start("bench", "short", *SLURM, "--nodelist", "n1,n2")
     project.wait_for(lambda: project.held.starts() == 2)
     return process
 
@@ -191,7 +191,7 @@ def test_a_requeued_job_goes_on_and_repeats_no_finished_trial(project, cluster):
 
 def test_a_job_that_slurm_could_not_start_and_holds_is_told_and_its_block_goes_to_another_node(project, cluster):
     cluster.break_prolog("n1")
-    done = project.run("bench", "long", *SLURM, "--max-blocks", "1")  # Slurm chooses the node
+    done = project.run("bench", "short", *SLURM, "--max-blocks", "1")  # Slurm chooses the node
     assert done.returncode == 0, done.stderr
     assert re.search(r"could not start it on node n1, which is drain\S* \(Prolog error\), and holds it", done.stderr)
     assert re.search(r"`scontrol release \d+` would let it try again", done.stderr)
@@ -221,7 +221,7 @@ def test_a_job_that_somebody_holds_is_told_and_left_to_resume_while_the_other_bl
 
 def test_a_trial_whose_job_is_suspended_runs_again_and_says_so(project, cluster):
     here, go = project.wait_for_word()
-    process = project.start("bench", "long", *SLURM, "--max-blocks", "1")
+    process = project.start("bench", "short", *SLURM, "--max-blocks", "1")
     project.wait_for(here.exists)
     ((job, *_),) = cluster.jobs("running")
     cluster.do("scontrol", "suspend", job)
@@ -237,7 +237,7 @@ def test_a_trial_whose_job_is_suspended_runs_again_and_says_so(project, cluster)
 def test_a_host_killed_while_jobs_run_finds_them_again(project, cluster):
     project.held.hold(2)
     process = project.start("bench", "tiny", *SLURM, *QUICK)
-    project.wait_for(lambda: project.held.starts() == 2)
+    project.wait_for(lambda: project.held.starts() == 2 and len(cluster.jobs()) == 2)
     process.kill()
     process.communicate()
     project.held.let_go()
@@ -272,7 +272,7 @@ def test_a_ctrl_c_at_a_terminal_asks_whether_to_cancel_the_jobs(project, cluster
     project.held.hold(1)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "envmatrix", "bench", "long", *SLURM], cwd=project.folder, stdin=theirs, stdout=theirs,
+        [sys.executable, "-m", "envmatrix", "bench", "short", *SLURM], cwd=project.folder, stdin=theirs, stdout=theirs,
         stderr=theirs, env=project.variables, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)

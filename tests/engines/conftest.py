@@ -23,7 +23,7 @@ from envmatrix import project
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import connect
+from envmatrix.engines.docker_client import DockerClient, connect
 from envmatrix.images.cache import Cache
 from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image, Library
@@ -121,6 +121,13 @@ def seconds_of(prepare: Callable[[], object], expected: object) -> float:
     started = time.monotonic()
     assert prepare() == expected
     return time.monotonic() - started
+
+
+def images_of_build(client: DockerClient, stage: str) -> set[str]:
+    """Return all images, its unnamed ones too, of builds whose name so begins: others may build beside a test."""
+    label = "org.envmatrix.stage"
+    found = client.images.list(all=True, filters={"label": label})
+    return {str(image.id) for image in found if image.labels[label].startswith(stage)}
 
 
 def untagged(label: str) -> list[str]:

@@ -12,7 +12,7 @@ from envmatrix.engines.docker_images import DockerImages
 from envmatrix.errors import EngineError
 from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image
-from tests.engines.conftest import Said, demand
+from tests.engines.conftest import Said, demand, images_of_build
 
 
 @pytest.mark.docker
@@ -29,10 +29,9 @@ def test_a_debian_suites_own_packages_make_an_image_of_the_systems_python(ground
 def test_a_failed_build_is_one_clear_error_and_leaves_no_container_and_no_image(ground: Places, tmp_path: Path) -> None:
     demand(DockerEngine(ground).unavailable())
     client = connect()
-    before = {str(image.id) for image in client.images.list(all=True)}
     (tmp_path / "debs").mkdir()
     text = 'FROM scratch AS build\nLABEL org.envmatrix.stage="envmatrix/broken:1"\nCOPY absent /x\n'
     with pytest.raises(EngineError, match="building envmatrix/broken"):
         DockerImages(client, ground).build_from(tmp_path, text, "envmatrix/broken:1", {})
-    assert {str(image.id) for image in client.images.list(all=True)} <= before  # old build stages may go
-    assert not client.containers.list(all=True, filters={"label": "org.envmatrix.stage=build"})
+    assert images_of_build(client, "envmatrix/broken:1") == set()
+    assert not client.containers.list(all=True, filters={"label": "org.envmatrix.stage=envmatrix/broken:1"})

@@ -34,7 +34,7 @@ def lengthen(file: Path) -> None:
 def test_an_image_that_is_removed_or_overwritten_in_the_middle_is_made_again(
     toy: Toy, engine: str, images: str, harm: Callable[[Path], None]
 ) -> None:
-    process = toy.start("bench", "held", "--engine", engine)
+    process = toy.start("bench", "held", "--environments", "baseline", "--engine", engine)
     toy.let_end()
     until(toy.programs, 400)
     for file in toy.cache.glob(images):
@@ -103,7 +103,7 @@ def test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resu
 ) -> None:
     give_image(toy, daemon)
     toy.variables["DOCKER_HOST"] = daemon.host
-    process = toy.start("bench", "held", "--engine", "docker")
+    process = toy.start("bench", "held", "--environments", "baseline", "--engine", "docker")
     toy.let_end()
     until(toy.programs, 400)
     daemon.stop()

@@ -41,7 +41,7 @@ workloads:
 designs:
   tiny: {environments: [jemalloc, one-thread], workloads: tiny, min_blocks: 2, max_blocks: 2, budget: 10m, target: 0.1%,
     schedule: sequential}
-  toy: {environments: [some, other], workloads: toy, min_blocks: 3, max_blocks: 3, budget: 10m, target: 0.1%}
+  toy: {environments: [some, other], workloads: toy, min_blocks: 2, max_blocks: 2, budget: 10m, target: 0.1%}
   turns: {environments: [one-thread], workloads: tiny, turn: 2, min_blocks: 2, max_blocks: 2}
   lying: {environments: [liar], workloads: tiny, schedule: sequential, max_blocks: 1, budget: 10m}
   endless: {environments: [], workloads: [endless, toy], schedule: sequential, max_blocks: 1, trial_limit: 6s,

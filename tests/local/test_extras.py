@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_ins import lay_out
+
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 SHORT = (
@@ -35,6 +37,8 @@ def python():
 
 @pytest.fixture
 def ran(python, tmp_path):
+    lay_out(tmp_path, "fashion-mnist-stand-in")
+
     def run(*options):
         record = tmp_path / "record.json"
         argv = [python, "-W", "ignore", "-m", "bench", "run", f"--record={record}", f"--data-dir={tmp_path}"]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_ins import lay_out
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,10 +25,7 @@ def python():
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    argv = [sys.executable, "-m", "bench", "data", "--offline", "--data-dir", str(folder)]
-    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
-    return folder
+    return lay_out(tmp_path_factory.mktemp("data"), "fashion-mnist-stand-in")
 
 
 @pytest.fixture
@@ -76,13 +75,13 @@ def bench(command, variables, tmp_path):
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def lightning(python):
     """Skip where the tests' torch has no Lightning beside it."""
     _needs(python, "lightning.pytorch", "Lightning (the environment `lightning` has)")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def horovod(python):
     """Skip where the tests' torch has no Horovod beside it."""
     _needs(python, "horovod.torch", "Horovod (the environment `horovod` has)")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api.places import load_matrix
-from envmatrix.engines.base import CommandLine
+from envmatrix.engines.base import CommandLine, Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import check_commands
@@ -18,6 +18,7 @@ from envmatrix.launchers.slurm.files import BlockFolder, trial_end
 from envmatrix.launchers.slurm.flight import Flight, clock_offset, explain_loss, not_started
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.launchers.slurm.script import Step
+from envmatrix.matrix.model import Workload
 from envmatrix.process import Exit
 from envmatrix.store import RunFolder, trial_of
 from envmatrix.trials.experiment import environments_on
@@ -298,6 +299,30 @@ def test_what_takes_no_turns_starts_side_by_side_in_its_job_and_has_one_turn(tmp
     alone, turns = found["a", "baseline alone"], found["b", "baseline", "c", "control"]
     assert (alone.turn, len(alone.orders), {step.apart for step in alone.steps}) == (0, 1, {0})
     assert (turns.turn, len(turns.orders) > 1, {step.apart for step in turns.steps}) == (3, True, {2})
+
+
+@pytest.mark.parametrize(
+    ("workload", "apart"),
+    [
+        (Workload(name="w"), 3),
+        (Workload(name="w", command=("x",), metric={"steps": "^step"}), 3),
+        (Workload(name="w", command=("x",)), 0),
+    ],
+    ids=["benchmark", "program that tells its steps", "program that tells none"],
+)
+def test_a_step_in_turns_gets_the_turn_and_the_steps_set_apart_that_its_design_says(tmp_path, workload, apart):
+    made = turning(workload=workload, turn=4, turn_apart=3)
+    made.folder, made.bench, made.data = RunFolder(tmp_path), tmp_path / "bench", tmp_path / "data"
+    keys = {environment.image_key for environment in made.run.environments.values()}
+    made.prepared = {(key, "local"): Prepared("i", "local", "", "/python", {}) for key in keys}
+    block, groups = made.plan.block(0), Groups(made, pytest.fail, elsewhere=True)
+    flight = Flight(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
+                    groups=jobs.group_names(block, groups))  # fmt: skip
+    (part,), failed = jobs.make_parts(made, flight, groups, 1)
+    assert failed == []
+    assert (part.turn, [step.apart for step in part.steps]) == (4, [apart] * len(block))
+    alone = jobs.make_step(made, block[0], BlockFolder(tmp_path), 1)
+    assert (alone.apart, alone.held) == (0, ""), "one that takes no turns"
 
 
 def test_a_group_of_which_one_end_is_damaged_is_set_aside_as_a_whole(tmp_path):
