@@ -308,7 +308,7 @@ def _metric(regex: str, output: str) -> tuple[MetricSource, str]:
         return source, "as --metric-regex says, higher is better"
     found = candidates(output)
     if len(found) == 1:
-        source = MetricSource.model_validate({"regex": found[0].regex, "better": "higher"})
+        source = MetricSource.model_validate({"regex": found[0].regex, "unit": found[0].unit, "better": "higher"})
         return (
             source,
             f"{found[0].label}, the one number of its output like a throughput ({found[0].value:g})",

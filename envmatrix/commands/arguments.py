@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.commands.grammar import Parser, duration, one_name, percentage, whole
+from envmatrix.commands.grammar import Parser, duration, one_name, percentage, some_text, whole
 from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
 
 if TYPE_CHECKING:
@@ -103,10 +103,10 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
     group.add_argument("-c", "--cleanup", metavar="LINE", help="shell line, run once at the end")
     group.add_argument("-w", "--warmup", type=whole(0), metavar="N", help="runs before the first block (default: 1)")
     parser.add_list("--pass-env", "NAME", "variables of this shell that it needs: a,b", target=group, spaced=False)
-    group.add_argument("--metric-regex", metavar="PATTERN", help="how fast it was: a number in ( ) in its output")
-    group.add_argument(
-        "--metric-json", metavar="FILE:KEY", help="the same: a number (a.b.0.c) in a JSON file it writes"
-    )
+    regex = "how fast it was: a number in ( ) in its output"
+    json = "the same: a number (a.b.0.c) in a JSON file it writes"
+    group.add_argument("--metric-regex", type=some_text, metavar="PATTERN", help=regex)
+    group.add_argument("--metric-json", type=some_text, metavar="FILE:KEY", help=json)
     return group
 
 

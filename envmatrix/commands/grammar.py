@@ -189,6 +189,13 @@ def one_name(text: str) -> str:
     return text
 
 
+def some_text(text: str) -> str:
+    """Read a text that is not empty, as one from a variable that is not set would be."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
 def duration(text: str) -> float:
     """Read 90s, 10m, 2h or 9m30s as seconds; a number alone is seconds."""
     return _typed(parse_duration, text)

@@ -38,6 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
         + (f", and not before {plan.first} blocks" if plan.first else ""),
     ]
     for block in shown:
-        lines += ["", f"block {block[0].block}:", *(f"  {slot.trial}  {slot.arm.name}" for slot in block)]
+        lines += ["", f"block {block[0].block}:", *(f"  {slot.trial}  {slot.arm.shown}" for slot in block)]
     common.print_text("\n".join(lines))
     return 0

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from envmatrix.matrix.called import plain_name, words_before
 from envmatrix.matrix.types import Frozen, Text, Tolerance
 
 
@@ -44,6 +45,12 @@ class Reported(Frozen):
 
     regex: Pattern | None = Field(None, description="the first group of its last match is the number")
     json_file: FileAndKey | None = Field(None, description="a JSON file the program writes, as FILE:dotted.path")
+
+    @property
+    def called(self) -> str:
+        """What the program itself calls the number; '' where that cannot be told."""
+        keys = [part for part in (self.json_file or "").partition(":")[2].split(".") if not part.isdecimal()]
+        return words_before(self.regex) if self.regex else plain_name(keys[-1]) if keys else ""
 
 
 class MetricSource(Reported):

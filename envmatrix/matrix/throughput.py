@@ -17,6 +17,7 @@ _LABELLED = re.compile(
 )
 _BARE_LABEL = re.compile(rf"""(?P<label>["']?throughput["']?)\s*(?:[:=]|is)?\s*(?P<number>{_NUMBER})""", re.IGNORECASE)
 _WITH_UNIT = re.compile(rf"(?<![\d.,])(?P<number>{_NUMBER})\s*(?P<unit>{_RATE})")
+_UNIT_AFTER = re.compile(rf"\s*(?P<unit>{_RATE})")
 #: A progress bar (tqdm, rich): its rate is the one of a moment, and turns into s/it when it gets slow.
 _BAR = re.compile(r"\d+%\||\d+/\d+ \[|\[\d+:\d\d<|it/s\]|\bit/s\b|\r.*\d+%")
 _PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTILINE)
@@ -25,11 +26,12 @@ _STEERING = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 @dataclass(frozen=True)
 class Throughput:
-    """A regular expression that finds one number of an output, what it is called there, and its last value."""
+    """A regular expression that finds one number of an output, what it is called there, its last value and its unit."""
 
     regex: str
     label: str
     value: float
+    unit: str = ""
 
 
 def candidates(output: str) -> list[Throughput]:
@@ -51,27 +53,30 @@ def _of_line(line: str) -> list[Throughput]:
         return []
     labelled = _LABELLED.search(line) or _BARE_LABEL.search(line)
     if labelled:
-        label = labelled["label"].strip()
-        return _usable(rf"{_words(label)}\s*(?:[:=]|is)?\s*({_NUMBER})", label.strip("\"'"), labelled["number"])
+        label, after = labelled["label"].strip(), _UNIT_AFTER.match(line, labelled.end())
+        regex = rf"{_words(label)}\s*(?:[:=]|is)?\s*({_NUMBER})"
+        return _usable(regex, label.strip("\"'"), labelled["number"], after["unit"] if after else "")
     rates = list(_WITH_UNIT.finditer(line))
     if len(rates) != 1:
         return [
-            one for rate in rates for one in _usable(rf"({_NUMBER})\s*{_words(rate['unit'])}", rate["unit"], rate[1])
+            one
+            for rate in rates
+            for one in _usable(rf"({_NUMBER})\s*{_words(rate['unit'])}", rate["unit"], rate[1], rate["unit"])
         ]
     before = re.search(r"([A-Za-z][A-Za-z _-]*)\s*[:=]?\s*\Z", line[: rates[0].start()])
     label, unit = (before[1].strip() if before else ""), rates[0]["unit"]
     start = rf"{_words(label)}\s*[:=]?\s*" if label else ""
-    return _usable(rf"{start}({_NUMBER})\s*{_words(unit)}", f"{label} {unit}".strip(), rates[0]["number"])
+    return _usable(rf"{start}({_NUMBER})\s*{_words(unit)}", f"{label} {unit}".strip(), rates[0]["number"], unit)
 
 
 def _words(text: str) -> str:
     return re.escape(text).replace(r"\ ", " ")
 
 
-def _usable(regex: str, label: str, number: str) -> list[Throughput]:
+def _usable(regex: str, label: str, number: str, unit: str) -> list[Throughput]:
     """Return the number where it can be read back as one: neither 1,234.5 nor 0."""
     try:
         value = float(number)
     except ValueError:
         return []
-    return [Throughput(regex, label, value)] if value > 0 else []
+    return [Throughput(regex, label, value, unit)] if value > 0 else []

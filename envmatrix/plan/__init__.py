@@ -1,5 +1,16 @@
 """What is compared, and in which order: environments, arms, blocks. Nothing here touches the machine."""
 
-from envmatrix.plan.schedule import CONTROL, SIDES, Arm, Plan, Slot, arm_name, make_arms, plan_of, trial_name
+from envmatrix.plan.schedule import (
+    CONTROL,
+    SIDES,
+    Arm,
+    Plan,
+    Slot,
+    arm_name,
+    make_arms,
+    plan_of,
+    shown_name,
+    trial_name,
+)
 
-__all__ = ["CONTROL", "SIDES", "Arm", "Plan", "Slot", "arm_name", "make_arms", "plan_of", "trial_name"]
+__all__ = ["CONTROL", "SIDES", "Arm", "Plan", "Slot", "arm_name", "make_arms", "plan_of", "shown_name", "trial_name"]

@@ -32,6 +32,11 @@ class Arm:
     reference: str | None
 
     @property
+    def shown(self) -> str:
+        """Its name as people read it."""
+        return shown_name(self.name)
+
+    @property
     def is_control(self) -> bool:
         """Whether this is a second copy of a baseline."""
         return self.environment == CONTROL
@@ -157,6 +162,12 @@ def plan_of(design: Design, arms: tuple[Arm, ...], looked: tuple[int, ...] = (),
 def arm_name(environment: str, workload: str, engine: str) -> str:
     """Return the stable identifier used in the CLI, file names and reports alike."""
     return f"{environment}:{workload}@{engine}"
+
+
+def shown_name(arm: str) -> str:
+    """Return an arm's name as people read it: of a workload in an environment's place ('a:a@local') 'a@local'."""
+    environment, _, where = arm.partition(":")
+    return where if environment and where.rpartition("@")[0] == environment else arm
 
 
 def make_arms(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from envmatrix.plan import shown_name
+
 
 class Kind(str, Enum):
     """What can be wrong. The value is the stable word of summary.json."""
@@ -45,3 +47,8 @@ class Caution:
     subject: str
     text: str
     remedy: str
+
+    @property
+    def about(self) -> str:
+        """The subject as people read it."""
+        return ", ".join(map(shown_name, self.subject.split(", ")))

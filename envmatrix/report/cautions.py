@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from envmatrix.plan import shown_name
 from envmatrix.printable import one_line
 from envmatrix.report import conditions
 from envmatrix.report.caution import Caution, Kind
@@ -145,7 +146,7 @@ def _slow(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caut
 
 def _short(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
     if too_short(measured.apart) and any(effect.low is not None for effect in analysis.primary_effects()):
-        alike = [effect.arm for effect in analysis.primary_effects() if 0 < effect.units < effect.blocks]
+        alike = [shown_name(effect.arm) for effect in analysis.primary_effects() if 0 < effect.units < effect.blocks]
         seen = f"; neighbouring blocks of {', '.join(alike[:8])} are alike, and count as fewer" if alike else ""
         yield Caution(
             Kind.SHORT_RUN, run.plan.design,

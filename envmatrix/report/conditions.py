@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.plan import shown_name
 from envmatrix.printable import one_line
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count
@@ -93,7 +94,7 @@ def disturbed(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
         yield Caution(
             Kind.DISTURBED, ", ".join(arm.name for arm in waited) if own else "the machine",
             f"disturbed {np.nanmedian(of_own):.0%}: so much of the time in which their threads could have run they "
-            f"waited for a CPU (most, {shares[worst]:.0%}: {measured.arms[worst[0]]} in block "
+            f"waited for a CPU (most, {shares[worst]:.0%}: {shown_name(measured.arms[worst[0]])} in block "
             f"{measured.blocks[worst[1]]})",
             "use no more threads or ranks than CPUs: its reference was left alone, so that these wait for one another"
             if own

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from envmatrix.plan import shown_name
 from envmatrix.report.formatting import NONE
 from envmatrix.report.summary import Summary
 from envmatrix.stats.measurements import EVIDENCE
@@ -34,7 +35,8 @@ def evidence_table(summary: Summary) -> EvidenceTable:
     for path in EVIDENCE:
         having: dict[str, list[str]] = {}
         for name, evidence in facts.items():
-            having.setdefault(_cell(evidence.get(path)), []).append(name if several else name.partition(":")[0])
+            shown = shown_name(name) if several else name.partition(":")[0]
+            having.setdefault(_cell(evidence.get(path)), []).append(shown)
         if len(having) > 1:
             differs.append((path, tuple((value, tuple(names)) for value, names in having.items())))
         elif having and NONE not in having:

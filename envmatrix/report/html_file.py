@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from envmatrix.plan import shown_name
 from envmatrix.plan.environment import Environment
 from envmatrix.printable import clean, one_line
 from envmatrix.report.attributed import bars_of, steps_of, title_of, unproved, waterfall
@@ -42,6 +43,7 @@ _FILTERS = {
     "clean": clean, "one_line": one_line, "ratio": ratio, "p_value": p_value, "heat": heat_style,
     "bounds": bounds, "unproved": unproved, "barred": lambda effect: not BARS.isdisjoint(effect.flags),
     "linked": linked, "coded": coded, "scaled": scaling_sentence, "sure_ratio": sure_ratio,
+    "shown": shown_name,
 }  # fmt: skip
 #: Orders of a table's rows beside its own.
 _ORDERS: Mapping[str, Callable[[Row], float | None]] = {

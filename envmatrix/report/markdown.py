@@ -87,7 +87,7 @@ def _cautions(summary: Summary) -> str:
     if not summary.cautions:
         return ""
     rows = [
-        (item.kind.value, markdown_cell(item.subject), markdown_text(item.text), markdown_text(item.remedy))
+        (item.kind.value, markdown_cell(item.about), markdown_text(item.text), markdown_text(item.remedy))
         for item in summary.cautions
     ]
     return "## Warnings\n\n" + _table(("warning", "about", "seen", "remedy"), rows) + "\n"

@@ -269,7 +269,7 @@ class Summary:
         if not self.race or not self.race.stopped:
             return ""
         several = len(self.groups) > 1
-        names = {arm.name: arm.name if several else arm.environment for arm in self.plan.arms}
+        names = {arm.name: arm.shown if several else arm.environment for arm in self.plan.arms}
         left = (f"{names[item.arm]} after {item.block} blocks ({item.reason})" for item in self.race.stopped)
         return f"Left the race: {', '.join(left)}. What left is given at a confidence above 95 %."
 

@@ -155,7 +155,7 @@ def _data_line(summary: Summary) -> list[Text]:
 def _caution_lines(summary: Summary) -> list[Text]:
     lines = []
     for item in summary.cautions:
-        head = Text(clean(f"warning: {item.kind.value}: {one_line(item.subject, 80)}: {item.text}"), style="yellow")
+        head = Text(clean(f"warning: {item.kind.value}: {one_line(item.about, 80)}: {item.text}"), style="yellow")
         lines += [head, Text(clean(f"  -> {item.remedy}"))]
     return [*lines, Text(words_sentence(summary), style="dim")]
 

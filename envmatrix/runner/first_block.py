@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 
 from envmatrix.matrix.model import Workload
+from envmatrix.plan import shown_name
 from envmatrix.plan.looks import SHARE, START_S, WHOLE_S, reserve_s
 from envmatrix.printable import clean
 from envmatrix.report.formatting import count
@@ -90,7 +91,9 @@ class FirstBlock:
             return ""
         trial = next(iter(self._broken.values()))
         how = {"invalid": "was INVALID", "timed_out": "ran past its limit"}.get(trial.outcome, "failed")
-        return f"stopped: the reference {how} in the first block ({trial.trial} {trial.arm}): {trial.reason}"
+        return (
+            f"stopped: the reference {how} in the first block ({trial.trial} {shown_name(trial.arm)}): {trial.reason}"
+        )
 
     def _last_words(self) -> list[str]:
         if not self.lost:

@@ -55,10 +55,10 @@ class Looks:
         while self.left:
             seconds = seconds_of(left_s, len(self.left), start_s)
             if seconds is None:
-                self._say(f"no long look at {', '.join(arm.name for _, arm in self.left)}: the budget is spent")
+                self._say(f"no long look at {', '.join(arm.shown for _, arm in self.left)}: the budget is spent")
                 return
             number, arm = self.left.pop(0)
-            self._say(f"long look at {arm.name}: {seconds:.0f} s of steps or more")
+            self._say(f"long look at {arm.shown}: {seconds:.0f} s of steps or more")
             look = run_surely(self._experiment, look_slot(number, arm, seconds), self._say)
             took_s = look.wall_s or 0.0
             left_s, start_s = left_s - took_s, max(START_S, took_s - _stepped_s(look))

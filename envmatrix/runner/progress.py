@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from envmatrix.plan import Slot
+from envmatrix.plan import Slot, shown_name
 from envmatrix.printable import clean
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.say import EVERY_S, Say, Ticker, left_text
@@ -69,12 +69,12 @@ class LineProgress:
         self.close()
         log = self.logs / f"{trial.trial}.log"
         if self.show_output and log.exists():
-            self.say(f"{trial.trial} {trial.arm}:")
+            self.say(f"{trial.trial} {shown_name(trial.arm)}:")
             for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
                 self.say(line)
         if trial.outcome not in ("ok", "skipped"):
             place = f" (log: {log})" if log.exists() else ""
-            self.say(f"{trial.trial} {trial.arm}: {trial.outcome}: {trial.reason}{place}")
+            self.say(f"{trial.trial} {shown_name(trial.arm)}: {trial.outcome}: {trial.reason}{place}")
 
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Print where the run stands."""

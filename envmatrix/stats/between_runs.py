@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from envmatrix.errors import InputError, StoreError
-from envmatrix.plan import Arm
+from envmatrix.plan import Arm, shown_name
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.comparison import (
     Compared,
@@ -29,7 +29,15 @@ from envmatrix.stats.equal_work import other_work
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.primary import primary_metrics
-from envmatrix.stats.run_to_run import FEWEST_RUNS, against, runs_beside, same_schedule, same_thing, schedule_of
+from envmatrix.stats.run_to_run import (
+    FEWEST_RUNS,
+    against,
+    identity,
+    runs_beside,
+    same_schedule,
+    same_thing,
+    schedule_of,
+)
 from envmatrix.stats.seen_host import seen_host
 from envmatrix.stats.slow_trials import described
 from envmatrix.stats.spending import level_at
@@ -50,11 +58,16 @@ def compare_runs(
 
     The runs were made at different times, so nothing pairs their trials. How much runs of one thing differ is learnt
     from those in the folder of ``old``, which ``new`` is compared with together (``run_to_run``); with fewer than three
-    it cannot be said whether new is slower. Raises InputError when the runs are not comparable, unless ``anyway``: then
-    the reasons are cautions.
+    it cannot be said whether new is slower. Raises InputError for one run with itself, and when the runs are not
+    comparable, unless ``anyway``: then the reasons are cautions.
     """
     pair = _Pair((old, new), (old.load_here(), new.load_here()))
     runs, measured = pair.runs, pair.measured
+    if identity(runs[0]) == identity(runs[1]):
+        raise InputError(
+            f"{runs[0].name} is to be compared with itself, or with a copy of it",
+            remedy=f"two environments of it: envmatrix compare {runs[0].name} --environments OLD,NEW; or name another",
+        )
     reasons = differences(*runs, measured)
     if reasons and not anyway:
         raise InputError(
@@ -76,7 +89,7 @@ def compare_runs(
         for arm in arms
     ]
     apart = "the runs were made at different times: a change of the machine since the older ones is not cancelled"
-    differ = (f"{name} of {runs[1].name} did not do the work of {runs[0].name}: {'; '.join(text)}"
+    differ = (f"{shown_name(name)} of {runs[1].name} did not do the work of {runs[0].name}: {'; '.join(text)}"
               for name, text in work.items() if text)  # fmt: skip
     return Comparison(tuple(items), (apart, *reasons, *differ, *_of_programs(runs, arms), *pair.weaker(arms)))
 
@@ -142,7 +155,7 @@ class _Pair:
             slow = described(run.plan, measured, analysis.primary, analysis.slow)
             said = [
                 *weaker(analysis, names),
-                *(f"{name}: {slow[name]} than its others" for name in names if name in slow),
+                *(f"{shown_name(name)}: {slow[name]} than its others" for name in names if name in slow),
             ]
             yield from (f"in {run.name} {text}" for text in (*said, *lacking(run, measured)))
 
@@ -151,7 +164,7 @@ class _Pair:
         """Further runs of what the older one measured, for any of its arms."""
         old = self.runs[0]
         found = []
-        for folder, run in runs_beside(*self.folders):
+        for folder, run in runs_beside(self.folders[0], self.runs):
             if any(same_thing(old, run, arm) for arm in old.plan.arms):
                 with contextlib.suppress(StoreError):  # a damaged run is passed over
                     measured = read_measurements(folder, run.plan)

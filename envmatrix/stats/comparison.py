@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.errors import ExitCode, InputError, suggestion
-from envmatrix.plan import Arm
+from envmatrix.plan import Arm, shown_name
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Flag, Verdict
 from envmatrix.stats.equal_work import unchecked
@@ -40,7 +41,8 @@ class Compared:
     ``status`` answers whether new is slower by more than ``allowed`` (a fraction): 'slower' when the whole
     interval says so, 'not slower' when the whole interval denies it, else 'cannot say'. ``runs`` counts the runs of one
     thing that ``new`` is compared with (0: both were measured in one run), and ``smallest`` is the smallest slow-down
-    that would have been called slower; where there are too few runs, had all days been alike. ``unsure`` is why nothing
+    that would have been called slower; where there are too few runs, had all days been alike. ``wanted`` is after about
+    how many blocks of one run it would be denied, were both alike. ``unsure`` is why nothing
     is said though there is an interval: a side has slow trials and too few blocks, trials of new broke, or it did
     other work. ``other`` is what is compared where that is no speed, such as an accuracy.
     """
@@ -59,6 +61,7 @@ class Compared:
     status: Status
     runs: int = 0
     smallest: float | None = None
+    wanted: int | None = None
     unsure: str = ""
     other: str = ""
 
@@ -73,7 +76,7 @@ class Compared:
         """Return the beginning of the sentence."""
         how, where = ("good", f" in {self.other}") if self.other else ("fast", "")
         more = f" and {self.runs - 1} more runs of the same thing" if self.runs >= FEWEST_RUNS else ""
-        return f"{self.name}: {self.new} is {figures} times as {how} as {self.old}{more}{where}"
+        return f"{shown_name(self.name)}: {self.new} is {figures} times as {how} as {self.old}{more}{where}"
 
     def line(self) -> str:
         """Return the sentence for people."""
@@ -84,12 +87,13 @@ class Compared:
         if self.unsure and self.ratio is not None:
             return f"{self._is(figure(self.ratio))}: cannot say whether it is {slower}: {self.unsure}"
         if self.ratio is None or self.low is None or self.high is None:
-            return f"{self.name}: too few trials to compare {self.new} with {self.old}: cannot say"
+            return f"{shown_name(self.name)}: too few trials to compare {self.new} with {self.old}: cannot say"
         said = {"faster": "better", "slower": "worse"}.get(self.verdict, "") if self.other else ""
         figures = (
             f"{figure(self.ratio)} (95 % interval {figure(self.low)} to {figure(self.high)}, {said or self.verdict})"
         )
-        seen = f" ({_seen(smallest)})" if smallest else ""
+        alike = f"; were both alike, some {self.wanted:,} blocks would say so" if self.wanted else ""
+        seen = f" ({_seen(smallest)}{alike})" if smallest else ""
         verdict = {
             "slower": slower,
             "not slower": f"not {slower}",
@@ -153,9 +157,20 @@ def smallest_seen(ratio: float | None, high: float | None, allowed: float) -> fl
     return (1.0 + allowed) * high / ratio - 1.0 if high is not None and ratio else None
 
 
+def blocks_wanted(low: float | None, high: float | None, blocks: int, allowed: float) -> int | None:
+    """Return after about how many blocks two that are alike would be told to be, in 39 of 40 runs; None: by now.
+
+    Half of the interval of the log is then half of what is allowed. It shrinks with the square root of the blocks.
+    """
+    if low is None or high is None or allowed <= 0:
+        return None
+    wanted = math.ceil(blocks * (math.log(high / low) / math.log1p(allowed)) ** 2)
+    return wanted if wanted > blocks else None
+
+
 def unsure(found: Compared, why: str) -> Compared:
     """Take any answer back, for the reason ``why`` ('': leave it)."""
-    return replace(found, status="cannot say", smallest=None, unsure=why) if why else found
+    return replace(found, status="cannot say", smallest=None, wanted=None, unsure=why) if why else found
 
 
 def unless_broken(found: Compared, old: ArmFacts, new: ArmFacts) -> Compared:
@@ -189,7 +204,7 @@ def logs_in(measured: Measurements, arm: str, metric: Metric) -> Floats:
 
 def named(run: Run, name: str) -> list[Arm]:
     """Return the arms that ``name`` means: an environment's, or the one arm whose whole name it is."""
-    found = [arm for arm in run.plan.arms if name in (arm.environment, arm.name)]
+    found = [arm for arm in run.plan.arms if name in (arm.environment, arm.name, arm.shown)]
     if not found:
         known = {arm.environment for arm in run.plan.arms}
         raise InputError(f"run {run.name} has no environment {name!r}", remedy=suggestion(name, known))
@@ -199,7 +214,7 @@ def named(run: Run, name: str) -> list[Arm]:
 def weaker(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
     """Yield what the run's own tables say of these arms, each against its reference."""
     for effect in filter(None, map(analysis.find, arms)):
-        yield from (f"{effect.arm} {text}" for flag, text in _WEAKER.items() if flag in effect.flags)
+        yield from (f"{shown_name(effect.arm)} {text}" for flag, text in _WEAKER.items() if flag in effect.flags)
 
 
 def unchecked_works(run: Run, workloads: Iterable[str]) -> Iterator[str]:

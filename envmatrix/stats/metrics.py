@@ -63,6 +63,12 @@ _TIMES = frozenset({"s", "ms", "us", "ns", "min", "h"})
 _RATE = re.compile(
     r"/\s*(s|sec|second|ms|min|minute|h|hour)\b|\bper[ _]s|\b(fps|qps|rps|tps|hz|[kmgt]?flops)\b", re.IGNORECASE
 )
+#: Words by which a program names a speed whose unit it leaves out.
+_SPEED = re.compile(
+    r"^rate$|throughput|speed|latency|elapsed|duration|runtime|(?<![a-z])(time|took|seconds|ops)(?![a-z])"
+    r"|(?<![a-z])per[ _]?s(ec(ond)?s?)?(?![a-z])",
+    re.IGNORECASE,
+)
 #: What words of speed are of a metric that is none.
 _OF_OTHERS = {"fast": "good", "faster": "better", "slower": "worse"}
 
@@ -83,11 +89,19 @@ class Metric:
         return 1.0 if self.better == "higher" else -1.0
 
     @property
+    def is_rate(self) -> bool:
+        """Whether it is so much in a time, by its unit."""
+        return bool(_RATE.search(self.unit))
+
+    @property
     def is_speed(self) -> bool:
-        """Whether better means faster: a time or a rate, or the one number by which a program says how fast it was."""
-        if not self.unit:
-            return self.label == _UNNAMED
-        return self.unit in _TIMES or bool(_RATE.search(self.unit))
+        """Whether better means faster: a time or a rate, by its unit, or by its name where it has none.
+
+        A number without either is the one by which a program says how fast it was.
+        """
+        if self.unit:
+            return self.unit in _TIMES or self.is_rate
+        return self.label == _UNNAMED or any(words.search(self.label) for words in (_RATE, _SPEED))
 
     def said(self, word: str) -> str:
         """Return 'fast', 'faster' or 'slower' as it is, or, of an accuracy or a size, what it means there."""

@@ -53,7 +53,8 @@ def _metric(column: str, name: str, source: MetricSource) -> Metric:
     if source.steps:
         return Metric(column, name or "steps a second", _STEPS, "higher", show_rate)
     shown = _SHOWN.get(source.unit, show_value)
-    return Metric(column, name or VALUE.label, source.unit, source.better, shown)
+    named = Metric(column, name or source.called or VALUE.label, source.unit, source.better, shown)
+    return replace(named, label=THROUGHPUT.label) if named.is_rate and named.label == VALUE.label else named
 
 
 def told_metric(name: str, label: str, unit: str, better: str) -> Metric:

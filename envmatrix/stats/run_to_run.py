@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,13 +45,22 @@ def against(olds: Sequence[Mean], new: Mean, comparisons: int = 1, level: float 
     return Quotient(ratio_of(mean), ratio_of(mean - reach), ratio_of(mean + reach), p)
 
 
-def runs_beside(old: RunFolder, new: RunFolder) -> list[tuple[RunFolder, Run]]:
-    """Return the runs in the folder that ``old`` lies in, but for the two; one that cannot be read is passed over."""
-    known, found = {old.path.resolve(), new.path.resolve()}, []
+def identity(run: Run) -> tuple[str, str]:
+    """Return what a run and a copy of its folder have in common: the copy's trials are no further measurement."""
+    return run.name, run.created
+
+
+def runs_beside(old: RunFolder, known: Iterable[Run]) -> list[tuple[RunFolder, Run]]:
+    """Return the runs in the folder that ``old`` lies in, each once, without those that are known.
+
+    One that cannot be read is passed over.
+    """
+    met, found = {identity(run) for run in known}, []
     for path in sorted(old.path.resolve().parent.iterdir()):
         with contextlib.suppress(StoreError, OSError):
-            if path not in known and (path / "run.json").is_file():
-                found.append((RunFolder(path), RunFolder(path).load_here()))
+            if (path / "run.json").is_file() and identity(run := RunFolder(path).load_here()) not in met:
+                met.add(identity(run))
+                found.append((RunFolder(path), run))
     return found
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from envmatrix.errors import InputError
-from envmatrix.plan import SIDES, Arm
+from envmatrix.plan import CONTROL, SIDES, Arm
 from envmatrix.stats.analysis import between, estimate, held_with, waiting
 from envmatrix.stats.comparison import (
     Compared,
     Comparison,
+    blocks_wanted,
     counts,
     lacking,
     named,
@@ -54,7 +55,7 @@ def compare_environments(
         slow = waiting(analysis, (one.name, other.name), effect.blocks)
         items.append(unsure(item, f"a side has slow trials, which takes {LEAST_BLOCKS} blocks" if slow else ""))
         if Flag.UNEQUAL_WORK in effect.flags:
-            cautions.append(f"{other.name} did not do the work of {one.name}: {'; '.join(effect.notes)}")
+            cautions.append(f"{other.shown} did not do the work of {one.shown}: {'; '.join(effect.notes)}")
     compared = dict.fromkeys(arm.name for pair in pairs for arm in pair)
     short = [text for text in (told_short(measured.apart),) if text and any(item.low is not None for item in items)]
     works = unchecked_works(run, (one.workload for one, _ in pairs))
@@ -75,14 +76,19 @@ def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Com
 def _pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
     """Return the arms of the two that share a workload and engine, or the two arms whose whole names these are."""
     ones, others = named(run, old), named(run, new)
-    if (ones[0].name, others[0].name) == (old, new):
+    if set(ones) & set(others):
+        raise InputError(
+            f"{old} and {new} are the same environment of run {run.name}",
+            remedy=f"how far two copies of one lie apart says its control: {ones[0].environment},{CONTROL}",
+        )
+    if all(name in (arms[0].name, arms[0].shown) for name, arms in ((old, ones), (new, others))):
         return [(ones[0], others[0])]
     places = {group_of(arm, run.plan): arm for arm in others}
     shared = [(arm, places[place]) for arm in ones if (place := group_of(arm, run.plan)) in places]
     if not shared:
         raise InputError(
             f"{old} and {new} share no workload on one engine",
-            remedy=f"name two arms in full: {ones[0].name} {others[0].name}",
+            remedy=f"name two arms in full: --environments {ones[0].shown},{others[0].shown}",
         )
     return shared
 
@@ -91,4 +97,5 @@ def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, 
     return Compared(
         name, *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p, effect.verdict, trials, allowed,
         status_of(effect.low, effect.high, allowed), smallest=smallest_seen(effect.ratio, effect.high, allowed),
+        wanted=blocks_wanted(effect.low, effect.high, effect.blocks, allowed),
     )  # fmt: skip

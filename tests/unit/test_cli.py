@@ -50,6 +50,7 @@ def here(tmp_path, monkeypatch):
         (["exec", "other"], "no command"),
         (["export", "other", "--as", "poem"], "cannot be 'poem'"),
         (["init", "--output", "nosuch/x.yaml"], "-> name a file in a folder that is there"),
+        (["bench", "--metric-regex", "", "--", "true"], "--metric-regex: it is empty"),
         (["compare", "a", "--fail-slower", "150%"], "--fail-slower: '150%' must be 0 or lie between"),
     ],
 )

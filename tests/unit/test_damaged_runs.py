@@ -19,7 +19,7 @@ from envmatrix.trials.trial import load_record
 from tests.unit.test_extensions import MATRIX, PLUGINS, WORK
 
 READERS = (
-    ["resume", "one", "--quiet"], ["report", "one"], ["report", "one", "--json"], ["compare", "one", "one"],
+    ["resume", "one", "--quiet"], ["report", "one"], ["report", "one", "--json"], ["compare", "one", "two"],
     ["figure", "time", "one"],
 )  # fmt: skip
 DEEP = "[" * 9000 + "]" * 9000
@@ -68,6 +68,8 @@ def finished(tmp_path_factory):
 def project(finished, tmp_path, monkeypatch):
     """Give a copy of it to damage; the cache is shared."""
     shutil.copytree(finished, tmp_path / "copy", ignore=shutil.ignore_patterns("cache"))
+    shutil.copytree(finished / "results" / "one", other := tmp_path / "copy" / "results" / "two")
+    change(other / "run.json", '"name": "one"', '"name": "two"')
     monkeypatch.chdir(tmp_path / "copy")
     monkeypatch.setenv("ENVMATRIX_CACHE", str(finished / "cache"))
     monkeypatch.setenv("TOY_PYTHON", sys.executable)

@@ -11,13 +11,15 @@ from rich.console import Console
 from envmatrix.api.environments import lines_of_best
 from envmatrix.matrix import load
 from envmatrix.matrix.model import cells
-from envmatrix.plan import make_arms
+from envmatrix.plan import make_arms, shown_name
 from envmatrix.project import default_matrix
 from envmatrix.report.html_file import to_html
+from envmatrix.report.junit import to_junit
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.stats.measurements import fold
+from envmatrix.stats.within_run import compare_environments
 from envmatrix.trials.experiment import arms_of
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
@@ -71,6 +73,21 @@ def test_what_was_not_shown_to_train_as_the_others_do_is_other_work(options, equ
     assert group.headline == (
         "No environment is shown to be faster than baseline (ddp) and to do equal work: single did other work."
     )
+
+
+def test_a_way_is_named_once_wherever_people_read_it():
+    """Warnings, outcomes and what `compare` said had `single:single@local`."""
+    summary = measured({"single": {"batch_size": 128}}, None)
+    screen = io.StringIO()
+    present(summary, Console(file=screen, width=200))
+    compared = compare_environments(summary.run, summary.measured, "fsdp@local", "single@local")
+    texts = (screen.getvalue(), to_markdown(summary), to_html(summary), to_junit(summary), *compared.lines())
+    assert [text for text in texts if "single:single" in text or "fsdp:fsdp" in text] == []
+    assert "warning: unequal-work: single@local:" in texts[0]
+    assert '<th scope="row">single@local</th>' in texts[2]
+    assert "single@local did not do the work of fsdp@local" in "\n".join(texts[4:])
+    other = ("a:b@x", "a", "the CPU", ":@x")
+    assert tuple(map(shown_name, ("a:a@x", *other))) == ("a@x", *other)
 
 
 def test_every_design_that_ships_compares_something():

@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 
 from envmatrix.matrix.model import Workload
+from envmatrix.matrix.reported import MetricSource
 from envmatrix.pack.comparison import reproduction
 from envmatrix.report.attributed import FACTORIAL_NOTE, MAIN_NOTE, title_of
+from envmatrix.report.columns import columns_of
 from envmatrix.report.forest import forest
 from envmatrix.report.formatting import NONE, bounds, listed, ratio, speed_up, sure_ratio
 from envmatrix.report.html_file import to_html
@@ -163,11 +165,33 @@ def test_what_is_no_speed_is_called_better_and_never_faster():
         ("s", "wall time", True), ("images/s", "x", True), ("ms", "latency", True), ("req / second", "x", True),
         ("fps", "x", True), ("GFLOPS", "x", True), ("", "reported value", True), ("", "accuracy", False),
         ("B", "memory", False), ("points", "x", False), ("%", "accuracy", False), ("J", "energy", False),
+        ("", "throughput", True), ("", "tokens_per_s", True), ("", "GFLOPS", True), ("", "step time", True),
+        ("", "rate", True), ("", "error rate", False), ("", "times wrong", False),
     ],
 )  # fmt: skip
 def test_a_speed_is_a_time_or_a_rate_or_the_one_number_by_which_a_program_says_how_fast_it_was(unit, label, fast):
     assert replace(VALUE, unit=unit, label=label).is_speed is fast
     assert (THROUGHPUT.is_speed, METRICS["training_s"].is_speed, MEMORY.is_speed) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "heading"),
+    [
+        ({"regex": "throughput: ([0-9.]+)", "unit": "images/s"}, "throughput (images/s)"),
+        ({"regex": "throughput: ([0-9.]+)"}, "throughput"),
+        ({"regex": "([0-9.]+) images/s", "unit": "images/s"}, "throughput (images/s)"),
+        ({"json_file": "out.json:stats.ops"}, "ops"),
+        ({"regex": "([0-9.]+)"}, "reported value"),
+    ],
+)
+def test_a_number_of_a_program_is_called_what_the_program_calls_it(metric, heading):
+    """Each one was a "reported value"."""
+    mine = Workload(name="cnn", command=("python", "train.py"), metric=MetricSource.model_validate(metric))
+    summary = told(FAST, Machine({"fast": 1.3}, noise=0.01), 10, of_program, workloads={"cnn": mine})
+    group = summary.groups[0]
+    columns = {column.name: column.heading(group) for column in columns_of(group, "html")}
+    assert (columns["median"], columns["ratio"]) == (heading, "speed-up")
+    assert f" | {heading} | " in to_markdown(summary)
 
 
 def test_a_heat_map_shows_other_work_as_no_gain():

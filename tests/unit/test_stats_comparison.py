@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +14,7 @@ from scipy import stats as scipy_stats
 from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.stats.between_runs import compare_runs, differences
-from envmatrix.stats.comparison import status_of
+from envmatrix.stats.comparison import blocks_wanted, status_of
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold, read_measurements
 from envmatrix.stats.run_to_run import same_thing
@@ -20,6 +22,7 @@ from envmatrix.stats.simulated_runs import rerun
 from envmatrix.stats.simulated_runs import stored as stored_runs
 from envmatrix.stats.welch import mean_of, quotient
 from envmatrix.stats.within_run import compare_environments
+from envmatrix.store import RunFolder
 from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials, slowed, write_run
 
 PLAN = make_plan(("torch-2.6", "torch-2.13"))
@@ -55,6 +58,16 @@ def test_a_gate_fails_only_when_the_interval_says_so(tmp_path, speed, noise, cod
     assert found.exit_code == code
     assert words in found.lines()[0]
     json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_a_gate_that_cannot_say_tells_after_how_many_blocks_it_would_were_both_alike(tmp_path):
+    (item,) = between(made(tmp_path, "run", {}, noise=0.03), 0.05).items
+    assert item.status == "cannot say"
+    assert item.wanted == math.ceil(10 * (math.log(item.high / item.low) / math.log(1.05)) ** 2)
+    assert f"would have been seen; were both alike, some {item.wanted} blocks would say so)" in item.line()
+    assert blocks_wanted(1 / 1.05, 1.05, 30, 0.05) == pytest.approx(120, abs=1), "half as wide"
+    assert blocks_wanted(1 / 1.02, 1.02, 30, 0.05) is None
+    assert blocks_wanted(1 / 1.05, 1.05, 30, 0.0) is None, "that one is slower at all is never denied by blocks"
 
 
 def test_too_few_blocks_cannot_say(tmp_path):
@@ -242,6 +255,26 @@ def test_runs_that_share_nothing_are_refused(tmp_path):
     other = write_run(tmp_path / "other", make_plan((), workloads=("mlp",)), Machine({}), 7)
     with pytest.raises(InputError, match="share no environment"):
         compare_runs(made(tmp_path, "old", {}), other)
+
+
+def test_a_run_is_not_compared_with_itself_or_a_copy_of_it_nor_is_a_copy_one_more_run(tmp_path):
+    """It was "1.000 times as fast", and two copies of one run were three runs of the same thing."""
+    old, new = stored(tmp_path, 1), slower(tmp_path)
+    for name in ("copy", "another"):
+        shutil.copytree(old.path, old.path.parent / name)
+    for other in (old, RunFolder(old.path.parent / "copy")):
+        with pytest.raises(InputError, match=f"{old.path.name} is to be compared with itself") as caught:
+            compare_runs(old, other, anyway=True)
+        assert "--environments OLD,NEW" in caught.value.remedy
+    assert compare_runs(old, new).items[0].runs == 1
+
+
+def test_an_environment_is_not_compared_with_itself(tmp_path):
+    folder = made(tmp_path, "one", {})
+    for new in ("torch-2.6", "torch-2.6:cnn@local"):
+        with pytest.raises(InputError, match="are the same environment of run one") as caught:
+            between(folder, new=new)
+        assert caught.value.remedy.endswith("its control: torch-2.6,control")
 
 
 def test_slower_by_a_twentieth_is_a_ratio_of_one_over_1_05():

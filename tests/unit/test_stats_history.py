@@ -245,9 +245,9 @@ def test_a_programs_own_number_is_called_what_its_report_calls_it(tmp_path):
         folder.append(of_a_program(trial, None))
     write_reports(folder)
     page, out = to_html(read_history(tmp_path)), io.StringIO()
-    for said in ("Wall time, each run's median", "Reported value, each", "Steps a second, each"):
+    for said in ("Wall time, each run's median", "Throughput, each", "Steps a second, each"):
         assert said in page
-    for axis in ("wall time", "reported value, images/s", "steps a second, steps/s"):
+    for axis in ("wall time", "throughput, images/s", "steps a second, steps/s"):
         assert f">{axis}</text>" in page
     print_history(read_history(tmp_path), Console(file=out, width=200))
     cells = {name: next(line for line in out.getvalue().splitlines() if f" {name}@local" in line) for name in kinds}

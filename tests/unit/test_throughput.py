@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from envmatrix.matrix.reported import MetricSource
 from envmatrix.matrix.throughput import candidates, is_of_pytest_benchmark
 
 
@@ -22,6 +23,53 @@ def test_one_number_that_looks_like_a_throughput_is_found_and_its_pattern_finds_
     (found,) = candidates(output)
     assert found.value == value
     assert float(re.findall(found.regex, output)[-1]) == value
+
+
+@pytest.mark.parametrize(
+    ("output", "called", "unit"),
+    [
+        ("throughput: 12.5 samples/s\n", "throughput", "samples/s"),
+        ("throughput: 12.5\n", "throughput", ""),
+        ('{"loss": 0.1, "samples_per_s": 123.4, "steps": 10}', "samples_per_s", ""),
+        ("Processed 1234.5 tokens/sec", "Processed", "tokens/sec"),
+        ("Images/sec: 55.3", "Images/sec", ""),
+        ("512 samples/s", "", "samples/s"),
+    ],
+)
+def test_a_number_that_is_found_has_the_name_and_the_unit_that_the_program_gives_it(output, called, unit):
+    (found,) = candidates(output)
+    assert (MetricSource(regex=found.regex).called, found.unit) == (called, unit)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "called"),
+    [
+        ("throughput: ([0-9.]+)", "throughput"),
+        ('"val_acc": *([0-9.]+)', "val_acc"),
+        (r"images?/s\s*[:=]\s*(\d+)", "images/s"),
+        (r"throughput \(img/s\): (\d+)", "throughput (img/s)"),
+        ("epoch [0-9]+ rate: ([0-9.]+)", "rate"),
+        (r".*final speed=(?P<n>\d+)", "final speed"),
+        (r"(?i)^took about (?:[0-9]+ or )?(\d+)", ""),
+        ("[Tt]hroughput: ([0-9.]+)", ""),
+        ("loss=[0-9.]+ ([0-9.]+)", ""),
+        (r"fast|slow (\d+)", ""),
+        (r"\w*speed (\d+)", ""),
+        (r"(\d+) img/s", ""),
+        (r"<script>alert (\d+)", ""),
+        (f"{'long ' * 20}(x)", ""),
+    ],
+)
+def test_a_pattern_tells_what_the_program_calls_its_number_or_nothing(pattern, called):
+    assert MetricSource(regex=pattern).called == called
+
+
+@pytest.mark.parametrize(
+    ("key", "called"),
+    [("out.json:speed", "speed"), ("o.json:benchmarks.0.stats.ops", "ops"), ("o.json:0.1", ""), ("o.json:a<b", "")],
+)
+def test_a_number_in_a_json_file_is_called_as_its_key(key, called):
+    assert MetricSource(json_file=key).called == called
 
 
 @pytest.mark.parametrize(
