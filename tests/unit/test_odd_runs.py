@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -54,7 +55,7 @@ CALLS = (
     ["report", "odd", "--as", "trials-csv"], ["report", "odd", "--as", "markdown"],
     ["report", "odd", "--as", "pyperf"], ["report", "odd", "--as", "openmetrics"], ["report", "odd", "--as", "junit"],
     ["figure", "forest", "odd"], ["figure", "time", "odd"],
-    ["compare", "odd", "--environments", "baseline,t"], ["compare", "odd", "odd", "--anyway"], ["history"],
+    ["compare", "odd", "--environments", "baseline,t"], ["compare", "odd", "again", "--anyway"], ["history"],
 )  # fmt: skip
 
 
@@ -65,6 +66,13 @@ def write(path, names=("t", "i", "ti"), blocks=8, change=None, **more):
     for trial in make_trials(plan, Machine({"t": 1.2, "ti": 1.3}), blocks):
         folder.append(change(trial) if change else trial)
     return folder
+
+
+def and_again(folder):
+    """Write another run beside one, whose trials are the same."""
+    again = RunFolder(folder.path.with_name("again"))
+    shutil.copytree(folder.path, again.path)
+    again.run_file.write_text(again.run_file.read_text().replace('"name": "odd"', '"name": "again"', 1))
 
 
 def call(capsys, path, arguments):
@@ -80,7 +88,7 @@ def call(capsys, path, arguments):
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize(("blocks", "change"), ODD.values(), ids=ODD.keys())
 def test_every_command_answers(tmp_path, capsys, blocks, change):
-    write(tmp_path, blocks=blocks, change=change)
+    and_again(write(tmp_path, blocks=blocks, change=change))
     for arguments in CALLS:
         code, _ = call(capsys, tmp_path, arguments)
         assert code == 0 or (code == 2 and arguments[0] in ("figure", "report"))
@@ -89,7 +97,7 @@ def test_every_command_answers(tmp_path, capsys, blocks, change):
 
 def test_names_that_steer_a_terminal_are_shown_as_text(tmp_path, capsys):
     levels = {"environments": {}, "design": {"cumulative": [HOSTILE.translate(dict.fromkeys(range(32))), "t"]}}
-    write(tmp_path, (HOSTILE, "t"), workloads=(HOSTILE, "--x"), **levels)
+    and_again(write(tmp_path, (HOSTILE, "t"), workloads=(HOSTILE, "--x"), **levels))
     for arguments in [*CALLS, ["compare", "odd", "--environments", HOSTILE, "--environments", "t"]]:
         call(capsys, tmp_path, arguments)
 
