@@ -123,7 +123,7 @@ def test_values_that_make_no_ratio_are_told(tmp_path, capsys):
     ids=["zeros", "binary", "wrong type"],
 )
 def test_a_damaged_line_is_one_message(tmp_path, capsys, spoil, words):
-    folder = write(tmp_path)
+    and_again(folder := write(tmp_path))
     folder.trials_file.write_bytes(spoil(folder.trials_file.read_bytes()))
     for arguments in CALLS[:-1]:
         code, text = call(capsys, tmp_path, arguments)
@@ -149,7 +149,7 @@ def test_a_summary_of_another_program_is_passed_over(tmp_path, capsys):
 
 
 def test_arms_that_stand_twice_in_a_run_are_named(tmp_path, capsys):
-    folder = write(tmp_path)
+    and_again(folder := write(tmp_path))
     body = json.loads(folder.run_file.read_text())
     body["arms"].append({**body["arms"][2], "name": "another"})
     folder.run_file.write_text(json.dumps(body))
