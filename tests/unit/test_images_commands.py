@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,3 +93,9 @@ def test_what_is_made_beside_the_matrix_of_an_installed_package_is_made_where_it
     made = images.write_definitions(["baseline"], matrix=tmp_path / "matrix.yaml")
     assert made
     assert {file.parent for file in made} == {here / "containers"}
+    folders: list[Path] = []
+    named = SimpleNamespace(start="run it")
+    builder = SimpleNamespace(base=None, build_named=lambda *given: folders.append(given[2]) or named)
+    monkeypatch.setattr(images, "open_engines", lambda names, _: dict.fromkeys(names, builder))
+    assert images.build(["baseline"], engine="docker", matrix=tmp_path / "matrix.yaml").starts == ("run it",)
+    assert folders == [here / "containers"]
