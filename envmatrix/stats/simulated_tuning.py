@@ -25,11 +25,15 @@ from envmatrix.stats.noise import autoregressive
 from envmatrix.stats.pairing import paired
 from envmatrix.stats.simulated import Figure, over_two_copies, rate
 from envmatrix.stats.tuning import REFERENCES, Batch, Budget, Proposal, Search
+from envmatrix.stats.tuning_choice import EQUAL, Neighbours, pruned
 
 Floats = NDArray[np.float64]
 #: Ten factors: 51,840 cells before constraints.
 SIZES = (4, 4, 3, 3, 3, 2, 2, 2, 5, 3)
 TRIALS = 300
+#: A search of few cells, with few trials: 72 before constraints.
+FEW = (4, 3, 3, 2)
+FEW_TRIALS = 100
 NOISES = (0.03, 0.08)
 #: The constants of the search were chosen on worlds below; figures are of worlds from here on.
 FIRST = 1000
@@ -41,7 +45,8 @@ _DRIFT_LASTS = 0.98  # about fifty trials
 class World:
     """A space, the true log gain of each of its cells, those that fail, and machines whose noise drifts.
 
-    ``drift`` is (nodes, trials). ``ran`` counts trials, ``rounds`` those that ran one after the other.
+    ``drift`` is (nodes, trials). ``trials`` may be run, ``ran`` counts those that were, ``rounds`` those that ran one
+    after the other.
     """
 
     space: Space
@@ -50,6 +55,7 @@ class World:
     size: float
     chance: np.random.Generator
     drift: Floats
+    trials: int = TRIALS
     ran: int = 0
     rounds: int = 0
 
@@ -99,7 +105,9 @@ def _all_cells(sizes: tuple[int, ...]) -> Codes:
     return np.array(list(itertools.product(*map(range, sizes))), dtype=np.int16)
 
 
-def world(number: int, size: float, sizes: tuple[int, ...] = SIZES, nodes: int = 1) -> World:
+def world(
+    number: int, size: float, sizes: tuple[int, ...] = SIZES, nodes: int = 1, trials: int = TRIALS
+) -> World:  # fmt: skip
     """Make a world of factors with so many levels: number and noise decide all of it; on more nodes it is the same."""
     chance = np.random.default_rng((20_261_122, number))
     mains = [np.zeros(levels) for levels in sizes]
@@ -125,7 +133,7 @@ def world(number: int, size: float, sizes: tuple[int, ...] = SIZES, nodes: int =
     if nodes > 1:
         further = np.random.default_rng((20_261_124, number))
         drift = np.vstack([drift, autoregressive(nodes - 1, 4 * TRIALS, size / 2, _DRIFT_LASTS, further)])
-    return World(space, gains[possible], failing[possible], size, noise, drift)
+    return World(space, gains[possible], failing[possible], size, noise, drift, trials)
 
 
 def _some_pairs(cells: Codes, couples: Sequence[tuple[int, int]], chance: np.random.Generator) -> NDArray[np.bool_]:
@@ -140,7 +148,7 @@ def _some_pairs(cells: Codes, couples: Sequence[tuple[int, int]], chance: np.ran
 def tuned(there: World) -> Found:
     """Search as ``envmatrix tune`` does, on as many nodes as there are."""
     search, batches = Search(there.space, width=len(there.drift)), list[Batch]()
-    while step := search.next_step(batches, Budget(TRIALS, TRIALS - there.ran)):
+    while step := search.next_step(batches, Budget(there.trials, there.trials - there.ran)):
         batches.append(there.batch(step))
     if batches[-1].phase != "confirm":
         return Found(0, 0.0)
@@ -154,7 +162,7 @@ def tuned(there: World) -> Found:
 
 def random_maximum(there: World) -> Found:
     """Try random cells, a reading each, every tenth one the baseline; take the highest reading."""
-    rows = there.chance.integers(0, len(there.space.codes), TRIALS)
+    rows = there.chance.integers(0, len(there.space.codes), there.trials)
     rows[::10] = 0
     scores = np.array([there.trial(int(row)) for row in rows])
     at = int(np.nanargmax(scores))
@@ -166,7 +174,7 @@ def one_factor_at_a_time(there: World) -> Found:
     codes = there.space.codes
     alone = [0, *np.flatnonzero((codes > 0).sum(axis=1) == 1).tolist()]
     sums, counts = np.zeros(len(alone)), np.zeros(len(alone))
-    for number in range(TRIALS):
+    for number in range(there.trials):
         score = there.trial(alone[number % len(alone)])
         if np.isfinite(score):
             sums[number % len(alone)] += score
@@ -202,8 +210,8 @@ def tpe(there: World) -> Found:
         return score
 
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=1))
-    ends = [lambda of, _: of.stop() if there.ran >= TRIALS else None]
-    study.optimize(objective, n_trials=4 * TRIALS, callbacks=ends)  # it may insist on what cannot be
+    ends = [lambda of, _: of.stop() if there.ran >= there.trials else None]
+    study.optimize(objective, n_trials=4 * there.trials, callbacks=ends)  # it may insist on what cannot be
     return Found(int(study.best_trial.user_attrs["row"]), float(study.best_value) - base)
 
 
@@ -215,18 +223,21 @@ METHODS: Mapping[str, Callable[[World], Found]] = {
 
 
 def searched(
-    name: str, size: float, first: int, worlds: int, sizes: tuple[int, ...] = SIZES, nodes: int = 0
-) -> list[Figure]:
+    name: str, size: float, first: int, worlds: int, sizes: tuple[int, ...] = SIZES, nodes: int = 0,
+    trials: int = TRIALS,
+) -> list[Figure]:  # fmt: skip
     """Search worlds with one method: how much of the best gain it finds, and how far its claim is from the truth.
 
     ``nodes`` (0: one, and none of it is told): then also how many trials ran one after the other.
     """
-    shares, off, worse, holds, rounds = [], [], [], [], []
+    shares, off, worse, holds, rounds, idle = [], [], [], [], [], []
     for number in range(first, first + worlds):
-        there = world(number, size, sizes, max(1, nodes))
+        there = world(number, size, sizes, max(1, nodes), trials)
         found = {**METHODS, "Optuna TPE, best value": tpe}[name](there)
         true = float(there.gains[found.row])
-        shares.append(np.expm1(true) / there.best)
+        if there.best > EQUAL:  # else there is nothing to find
+            shares.append(np.expm1(true) / there.best)
+        idle.append(idle_settings(there, found.row))
         off.append(100 * (np.expm1(found.claimed) - np.expm1(true)))
         worse.append(true < 0)
         if found.low is not None and found.high is not None and found.row:
@@ -234,14 +245,24 @@ def searched(
         rounds.append(there.rounds)
     machine = f"noise {size:.0%}"
     name = f"{name}, {nodes} node{'' if nodes == 1 else 's'}" if nodes else name
+    name = name if trials == TRIALS else f"{name}, {trials} trials"
     told = [
         Figure("share of the best possible gain", machine, name, float(np.mean(shares)), None, None, worlds),
         Figure("claimed minus true, points", machine, name, float(np.mean(off)), None, None, worlds),
         rate("worse than the baseline", machine, name, np.array(worse, dtype=np.bool_)),
+        Figure("settings that bring nothing", machine, name, float(np.mean(idle)), None, None, worlds),
     ]
     told += [rate("the interval holds the truth", machine, name, np.array(holds))] if holds else []
     clock = Figure("trials one after the other", machine, name, float(np.mean(rounds)), None, None, worlds)
     return [*told, clock] if nodes else told
+
+
+def idle_settings(there: World, row: int) -> int:
+    """Count the settings of a cell that could go while in all no more than EQUAL of its true gain does."""
+    gains = np.where(there.failing, -np.inf, there.gains)
+    codes = there.space.codes
+    needed = pruned(row, Neighbours(codes), gains)
+    return int((codes[row] > 0).sum() - (codes[needed] > 0).sum())
 
 
 def on_nodes(
@@ -259,3 +280,5 @@ def searches(first: int = FIRST, worlds: int = 200) -> Iterator[Figure]:
     with suppress(ImportError):
         for size in NOISES:
             yield from searched("Optuna TPE, best value", size, first, worlds)
+    for size in NOISES:
+        yield from searched("envmatrix tune", size, first, worlds, FEW, trials=FEW_TRIALS)

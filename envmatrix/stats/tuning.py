@@ -32,6 +32,7 @@ _A_BLOCK, _FEWEST_OF_A_BLOCK = 12, 4
 #: A search learns between so many steps of its screen at least, where blocks run side by side.
 _STEPS = 6
 _SHORTLIST = 8
+_FEWEST_OF_A_RACE = 2
 _POOL = 400
 
 
@@ -178,6 +179,9 @@ class Search:
         posterior = self.posterior(batches)
         rows = self._raced(batches, known, posterior, chance)
         left = RACED * budget.total - (budget.total - budget.left)
+        fits = int(min(left, budget.left - MIN_BLOCKS * (1 + REFERENCES))) - REFERENCES
+        if batches[-1].phase != "race" and fits >= _FEWEST_OF_A_RACE:
+            rows = rows[:fits]  # without a race only what was screened can be confirmed
         if (len(rows) > 1 or not known.worked[list(rows)].all()) and left >= len(rows) + REFERENCES:
             return Proposal("race", rows, max(1, min(self.width, int(left / (len(rows) + REFERENCES)))))
         winner = self.winner(batches, dropped, posterior)

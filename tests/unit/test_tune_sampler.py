@@ -73,9 +73,8 @@ def test_an_unknown_sampler_and_a_missing_optuna_are_told_before_anything_is_wri
     assert not (tmp_path / "results" / "mine").exists()
 
 
-def test_tpe_in_a_made_up_world_has_all_of_its_trials_though_it_proposes_what_cannot_be(monkeypatch):
-    monkeypatch.setattr(simulated_tuning, "TRIALS", 40)
-    there = simulated_tuning.world(3, 0.03, (4, 3, 3, 2))
+def test_tpe_in_a_made_up_world_has_all_of_its_trials_though_it_proposes_what_cannot_be():
+    there = simulated_tuning.world(3, 0.03, (4, 3, 3, 2), trials=40)
     assert len(there.space.codes) < 4 * 3 * 3 * 2
     simulated_tuning.tpe(there)
     assert there.ran == 40

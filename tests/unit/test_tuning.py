@@ -286,6 +286,19 @@ class TestWhatIsProposed:
         without_time = search.next_step([seen], Budget(100, 30))
         assert (without_time.phase, without_time.rows) == ("confirm", (alone[0],))
 
+    def test_a_small_budget_races_as_many_as_it_has_trials_for_so_that_what_was_not_screened_may_be_confirmed(self):
+        """It raced none, and confirmed the one screened cell that has the best settings: with a third one, inert."""
+        there = made_up((2, 2, 2))
+        index = {tuple(cell): row for row, cell in enumerate(there.codes.tolist())}
+        gains = {(1, 0, 0): 0.2, (0, 1, 0): 0.1, (0, 0, 1): 0.0, (1, 1, 1): 0.3, (1, 0, 1): 0.2, (0, 1, 1): 0.1}
+        scores = np.array([0.0, 0.0, *gains.values()])
+        seen = Batch("screen", tuple(index[cell] for cell in gains), np.repeat(scores[:, None], 3, axis=1),
+                     np.zeros((8, 3), np.int64))  # fmt: skip
+        raced = Search(there).next_step([seen], Budget(80, 29.5))
+        assert (raced.phase, len(raced.rows), raced.rows[0]) == ("race", 3, index[1, 1, 0])
+        for budget in Budget(80, 27.5), Budget(50, 20.5):  # none is left for it, none beside a claim's six blocks
+            assert Search(there).next_step([seen], budget).phase == "confirm"
+
     def test_a_level_that_changes_nothing_is_never_tried_again(self):
         there = made_up((2, 3, 2))
         search = Search(there)
@@ -318,6 +331,7 @@ def test_the_figures_of_a_world_are_told_beside_those_of_usual_methods():
         "share of the best possible gain",
         "claimed minus true, points",
         "worse than the baseline",
+        "settings that bring nothing",
         "the interval holds the truth",
     ]
     assert 0.6 < found["envmatrix tune"][0].value <= 1.0
@@ -360,3 +374,19 @@ def test_what_a_recipe_gains_in_a_number_that_is_no_speed_is_no_speed():
     assert "is 1.200 times as good as the baseline in accuracy (95 %" in confirmed(1.1, metric=metric).headline
     assert confirmed(1.1, unchecked=True).headline.endswith("fresh blocks). Equal work not checked.")
     assert "times as fast as the baseline (95 % interval 1.00004 to" in confirmed(1.00004).headline
+
+
+def test_settings_count_as_idle_that_could_go_while_no_more_than_a_hundredth_of_the_gain_does():
+    space_ = made_up((2, 2, 2, 2))
+    codes = space_.codes
+    gains = 0.2 * codes[:, 0] + 0.006 * codes[:, 1] + 0.006 * codes[:, 2]
+    there = SimpleNamespace(space=space_, gains=gains, failing=np.zeros(len(codes), np.bool_))
+    rows = {"".join(map(str, cell)): row for row, cell in enumerate(codes.tolist())}
+    known = {cell: simulated_tuning.idle_settings(there, rows[cell]) for cell in ("1000", "1001", "1100", "1110")}
+    assert known == {"1000": 0, "1001": 1, "1100": 1, "1110": 1}
+
+
+def test_a_world_of_few_cells_and_trials_is_told_apart():
+    found = simulated_tuning.searched("envmatrix tune", 0.03, 5, 1, simulated_tuning.FEW, trials=100)
+    assert {figure.procedure for figure in found} == {"envmatrix tune, 100 trials"}
+    assert simulated_tuning.world(5, 0.03, simulated_tuning.FEW, trials=100).trials == 100
