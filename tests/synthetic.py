@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -152,6 +154,15 @@ def slowed(
         started = trial.started if period is None else 1.7e9 + trial.block * period
         found.append(replace(trial, document=document, started=started))
     return found
+
+
+def copied(folder: RunFolder, name: str) -> RunFolder:
+    """Write a run of another name beside one, with the same trials."""
+    other = RunFolder(folder.path.with_name(name))
+    shutil.copytree(folder.path, other.path)
+    body = json.loads(folder.run_file.read_text())
+    other.run_file.write_text(json.dumps({**body, "name": name}))
+    return other
 
 
 def write_run(path: Path, plan: Plan, machine: Machine, blocks: int, seed: int = 1, **more: Any) -> RunFolder:

@@ -27,7 +27,7 @@ from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.within_run import compare_environments
 from envmatrix.trials.program_files import LARGEST_BYTES, edited_files, program_files
-from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
+from tests.synthetic import Machine, copied, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("cheat", "honest"))
 CHECKED = Workload.model_validate({
@@ -144,7 +144,7 @@ def test_stored_runs_of_a_program_that_was_edited_are_compared_with_a_word_on_it
     assert "cheat:cnn@local of new did not do the work of day-0: loss 0.02, reference 2 to 2" in found.cautions
     assert "the program of cnn is not the same in both runs: train.py" in found.cautions
     same = program_run(tmp_path / "same", UNCHECKED, None)
-    assert [text for text in compare_runs(same, same).cautions if "not" in text][1:] == [
+    assert [text for text in compare_runs(same, copied(same, "other")).cautions if "not" in text][1:] == [
         "equal work not checked: cnn has no `check:` with a number that only the work decides"
     ]
 

@@ -21,7 +21,7 @@ from envmatrix.stats.between_runs import compare_runs
 from envmatrix.stats.gaps import missing
 from envmatrix.stats.measurements import fold, read_measurements
 from envmatrix.stats.within_run import compare_environments
-from tests.synthetic import Machine, make_plan, make_trials, write_run
+from tests.synthetic import Machine, copied, make_plan, make_trials, write_run
 from tests.unit.test_runner import Watcher
 
 PLAN = make_plan(("fast", "slow"), max_blocks=8, target=0.001, budget_s=1e9)
@@ -155,7 +155,7 @@ def test_a_comparison_tells_of_trials_that_lack_too(folder):
     run = folder.load()
     for found in (
         compare_environments(run, read_measurements(folder, run.plan), *(arm.environment for arm in run.arms[:2])),
-        compare_runs(folder, folder),
+        compare_runs(folder, copied(folder, "other")),
     ):
         assert any("trials.jsonl has 1 trial of the plan, b000" in text for text in found.cautions)
 
