@@ -205,8 +205,8 @@ def test_a_run_on_disk_names_nothing_of_this_machine_and_goes_on_with_all_of_it(
 MATRIX = """version: 2
 factors: {malloc: {glibc: {}, jemalloc: {preload: libjemalloc.so.2}}}
 environments: {baseline: {}, tuned: {malloc: jemalloc}}
-workloads: {w: {command: ["true"], metric: {wall: true}}}
-designs: {d: {environments: [tuned], workloads: w}}
+workloads: {cnn: {command: ["true"], metric: {wall: true}}}
+designs: {d: {environments: [tuned], workloads: cnn}}
 """
 
 
