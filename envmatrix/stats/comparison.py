@@ -158,7 +158,7 @@ def smallest_seen(ratio: float | None, high: float | None, allowed: float) -> fl
 
 
 def blocks_wanted(low: float | None, high: float | None, blocks: int, allowed: float) -> int | None:
-    """Return after about how many blocks two that are alike would be told to be, in 39 of 40 runs; None: by now.
+    """Return after about how many blocks two that are alike would be told to be, in nine of ten runs; None: by now.
 
     Half of the interval of the log is then half of what is allowed. It shrinks with the square root of the blocks.
     """

@@ -65,7 +65,7 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
         assert plain[0] == plain[1]
     # What ships asks for long looks since there are any, and `quick` has the time that a slow machine needs. Designs of
     # workloads alone compared nothing: theirs are held against one of them since.
-    same = {"steady": False, "schedule": "sequential"}
+    same = {"steady": False, "schedule": "sequential", "turn_apart": 1}
     plain = [
         {
             name: design.model_copy(update={**same, **({"budget": 0, "description": ""} if name == "quick" else {})})
