@@ -1,4 +1,4 @@
-"""Whether the steps that a turn sets apart were enough: what its first counted step takes over its last one."""
+"""Whether the steps that a turn sets apart were enough for its caches to be its own again."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import statistics
 from collections.abc import Sequence
 
 
-def turn_start(turns: Sequence[Sequence[int]]) -> float | None:
-    """Return the median first counted step over the median last one of all turns, each its counted steps in ns.
+def turn_start(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float | None:
+    """Return how many times as long as its last step a turn's counted ones begin with; each (apart, counted) in ns.
 
-    Well above 1 the caches still hold what another process left there. None where no two turns have two steps.
+    Medians over turns: of the first counted step or of the last one before it, whichever is shorter. Counters are read
+    between the two, which takes the first counted step of a turn some 0.1 ms; where the one before it was as fast as
+    the last, the caches are warm. None where no two turns have two counted steps.
     """
-    there = [turn for turn in turns if len(turn) > 1]
+    there = [(apart, counted) for apart, counted in turns if len(counted) > 1]
     if len(there) < 2:
         return None
-    first, last = (statistics.median(turn[at] for turn in there) for at in (0, -1))
-    return first / last if last else None
+    first, last = (statistics.median(counted[at] for _, counted in there) for at in (0, -1))
+    before = [apart[-1] for apart, _ in there if apart]
+    return min([first, statistics.median(before)] if before else [first]) / last if last else None

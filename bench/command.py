@@ -213,7 +213,7 @@ def _of_steps(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
 
 
 def _turn_start(turns: Turns | None) -> float | None:
-    return turn_start([counted for _, counted in turns.times()]) if isinstance(turns, StepTurns) else None
+    return turn_start(turns.times()) if isinstance(turns, StepTurns) else None
 
 
 def _turns(gate: str | None, numbers: metric.Numbers, told: _Told) -> Turns | None:

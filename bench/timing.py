@@ -213,8 +213,12 @@ class Loop:
             last_loss=finite(next(iter(self._place.means(last)), None)),
             counted=dict(counted, peak_gpu_bytes=peak_gpu_bytes),
             turns=None if self._gate is None else self._turns,
-            turn_start=None if self._gate is None else turn_start([one.steps_ns for one in self._stretches]),
+            turn_start=None if self._gate is None else turn_start(self._parts()),
         )
+
+    def _parts(self) -> list[tuple[Sequence[int], Sequence[int]]]:
+        """Return the steps of each turn: those that are set apart, and those that count."""
+        return [(turn.apart_ns, stretch.steps_ns) for turn, stretch in zip(self._turns, self._stretches)]
 
     def _untimed(self) -> tuple[int | None, int | None, int]:
         """Return nanoseconds of compiling, of the first step that did not compile, and of the warm-up."""

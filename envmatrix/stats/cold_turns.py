@@ -16,7 +16,7 @@ _FEWEST, _LITTLE = 6, 0.02
 
 @dataclass(frozen=True)
 class ColdTurns:
-    """How many times as long as its last one the first counted step of a turn takes, with its 95 % interval."""
+    """How many times as long as its last step those that count in a turn begin with, with its 95 % interval."""
 
     ratio: float
     low: float

@@ -47,6 +47,9 @@ onload = async () => {{ for (const frame of document.querySelectorAll('iframe'))
     reachable: regions.every(r => r.tabIndex === 0 && r.getAttribute('aria-label')),
     named: [...d.querySelectorAll('svg[role=img]')].every(s => s.querySelector('title').textContent.length > 10),
     winner: seen('td.verdict.faster'),
+    figures: [...d.querySelectorAll('table.cards td.n')].map(e => e.getBoundingClientRect())
+      .every(b => b.left >= 0 && b.right <= view.innerWidth),
+    cards: d.querySelectorAll('table.cards').length,
     dot: [...d.querySelectorAll('svg .faster .mark')].some(e => {{ const b = e.getBoundingClientRect();
       return b.width > 0 && b.right <= view.innerWidth; }}),
     newest: [...d.querySelectorAll('.newest .mark')].every(e => e.getBoundingClientRect().right <= view.innerWidth),
@@ -143,6 +146,9 @@ def test_no_page_scrolls_sideways_and_all_can_be_used_by_keyboard_and_ear(pages,
         assert (seen["reachable"], seen["named"], seen["ends"]) == (True, True, True), name
         assert seen["regions"] >= 1, name
         assert seen["newest"], f"the newest end of a figure of {name} is in sight"
+        if width == 400:
+            assert seen["figures"], f"every figure of a table of {name} is in sight"
+            assert seen["cards"] >= 1
         if name == "report":
             assert (seen["winner"], seen["dot"]) == (True, True), "the answer is in sight"
 

@@ -20,15 +20,17 @@ PLAN = make_plan(("fast",))
 @pytest.mark.parametrize(
     ("turns", "found"),
     [
-        ([[11, 9, 10], [12, 9, 8], [14, 9, 10]], 1.2),
-        ([[11, 9, 10], [7], [13, 10]], 1.2),
-        ([[10, 10]], None),
-        ([[10], [11], [12]], None),
-        ([[10, 0], [10, 0]], None),
+        ([([], [11, 9, 10]), ([], [12, 9, 8]), ([], [14, 9, 10])], 1.2),
+        ([([20], [12, 9, 10]), ([20], [7]), ([20], [12, 10])], 1.2),
+        ([([20, 13], [14, 10]), ([20, 11], [14, 10])], 1.2),
+        ([([20, 10], [14, 10]), ([20, 10], [14, 10])], 1.0),
+        ([([], [10, 10])], None),
+        ([([9], [10]), ([9], [11]), ([9], [12])], None),
+        ([([], [10, 0]), ([], [10, 0])], None),
         ([], None),
     ],
 )
-def test_a_process_says_what_the_first_counted_step_of_its_turns_takes_over_the_last(turns, found):
+def test_a_process_says_how_its_turns_begin_unless_the_last_step_set_apart_was_warm(turns, found):
     assert turn_start(turns) == found
 
 
