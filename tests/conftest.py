@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 
+import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -33,3 +34,13 @@ class _Lanes(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config, log):
     """Tests in lanes, for --dist=loadscope (xdist's own groups, ``loadgroup``, have no effect under pytest 9.2)."""
     return _Lanes(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@pytest.fixture
+def one_thread():
+    """Threads that wait for each other spin, beside tests that want the CPU."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -155,16 +155,6 @@ def read(path):
         return b""
 
 
-@pytest.fixture
-def one_thread():
-    """Threads that wait for each other spin, beside tests that want the CPU."""
-    torch = pytest.importorskip("torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize("autocast", ["none", "bfloat16", "float16"])
 def test_the_check_against_one_process_catches_half_a_gradient_and_a_shard_twice(autocast, one_thread):
     torch = pytest.importorskip("torch")
