@@ -37,12 +37,12 @@ def _level_of_blocks(measured: Measurements, names: list[str], metric: str) -> F
 
 
 def trend(values: Floats) -> tuple[float, float]:
-    """Return the least-squares slope of three or more values, a step each, and its standard error."""
-    steps = np.arange(values.size) - (values.size - 1) / 2
-    weight = float(steps @ steps)
-    slope = float(steps @ values) / weight
-    rest = values - values.mean() - slope * steps
-    return slope, float(np.sqrt(rest @ rest / (values.size - 2) / weight))
+    """Return the least-squares slope of four or more values, a step each, and its standard error.
+
+    (``scipy.stats``, which has the same, takes longer to load than a report takes to write.)
+    """
+    line, covariance = np.polyfit(np.arange(values.size), values, 1, cov=True)
+    return float(line[0]), float(np.sqrt(covariance[0, 0]))
 
 
 def drift(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:

@@ -48,6 +48,7 @@ def test_in_turns_the_record_has_the_steps_of_all_turns_and_their_first_ones_apa
     assert sum(timing["steps_ns"]) == timing["training_ns"]
     assert record["result"]["samples"] == 8 * 64
     assert metrics["samples_per_s"] == pytest.approx(8 * 64 / metrics["training_s"])
+    assert metrics["turn_start"] > 0
     assert metrics["startup_s"] is metrics["import_s"] is metrics["warmup_s"] is metrics["epoch_s"] is None
     for pipe in pipes:
         os.close(pipe)

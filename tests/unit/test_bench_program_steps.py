@@ -61,6 +61,7 @@ def test_in_turns_it_starts_beside_others_and_stops_after_its_first_step(tmp_pat
     assert [len(turn["apart_ns"]) for turn in turns][: len(counted) - 1] == apart[:-1]
     assert record["metric"]["value"] == pytest.approx(1e9 * len(times) / sum(times))
     assert sum(times) < record["timing"]["wall_ns"]
+    assert record["metrics"]["turn_start"] > 0
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ class Gate:
         self.ended = True
 
 
-def taken(clock, length, device=None, log=None, at=None):
-    """Take all steps: a batch is waited for ``WAIT``, a step takes ``STEP``, the very first ``FIRST``."""
+def taken(clock, length, device=None, log=None, at=None, cold=()):
+    """Take all steps: a batch is waited for ``WAIT``, a step takes ``STEP``, the very first or a cold one ``FIRST``."""
 
     def source():
         for number in itertools.count():
@@ -51,7 +51,7 @@ def taken(clock, length, device=None, log=None, at=None):
             yield Batch(torch.empty(0), torch.empty(0), 10 + number)
 
     def step(batch):
-        clock.now += FIRST if batch.total == 10 else STEP
+        clock.now += FIRST if batch.total in (10, *cold) else STEP
         return torch.tensor(float(batch.total))
 
     place = Place(device or Cpu())
@@ -146,6 +146,17 @@ def test_in_turns_only_turns_are_timed_and_their_first_steps_are_set_apart(clock
     assert (found.waits_ns, found.total_ns) == ([WAIT] * 5, 5 * (WAIT + STEP))
     assert found.samples == (13 + 14) + (16 + 17) + 18  # the first batch has 10, batches 1, 2 and 5 are set apart
     assert (found.epochs_ns, found.last_loss) == ([], 18.0)
+
+
+@pytest.mark.parametrize(
+    ("cold", "start"),
+    [((), 1.0), ((11, 12, 14, 15), (WAIT + FIRST) / (WAIT + STEP)), ((12, 15), 1.0), ((11, 14), 1.0)],
+)
+def test_how_cold_turns_begin_is_told_from_their_first_counted_steps_and_those_before_them(clock, cold, start):
+    length = timing.Length(checked=0, warm_up=1, timed=4, epoch=0)
+    found = taken(clock, length, at=Gate(clock, (1, 2), (1, 2)), cold=cold)
+    assert found.turn_start == start
+    assert taken(clock, length, cold=cold).turn_start is None
 
 
 def test_before_its_first_turn_a_process_takes_one_step_and_the_rest_of_its_warm_up_within_it(clock):

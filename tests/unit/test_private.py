@@ -227,6 +227,7 @@ def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_
     host = replace(make_run(make_plan(())).host, name="vm9")
     begun = begin(matrix, matrix.designs["d"], (), tmp_path, print, (), host=host, host_names=kept)
     assert RunFolder(begun.folder.path).load().host.name == ("vm9" if kept else "node-1")
+    assert RunFolder(begun.folder.path).load().design.schedule == "sequential", "its wall time is all there is"
     arguments = cli.parse(["bench", *(["--host-names"] if kept else [])])
     assert arguments.host_names is kept
 
