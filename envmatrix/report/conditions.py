@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 DRIFT = 0.05
 STOLEN = 0.01
 DISTURBED = 0.05
+#: Told of single blocks too, where most are quiet.
+MUCH_DISTURBED = 0.25
 BUSY = 0.05
 FREQUENCY = 0.10
 _TICKS_PER_S = 100.0
@@ -102,6 +104,28 @@ def disturbed(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
         )  # fmt: skip
 
 
+def at_times(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    """Find blocks in which others had the CPUs, of a machine that most of the time was left alone."""
+    shares = measured.disturbed()
+    there = np.isfinite(shares)
+    if not there.any() or float(np.median(shares[there])) > DISTURBED:
+        return
+    blocks = {
+        int(block): float(np.median(of_block[known]))
+        for block, of_block, known in zip(measured.blocks, shares.T, there.T, strict=True)
+        if known.any()
+    }
+    much = [block for block, share in blocks.items() if share > MUCH_DISTURBED]
+    if much:
+        worst = max(much, key=lambda block: blocks[block])
+        yield Caution(
+            Kind.DISTURBED, "the machine",
+            f"{len(much)} of {count(len(blocks), 'block')} were disturbed by other programs (most, block {worst}: "
+            f"threads waited for a CPU in {blocks[worst]:.0%} of the time in which they could have run)",
+            "run `envmatrix doctor`: it names what runs beside; pairs cancel much of it, intervals are wider for it",
+        )  # fmt: skip
+
+
 def other_load(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
     """Find a load that the trials, which run one at a time, cannot have made (in turns they start at once)."""
     if run.design.schedule == "turns":
@@ -168,5 +192,5 @@ def unproven(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
 
 #: A further check of the machine is one more entry here.
 CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] = (
-    drift, stolen, disturbed, other_load, strangers, frequency, unverified, unproven,
+    drift, stolen, disturbed, at_times, other_load, strangers, frequency, unverified, unproven,
 )  # fmt: skip

@@ -139,3 +139,23 @@ def test_what_only_an_environment_of_many_ranks_waits_for_is_not_laid_on_the_mac
     assert told.subject.split(", ")[0] == subject
     assert told.text.startswith("disturbed 35%: "), "of those that are named"
     assert ("envmatrix doctor" in told.remedy) is (subject == "the machine")
+
+
+@pytest.mark.parametrize(("blocks", "arms", "told"), [((3, 6), 3, True), ((3,), 1, False), ((), 3, False)])
+def test_blocks_that_others_disturbed_are_told_of_a_run_that_is_quiet_else(blocks, arms, told):
+    """A run said nothing of two blocks of ten in which all trials took three to six times as long."""
+    plan = make_plan(("fast",))
+    hit = {arm.name for arm in plan.arms[:arms]}
+
+    def disturb(trial):
+        delay = (3.0 if trial.block == 3 else 2.0) if trial.block in blocks and trial.arm in hit else 0.01
+        trial.document["metrics"].update(user_s=2.5, system_s=0.5, run_delay_s=delay)
+        return trial
+
+    trials = map(disturb, make_trials(plan, Machine({}, noise=0.01, stand_in=False), 10))
+    summary = summarise_measured(make_run(plan), fold(plan, trials))
+    said = [caution.text for caution in summary.cautions if caution.kind is Kind.DISTURBED]
+    assert len(said) == told
+    if told:
+        assert said[0].startswith("2 of 10 blocks were disturbed by other programs (most, block 3: ")
+        assert "50%" in said[0]
