@@ -1,4 +1,4 @@
-"""Measure how precise a minute of turns is: `nox -s selfbench -- --precision`, and `--agreement`.
+"""Measure how precise a minute of turns is: `nox -s selfbench -- --precision`. `--agreement` measures in the same way.
 
 Two ways to measure the same arms run in one go, block by block, in an order that is drawn anew each time: so whatever
 the machine does meets both. Every arm takes turns here, those whose level says `turns: false` too: whether they may is
@@ -12,12 +12,11 @@ import argparse
 import contextlib
 import itertools
 import json
-import math
 import os
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,10 @@ from envmatrix.api.places import find_matrix
 from envmatrix.api.runs import place
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import Design, Matrix, load
+from envmatrix.matrix.model import EnvironmentEntry
 from envmatrix.record.model import Timing
 from envmatrix.runner.loop import _sweep
-from envmatrix.stats.measurements import Measurements, read_measurements
+from envmatrix.stats.measurements import Measurements, fold
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import families, log_ratios
 from envmatrix.store import RunFolder, Trial
@@ -42,6 +42,7 @@ from envmatrix.trials.groups import Groups
 from tests import precision_figures as figures
 from tests import precision_parts
 from tests.measured_blocks import Jobs, here
+from tests.measured_parts import trials_of
 from tests.precision_figures import Measured
 
 #: The design of two copies of the baseline, made of the first other one that is asked for, or of `default`.
@@ -106,25 +107,41 @@ def every_arm_in_turns(matrix: Matrix) -> Matrix:
     return matrix.model_copy(update={"factors": factors})
 
 
-def design_of(matrix: Matrix, name: str, chosen: argparse.Namespace, schedule: str) -> Design:
-    """Return a design as it is measured here: it ends by the clock alone."""
+def with_copies(matrix: Matrix, design: Design) -> Matrix:
+    """Return a matrix that has the further copies of the baseline that a design names."""
+    levels = matrix.environments[design.baseline].levels
+    made = {name: EnvironmentEntry(name=name, levels=levels) for name in design.environments}
+    return matrix.model_copy(update={"environments": {**made, **matrix.environments}})
+
+
+def design_of(matrix: Matrix, name: str, chosen: argparse.Namespace, schedule: str, count: int = 2) -> Design:
+    """Return a design as it is measured here: it ends by the clock alone. ``count``: of copies, so many processes."""
     copies = name == COPIES and COPIES not in matrix.designs
     others = [other for other in chosen.design.split(",") if other != COPIES]
     found = find_design(matrix, [*others, "default"][0] if copies else name)
-    named = {"name": name, "environments": (), "factors": {}, "cumulative": (), "application": ()} if copies else {}
+    further = tuple(f"copy-{number}" for number in range(3, count + 1))
+    named = {"name": name, "environments": further, "factors": {}, "cumulative": (), "application": ()}
     only = {"environments": tuple(chosen.environments.split(",")), "factors": {}} if chosen.environments else {}
     turn = {"turn": chosen.turn} if chosen.turn else {}
     limits = {"schedule": schedule, "race": False, "max_blocks": _MOST, "budget": 1e6}
-    return found.model_copy(update={**({} if copies else only), **named, **turn, **limits})
+    return found.model_copy(update={**(named if copies else only), **turn, **limits})
 
 
-def opened(chosen: argparse.Namespace, name: str, way: str, options: Mapping[str, Any] | None = None) -> Way:
-    """Begin a run, or go on with the one in the folder; ``options`` are what its workloads have of their own."""
+def opened(
+    chosen: argparse.Namespace, name: str, way: str, options: Mapping[str, Any] | None = None, *,
+    count: int = 2, limit: float = 0.0,
+) -> Way:  # fmt: skip
+    """Begin a run, or go on with the one in the folder.
+
+    ``options`` are what its workloads have of their own, ``count`` how many processes copies are, ``limit`` what its
+    `trial_limit` is at least.
+    """
     folder, matrix = RunFolder(chosen.to / f"{name}-{way}"), every_arm_in_turns(load(find_matrix(chosen.matrix)))
-    design = design_of(matrix, name, chosen, "turns" if way == "turns" else "sequential")
+    design = design_of(matrix, name, chosen, "turns" if way == "turns" else "sequential", count)
+    matrix = with_copies(matrix, design) if name == COPIES else matrix
     if options:
         matrix = with_options(matrix, design, options)
-        design = design.model_copy(update={"trial_limit": max(design.trial_limit, 10 * chosen.long)})
+        design = design.model_copy(update={"trial_limit": max(design.trial_limit, limit)})
     if folder.path.exists():
         experiment = reopen(folder, find_matrix(chosen.matrix), say)
     else:
@@ -153,16 +170,6 @@ def with_options(matrix: Matrix, design: Design, options: Mapping[str, Any]) -> 
         for name in design.workloads
     }
     return matrix.model_copy(update={"workloads": {**matrix.workloads, **other}})
-
-
-def long_steps(turns: Way, seconds: float) -> int:
-    """Return how many steps take so long, by the reference's trials in turns."""
-    measured = read_measurements(turns.experiment.folder, turns.experiment.plan)
-    known = [measured.median(arm.name, "step_median_s") for arm in turns.experiment.plan.arms if not arm.reference]
-    steps = [seconds / step for step in known if step]
-    if not steps:
-        raise SystemExit("no trial of the reference ran well: its log says why")
-    return math.ceil(max(steps))
 
 
 @contextlib.contextmanager
@@ -203,7 +210,7 @@ def in_time(ways: Sequence[Way], minutes: float, notes: Path, *, even: bool) -> 
 def measured_of(folder: RunFolder, notes: Mapping[tuple[str, int], float]) -> tuple[Measured, Measurements]:
     """Read what a run measured: the whole blocks alone."""
     run = folder.load()
-    numbers = read_measurements(folder, run.plan)
+    numbers = fold(run.plan, trials_of(folder, run.plan))
     whole = [index for index, block in enumerate(numbers.blocks) if (folder.path.name, int(block)) in notes]
     arms, rows = [], []
     for family in families(run.plan):
@@ -223,7 +230,7 @@ def read_notes(file: Path) -> dict[tuple[str, int], float]:
     return {(f"{note['design']}-{note['way']}", note["block"]): note["seconds"] for note in found}
 
 
-def compared(folder: Path, name: str, other: str) -> dict[str, Any] | None:
+def compared(folder: Path, name: str, other: str = "sequential") -> dict[str, Any] | None:
     """Return what turns and another way found of a design, None where one of them has no run."""
     if not all((folder / f"{name}-{way}" / "run.json").exists() for way in ("turns", other)):
         return None
@@ -274,20 +281,21 @@ def _rows(timing: Timing) -> figures.Floats:
 
 
 def _row(arm: str, turns: Measured, rest: Measured, other: str) -> dict[str, Any]:
-    apart = figures.difference(turns, rest, arm)
+    apart = figures.difference([turns], [rest], arm)
     sides = {"turns": turns, other: rest}
     return {
         "arm": arm,
-        "sd": {name: figures.deviation(side, arm) for name, side in sides.items()},
+        "sd": {name: figures.deviation([side], arm) for name, side in sides.items()},
         "gain": figures.as_json(figures.gain(turns.of([arm]), rest.of([arm]))),
-        "effect": {name: figures.as_json(figures.effect(side, arm)) for name, side in sides.items()},
+        "effect": {name: figures.as_json(figures.effect([side], arm)) for name, side in sides.items()},
         "turns_over_other": figures.as_json(apart),
         "agreement": figures.agreement(apart),
-        "blocks_for_2_percent": {name: figures.blocks_for(side, arm, 0.02) for name, side in sides.items()},
+        "blocks_for_2_percent": {name: figures.blocks_for([side], arm, 0.02) for name, side in sides.items()},
     }  # fmt: skip
 
 
-def _shown(found: Mapping[str, float] | None, form: str = ".2f") -> str:
+def shown(found: Mapping[str, float] | None, form: str = ".2f") -> str:
+    """Write an estimate and its interval."""
     if not found:
         return "not known"
     return f"{found['value']:{form}} [{found['low']:{form}}, {found['high']:{form}}]"
@@ -304,18 +312,17 @@ def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
     for kind, found in part["gain"].items():
         wanted = {"copies": 4, "arms": 3}[kind]
         label = {"copies": "two copies of the baseline", "arms": "the other arms, geometric mean"}[kind]
-        yield f"  precision per minute, turns over {other}, {label}: {_shown(found)} (wanted: {wanted})"
+        yield f"  precision per minute, turns over {other}, {label}: {shown(found)} (wanted: {wanted})"
     yield f"  {'arm':34} {'sd turns':>8} {'sd ' + other:>13}  {'precision per minute':22} {'effect in turns':20} "\
         f"{'effect ' + other:20} {'their ratio':20}"  # fmt: skip
     for row in part["arms"]:
         sd = [f"{value:.4f}" if value is not None else "-" for value in row["sd"].values()]
-        effects = [_shown(found, ".3f") for found in row["effect"].values()]
+        effects = [shown(found, ".3f") for found in row["effect"].values()]
         yield (
-            f"  {row['arm']:34} {sd[0]:>8} {sd[1]:>13}  {_shown(row['gain']):22} {effects[0]:20} {effects[1]:20} "
-            f"{_shown(row['turns_over_other'], '.3f'):20} {row['agreement']}"
+            f"  {row['arm']:34} {sd[0]:>8} {sd[1]:>13}  {shown(row['gain']):22} {effects[0]:20} {effects[1]:20} "
+            f"{shown(row['turns_over_other'], '.3f'):20} {row['agreement']}"
         )
-    if other == "sequential":
-        yield "  (trials of a second see the first second of a program; --agreement compares with long ones)"
+    yield "  (trials of a second see the first second of a program; --agreement compares with long ones)"
     apart = [row["arm"] for row in part["arms"] if row["agreement"] == "DISAGREE"]
     yield f"  arms that disagree by more than 3 %: {', '.join(apart) or 'none'}"
     open_ = [row["arm"] for row in part["arms"] if row["agreement"] not in ("DISAGREE", "agree")]
@@ -326,7 +333,7 @@ def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
 def written(chosen: argparse.Namespace) -> dict[str, Any]:
     """Write precision.json of all that is in the folder, and print its tables."""
     names = sorted({path.name.rpartition("-")[0] for path in chosen.to.glob("*/") if (path / "run.json").exists()})
-    parts = [found for name in names for other in ("sequential", "long") if (found := compared(chosen.to, name, other))]
+    parts = [found for name in names if (found := compared(chosen.to, name))]
     document = {"schema": 1, "command": ["selfbench", *sys.argv[1:]], "parts": parts}
     write_whole(chosen.to / "precision.json", json.dumps(document, indent=1) + "\n")
     print("\n".join(line for part in parts for line in lines_of(part)) or "nothing is compared yet")
@@ -344,29 +351,12 @@ def _precision(chosen: argparse.Namespace) -> None:
             in_time(ways, share * chosen.minutes, chosen.to / "blocks.jsonl", even=True)
 
 
-def _agreement(chosen: argparse.Namespace) -> None:
-    notes = chosen.to / "blocks.jsonl"
-    for name in [name for name in chosen.design.split(",") if name != COPIES]:
-        began, turns = time.monotonic(), opened(chosen, name, "turns")
-        with measuring([turns]):
-            if not turns.block:
-                turns.run_block(notes)
-        steps = long_steps(turns, chosen.long)
-        long = opened(chosen, name, "long", {"steps": steps})
-        say(f"{name}: long trials have {steps} steps")
-        turns.experiment.folder.lock()
-        with measuring([turns, long]):
-            in_time([turns, long], chosen.minutes - (time.monotonic() - began) / 60, notes, even=False)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what can be asked."""
     parser.add_argument("--precision", action="store_true", help="precision per minute, turns against one by one")
-    parser.add_argument("--agreement", action="store_true", help="effects in turns against those of long trials")
     parser.add_argument("--design", default=f"{COPIES},default", help=f"names with commas; {COPIES}: two baselines")
     parser.add_argument("--environments", default="", help="of the design only these, names with commas")
     parser.add_argument("--minutes", type=float, default=18.0, help="of measuring in all; 0: only the figures again")
-    parser.add_argument("--long", type=float, default=60.0, help="seconds of steps of a long trial")
     parser.add_argument("--turn", type=int, default=0, help="timed steps of a turn (0: the design's)")
     parser.add_argument("--engine", default="local")
     parser.add_argument("--launcher", default="here", help="slurm: each block is a job")
@@ -375,18 +365,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", type=Path, default=Path("results/precision"), help="folder of the runs and figures")
 
 
+def attempted(work: Callable[[], object]) -> int:
+    """Measure, and say what ended it too soon: Ctrl-C (130) or an error (its exit code); 0: nothing did."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        say("interrupted: the same command goes on")
+        return 130
+    except EnvmatrixError as error:
+        say(f"{error}: when that is mended, the same command goes on")
+        return error.exit_code
+    return 0
+
+
 def measure(chosen: argparse.Namespace) -> int:
     """Measure, then say what was found, of an interrupted measuring too."""
     chosen.to.mkdir(parents=True, exist_ok=True)
-    status = 0
-    try:
-        if chosen.minutes > 0:
-            (_agreement if chosen.agreement else _precision)(chosen)
-    except KeyboardInterrupt:
-        say("interrupted: the same command goes on")
-        status = 130
-    except EnvmatrixError as error:
-        say(f"{error}: when that is mended, the same command goes on")
-        status = error.exit_code
+    status = attempted(lambda: _precision(chosen)) if chosen.minutes > 0 else 0
     written(chosen)
     return status

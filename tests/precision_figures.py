@@ -51,12 +51,12 @@ class Measured:
         return Measured(tuple(arms), self.ratios[[self.arms.index(arm) for arm in arms]], self.seconds)
 
 
-def _welch(ours: Floats, theirs: Floats, together: int = 1) -> Estimate:
-    """Return the difference of two means with Welch's interval, which holds together with others (Bonferroni)."""
+def _welch(ours: Floats, theirs: Floats) -> Estimate:
+    """Return the difference of two means with Welch's interval."""
     errors = [values.var(ddof=1) / values.size for values in (ours, theirs)]
     whole = sum(errors)
     parts = [error**2 / (values.size - 1) for error, values in zip(errors, (ours, theirs), strict=True)]
-    half = float(stats.t.ppf(1 - 0.025 / together, whole**2 / sum(parts)) * math.sqrt(whole)) if whole > 0 else 0.0
+    half = float(stats.t.ppf(0.975, whole**2 / sum(parts)) * math.sqrt(whole)) if whole > 0 else 0.0
     value = float(ours.mean() - theirs.mean())
     return Estimate(value, value - half, value + half)
 
@@ -85,31 +85,60 @@ def gain(ours: Measured, theirs: Measured) -> Estimate | None:
     return None if one is None or other is None else _welch(one, other).as_ratio()
 
 
-def deviation(measured: Measured, arm: str) -> float | None:
-    """Return the standard deviation of an arm's paired log ratio; None below two blocks."""
-    row = measured.of([arm]).ratios[0]
-    row = row[np.isfinite(row)]
-    return float(row.std(ddof=1)) if row.size > 1 else None
+def _rows(parts: Sequence[Measured], arm: str) -> list[Floats]:
+    """Return an arm's log ratios in each part (none where it has none)."""
+    found = [one.ratios[one.arms.index(arm)] if arm in one.arms else np.empty(0) for one in parts]
+    return [row[np.isfinite(row)] for row in found]
 
 
-def effect(measured: Measured, arm: str) -> Estimate | None:
-    """Return an arm's ratio with Student's interval of its own; None below two blocks."""
-    row = measured.of([arm]).ratios[0]
-    row = row[np.isfinite(row)]
-    if row.size < 2:
+def _variance(rows: Sequence[Floats]) -> tuple[float, int]:
+    """Return the variance from block to block within parts, and its degrees of freedom: a mean for each part."""
+    freedom = sum(row.size - 1 for row in rows if row.size)
+    if freedom < 1:
+        return math.nan, 0
+    return sum(float(((row - row.mean()) ** 2).sum()) for row in rows if row.size) / freedom, freedom
+
+
+def deviation(parts: Sequence[Measured], arm: str) -> float | None:
+    """Return the standard deviation of an arm's paired log ratio within parts; None below two blocks."""
+    variance, freedom = _variance(_rows(parts, arm))
+    return math.sqrt(variance) if freedom else None
+
+
+def effect(parts: Sequence[Measured], arm: str) -> Estimate | None:
+    """Return an arm's ratio over all blocks with Student's interval of its own; None below two blocks in a part."""
+    rows = _rows(parts, arm)
+    variance, freedom = _variance(rows)
+    if not freedom:
         return None
-    mean, half = float(row.mean()), float(stats.t.ppf(0.975, row.size - 1) * row.std(ddof=1) / math.sqrt(row.size))
+    whole = np.concatenate(rows)
+    mean, half = float(whole.mean()), float(stats.t.ppf(0.975, freedom)) * math.sqrt(variance / whole.size)
     return Estimate(mean, mean - half, mean + half).as_ratio()
 
 
-def difference(ours: Measured, theirs: Measured, arm: str) -> Estimate | None:
-    """Return the ratio of an arm's effects in two schedules; None where either has fewer than two blocks.
+def difference(ours: Sequence[Measured], theirs: Sequence[Measured], arm: str) -> Estimate | None:
+    """Return the ratio of an arm's effects in two schedules, measured side by side in several parts.
 
-    The intervals of all arms hold together.
+    It is the same in all parts, the effects need not be: the differences within each part are weighted as if a block
+    told as much in either schedule, and each schedule's variance is that within parts, with one degree of freedom less
+    for each. Satterthwaite's t; of one part it is Welch's. None where either variance is not known. The intervals of
+    all arms hold together.
     """
-    rows = [measured.of([arm]).ratios[0] for measured in (ours, theirs)]
-    rows = [row[np.isfinite(row)] for row in rows]
-    return _welch(rows[0], rows[1], len(ours.arms)).as_ratio() if min(row.size for row in rows) > 1 else None
+    pairs = [pair for pair in zip(_rows(ours, arm), _rows(theirs, arm), strict=True) if pair[0].size and pair[1].size]
+    found = [_variance([pair[side] for pair in pairs]) for side in (0, 1)]
+    variances, freedom = np.array([one[0] for one in found]), np.array([one[1] for one in found])
+    if freedom.min() < 1:
+        return None
+    counts = np.array([[pair[side].size for pair in pairs] for side in (0, 1)])
+    weights = 1 / (1 / counts).sum(axis=0)
+    weights /= weights.sum()
+    value = float((weights * [ours_.mean() - theirs_.mean() for ours_, theirs_ in pairs]).sum())
+    errors = variances * (weights**2 / counts).sum(axis=1)
+    whole, half = float(errors.sum()), 0.0
+    if whole > 0:
+        together = len({name for one in ours for name in one.arms})
+        half = float(stats.t.ppf(1 - 0.025 / together, whole**2 / (errors**2 / freedom).sum())) * math.sqrt(whole)
+    return Estimate(value, value - half, value + half).as_ratio()
 
 
 def agreement(found: Estimate | None) -> str:
@@ -124,9 +153,9 @@ def agreement(found: Estimate | None) -> str:
     return "more than 3 % apart, not decided" if apart else "not decided"
 
 
-def blocks_for(measured: Measured, arm: str, half: float) -> int | None:
+def blocks_for(parts: Sequence[Measured], arm: str, half: float) -> int | None:
     """Return about how many blocks bring an arm's half-width to ``half`` (a fraction); None below two blocks."""
-    sd = deviation(measured, arm)
+    sd = deviation(parts, arm)
     return None if sd is None else max(2, math.ceil((1.96 * sd / math.log1p(half)) ** 2))
 
 

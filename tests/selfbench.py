@@ -28,7 +28,7 @@ from envmatrix.stats.tuning_answer import expected
 from envmatrix.stats.tuning_steps import Step
 from envmatrix.trials.experiment import begin, find_design
 from envmatrix.trials.trial import make_job, run_trial
-from tests import precision, tuned, verdicts
+from tests import agreement, measured_parts, precision, tuned, verdicts
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 
 Line = tuple[str, float, float, str]
@@ -201,11 +201,15 @@ def main() -> int:
     parser.add_argument("--containers", action="store_true", help="Docker and Apptainer too, where they are")
     parser.add_argument("--json", action="store_true")
     precision.add_arguments(parser)
+    agreement.add_arguments(parser)
+    measured_parts.add_arguments(parser)
     verdicts.add_arguments(parser)
     tuned.add_arguments(parser)
     chosen = parser.parse_args()
-    if chosen.precision or chosen.agreement:
+    if chosen.precision:
         return precision.measure(chosen)
+    if chosen.agreement:
+        return agreement.measure(chosen)
     if chosen.tune:
         return tuned.measure(chosen)
     if chosen.alarms or chosen.decides:

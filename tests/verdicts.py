@@ -1,13 +1,15 @@
 """Count what the tool decides of real processes: `nox -s selfbench -- --alarms`, and `--decides`.
 
-`--alarms`: two copies of the baseline in turns, with next to no work, so that many pairs fit into a minute. Each
-`min_blocks` blocks that follow one another are judged as a run of their own, by the code that judges runs: how often
-are two identical things called different?
+`--alarms`: copies of the baseline in turns, ten a block as the main job has, with next to no work, so that many pairs
+fit into a minute. They are five pairs that share no process, and of each pair every `min_blocks` blocks that follow one
+another are judged as a run of two copies, by the code that judges runs: how often are two identical things called
+different? The pairs of a block share its minutes.
 
 `--decides`: the main job itself, again and again. An environment differs where the mean over all tries says so; a try
 is good when it decides (faster, slower) every one of them.
 
-Both go on in their folder when the command is given again, so that long measuring is several short ones.
+Both go on in their folder when the command is given again, also on another machine (tests/measured_parts.py), so that
+long measuring is several short ones.
 """
 
 from __future__ import annotations
@@ -20,17 +22,21 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
-from envmatrix.errors import EnvmatrixError
-from envmatrix.plan import Plan
+from envmatrix.api.places import find_matrix
+from envmatrix.matrix import load
+from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import fold
 from envmatrix.store import RunFolder, Trial
-from envmatrix.store.files import write_whole
+from envmatrix.store.files import append_line, read_whole_lines, write_whole
+from tests import measured_parts as parts
 from tests import precision
 from tests.precision import COPIES, say
 
@@ -42,15 +48,28 @@ ENOUGH, ALLOWED = 200, 0.05
 DIFFERS, TRIES, GOOD, HALF_WIDTH = 0.08, 5, 4, 0.05
 
 
+def pairs_of(plan: Plan) -> list[tuple[Arm, Arm]]:
+    """Part the arms of each workload and engine, which are all alike, into pairs; one that is left over is in none."""
+    alike: dict[tuple[str, str], list[Arm]] = {}
+    for arm in plan.arms:
+        alike.setdefault((arm.workload, arm.engine), []).append(arm)
+    return [pair for arms in alike.values() for pair in zip(arms[::2], arms[1::2], strict=False)]
+
+
 def decisions(plan: Plan, trials: Sequence[Trial]) -> Iterator[Effect]:
-    """Yield the effect of the control in each ``min_blocks`` whole blocks that follow one another."""
-    ordered = sorted(trials, key=lambda trial: trial.block)
-    blocks = [list(block) for _, block in itertools.groupby(ordered, key=lambda trial: trial.block)]
-    whole = [block for block in blocks if len(block) == len(plan.arms) and all(one.outcome == "ok" for one in block)]
-    for first in range(0, len(whole) - plan.min_blocks + 1, plan.min_blocks):
-        part = itertools.chain.from_iterable(whole[first : first + plan.min_blocks])
-        [effect] = estimate(plan, fold(plan, part), metrics=()).primary_effects()
-        yield effect
+    """Yield the effect of one of a pair over the other in each ``min_blocks`` whole blocks that follow one another."""
+    ordered = sorted((trial for trial in trials if trial.outcome == "ok"), key=lambda trial: trial.block)
+    baseline = next(arm.environment for arm in plan.arms if arm.reference is None)
+    for pair in pairs_of(plan):
+        arms = make_arms((baseline,), (pair[0].workload,), (pair[0].engine,), baseline)
+        names = {arm.name: as_arm.environment for arm, as_arm in zip(pair, arms, strict=True)}
+        own = [replace(trial, environment=names[trial.arm]) for trial in ordered if trial.arm in names]
+        blocks = [list(block) for _, block in itertools.groupby(own, key=lambda trial: trial.block)]
+        whole, two = [block for block in blocks if len(block) == len(pair)], replace(plan, arms=arms)
+        for first in range(0, len(whole) - plan.min_blocks + 1, plan.min_blocks):
+            part = itertools.chain.from_iterable(whole[first : first + plan.min_blocks])
+            [effect] = estimate(two, fold(two, part), metrics=()).primary_effects()
+            yield effect
 
 
 def alarms_of(effects: Sequence[Effect]) -> dict[str, Any]:
@@ -76,28 +95,38 @@ def alarms_of(effects: Sequence[Effect]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def alarms(chosen: argparse.Namespace) -> int:
-    """Measure copies in turns for some minutes, then judge all that is in the folder."""
-    folder = RunFolder(chosen.to / f"{COPIES}-turns")
-    try:
-        if chosen.minutes > 0:
-            way = precision.opened(chosen, COPIES, "turns", TINY)
-            with precision.measuring([way]):
-                precision.in_time([way], chosen.minutes, chosen.to / "blocks.jsonl", even=True)
-    except KeyboardInterrupt:
-        say("interrupted: the same command goes on")
-    except EnvmatrixError as error:
-        say(f"{error}: when that is mended, the same command goes on")
-    if not folder.path.exists():
-        say(f"no run in {folder.path}: give it some --minutes")
-        return 1
-    plan = folder.load().plan
-    found = alarms_of(list(decisions(plan, list(folder.trials(plan)))))
-    write_whole(chosen.to / "alarms.json", json.dumps({"schema": 1, **found}, indent=1) + "\n")
+def alarms(chosen: argparse.Namespace) -> None:
+    """Measure copies in turns for some minutes, in the part that goes on here."""
+    plan = {"processes": chosen.processes, "engine": chosen.engine, "launcher": chosen.launcher, "turn": chosen.turn,
+            "design": chosen.design, "matrix": load(find_matrix(chosen.matrix)).digest}  # fmt: skip
+    at = argparse.Namespace(**{**vars(chosen), "to": parts.part_here(chosen.to, plan, chosen.node, say)})
+    way = precision.opened(at, COPIES, "turns", TINY, count=chosen.processes)
+    with precision.measuring([way]):
+        precision.in_time([way], chosen.minutes, at.to / "blocks.jsonl", even=True)
+
+
+def judge_alarms(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Judge all parts together, print what they say, and write it down."""
+    there, every, each = parts.chosen_parts(chosen), [], {}
+    for part in there:
+        folder = RunFolder(part.path / f"{COPIES}-turns")
+        if parts.is_run(folder.path):
+            parts.keep(folder)
+            plan = folder.load().plan
+            effects = list(decisions(plan, list(parts.trials_of(folder, plan))))
+            each[part.path.name] = {key: alarms_of(effects)[key] for key in ("decisions", "alarms")}
+            every += effects
+    found = alarms_of(every)
+    document = {"schema": 2, **found, "parts": parts.as_json(there), "each": each}
+    write_whole(chosen.to / "alarms.json", json.dumps(document, indent=1) + "\n")
+    print("\n".join(parts.told(there)))
+    if len(each) > 1:
+        counts = (f"part {name}: {one['alarms']} of {one['decisions']}" for name, one in each.items())
+        print(f"called different in {', '.join(counts)}")
     shown = "" if found["share"] is None else f" ({found['share']:.1%} [{found['low']:.1%}, {found['high']:.1%}])"
-    print(f"two copies were called different in {found['alarms']} of {found['decisions']} decisions{shown}, "
-          f"each of {plan.min_blocks} blocks; at most {ALLOWED:.0%} are wanted: {found['verdict']}")  # fmt: skip
-    return 1 if found["verdict"] == "MISSED" else 0
+    print(f"two copies were called different in {found['alarms']} of {found['decisions']} decisions{shown}; "
+          f"at most {ALLOWED:.0%} are wanted: {found['verdict']}")  # fmt: skip
+    return found
 
 
 def tries_of(runs: Sequence[Mapping[str, tuple[float, float, str]]]) -> dict[str, Any]:
@@ -120,7 +149,8 @@ def tries_of(runs: Sequence[Mapping[str, tuple[float, float, str]]]) -> dict[str
 def effects_of(folder: RunFolder) -> dict[str, tuple[float, float, str]]:
     """Return environment -> (ratio, half-width, verdict) of a run; one without an interval is as wide as can be."""
     run = folder.load()
-    found = estimate(run.plan, fold(run.plan, folder.trials(run.plan)), workloads=run.workloads, metrics=())
+    trials = parts.trials_of(folder, run.plan)
+    found = estimate(run.plan, fold(run.plan, trials), workloads=run.workloads, metrics=())
     return {
         effect.environment: (effect.ratio, math.inf if effect.half_width is None else effect.half_width, effect.verdict)
         for effect in found.primary_effects()
@@ -129,53 +159,86 @@ def effects_of(folder: RunFolder) -> dict[str, tuple[float, float, str]]:
 
 
 def decides(chosen: argparse.Namespace) -> int:
-    """Run the main job so often, then judge all tries that are in the folder."""
+    """Run the main job so often, first what was stopped; return what it exits with where that says it broke."""
     name = next((name for name in chosen.design.split(",") if name != COPIES), "default")
-    for _ in range(chosen.tries):
-        argv = [
-            sys.executable,
-            "-m",
-            "envmatrix",
-            "bench",
-            name,
-            "--engine",
-            chosen.engine,
-            "--results",
-            str(chosen.to),
-            "--launcher",
-            chosen.launcher,
-            *(("--nodelist", chosen.node) if chosen.node else ()),
-        ]
-        done = subprocess.run([*argv, *(("--matrix", chosen.matrix) if chosen.matrix else ())], check=False)
-        if done.returncode not in (0, 3):  # 3: some trials broke, and the others say what they say
-            return done.returncode
-    folders = sorted(path.parent for path in chosen.to.glob("*/trials.jsonl"))
-    runs = {path.name: effects_of(RunFolder(path)) for path in folders}
-    if not runs:
-        say(f"no run in {chosen.to}: give it some --tries")
-        return 1
+    matrix = ("--matrix", chosen.matrix) if chosen.matrix else ()
+    plan = {"design": name, "engine": chosen.engine, "launcher": chosen.launcher,
+            "matrix": load(find_matrix(chosen.matrix)).digest}  # fmt: skip
+    part = parts.part_here(chosen.to, plan, chosen.node, say)
+    begin = ["bench", name, "--engine", chosen.engine, "--launcher", chosen.launcher,
+             *(("--nodelist", chosen.node) if chosen.node else ())]  # fmt: skip
+    stopped = [["resume", run.name] for run in tries_in(part) if run.name not in over(part)]
+    for words in (stopped + [begin] * chosen.tries)[: chosen.tries]:
+        argv = [sys.executable, "-m", "envmatrix", *words, "--results", str(part), *matrix]
+        done = subprocess.run(argv, check=False).returncode
+        if done not in (0, 3):  # 3: some trials broke, and the others say what they say
+            return done
+        ended = tries_in(part)[-1].name if words is begin else words[1]
+        append_line(part / "tries.jsonl", json.dumps({"run": ended}))
+    return 0
+
+
+def tries_in(part: Path) -> list[Path]:
+    """Return the runs of a part in the order they were begun."""
+    return sorted(file.parent for file in part.glob("*/run.json"))
+
+
+def over(part: Path) -> set[str]:
+    """Return the runs of a part that came to their end."""
+    return {json.loads(line)["run"] for _, line in read_whole_lines(part / "tries.jsonl")}
+
+
+def judge_decides(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Judge all tries of all parts that are over, print what they say, and write it down."""
+    there, runs = parts.chosen_parts(chosen), {}
+    for part in there:
+        for path in tries_in(part.path):
+            if path.name in over(part.path):
+                parts.keep(RunFolder(path))
+                runs[f"{part.path.name}/{path.name}"] = effects_of(RunFolder(path))
+            else:
+                say(f"{path} is not over")
+    print("\n".join(parts.told(there)))
     found = tries_of(list(runs.values()))
-    write_whole(chosen.to / "decides.json", json.dumps({"schema": 1, "runs": list(runs), **found}, indent=1) + "\n")
+    document = {"schema": 2, "runs": list(runs), **found, "parts": parts.as_json(there)}
+    write_whole(chosen.to / "decides.json", json.dumps(document, indent=1) + "\n")
     ratios = ", ".join(f"{name} {found['ratios'][name]:.2f}x" for name in found["differing"]) or "none"
     print(f"environments that differ by {DIFFERS:.0%} or more: {ratios}")
     for run, left, width in zip(runs, found["undecided"], found["median_half_widths"], strict=True):
-        print(
-            f"  {run}: median half-width {width:.1%} (wanted: {HALF_WIDTH:.0%}), undecided: {', '.join(left) or 'none'}"
-        )
-    print(
-        f"{found['good']} of {found['tries']} tries decided all of them (wanted: {GOOD} of {TRIES}): {found['verdict']}"
-    )
-    return 1 if found["verdict"] == "MISSED" else 0
+        said = f"median half-width {width:.1%} (wanted: {HALF_WIDTH:.0%})"
+        print(f"  {run}: {said}, undecided: {', '.join(left) or 'none'}")
+    wanted = f"wanted: {GOOD} of {TRIES}"
+    print(f"{found['good']} of {found['tries']} tries decided all of them ({wanted}): {found['verdict']}")
+    return found
+
+
+def pairs(text: str) -> int:
+    """Read how many processes a block has: an even number."""
+    if not text.isdecimal() or int(text) < 2 or int(text) % 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: pairs of processes are wanted, such as 2 or 10")
+    return int(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what can be asked beside what ``precision`` takes (--minutes, --to, --design, --engine, --launcher, ...)."""
     parser.add_argument("--alarms", action="store_true", help="how often two copies in turns are called different")
+    parser.add_argument("--processes", type=pairs, default=10, help="with --alarms, of a block: pairs of copies")
     parser.add_argument("--decides", action="store_true", help="run the main job, and say which tries decide enough")
     parser.add_argument("--tries", type=int, default=1, help="with --decides, runs now; 0: only the figures again")
 
 
 def measure(chosen: argparse.Namespace) -> int:
-    """Do what was asked."""
-    chosen.to.mkdir(parents=True, exist_ok=True)
-    return alarms(chosen) if chosen.alarms else decides(chosen)
+    """Measure what was asked, then judge all parts; 1 where what is wanted is missed."""
+    found: dict[str, Any] = {}
+    broke: list[int] = []
+
+    def run() -> None:
+        if chosen.alarms and chosen.minutes > 0:
+            alarms(chosen)
+        elif chosen.decides and chosen.tries:
+            broke.append(decides(chosen))
+
+    status = precision.attempted(run) or sum(broke)
+    judge = judge_alarms if chosen.alarms else judge_decides
+    status = precision.attempted(lambda: found.update(judge(chosen))) or status
+    return 1 if found.get("verdict") == "MISSED" else status

@@ -1,12 +1,14 @@
 """What `nox -s selfbench -- --alarms` and `--decides` count, on runs whose answer is known."""
 
+import argparse
 import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from tests import verdicts
+from envmatrix.store.files import append_line
+from tests import measured_parts, verdicts
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 
 COPIES = make_plan((), max_blocks=100_000)
@@ -67,13 +69,91 @@ def test_a_try_is_good_when_it_decides_all_that_differs_in_the_mean_of_all_tries
     assert verdicts.tries_of([attempt(1.2), {}] + [attempt(1.2)] * 3)["undecided"][1] == ["a"], "a try without it"
 
 
-def test_tries_are_the_runs_of_a_folder(tmp_path, capsys):
-    plan = make_plan(("a", "b"))
-    for number in range(5):
-        write_run(tmp_path / f"run-{number}", plan, Machine({"a": 1.3}, noise=0.01), 10, seed=number)
-    chosen = SimpleNamespace(design="copies,default", tries=0, to=tmp_path, engine="local", matrix=None)
-    assert verdicts.decides(chosen) == 0
+def test_ten_copies_are_five_pairs_and_what_breaks_costs_its_own_pair_alone():
+    plan = make_plan(tuple(f"copy-{number}" for number in range(3, 11)))
+    trials = list(make_trials(plan, Machine({}, noise=0.02), 13))
+    assert [pair[0].environment for pair in verdicts.pairs_of(plan)] == [
+        "baseline",
+        "copy-3",
+        "copy-5",
+        "copy-7",
+        "copy-9",
+    ]
+    assert len(list(verdicts.decisions(plan, trials))) == 5 * 2
+    lost = [one.environment == "copy-8" and one.block in (3, 9) for one in trials]
+    broken = [replace(one, outcome="failed") if is_lost else one for one, is_lost in zip(trials, lost, strict=True)]
+    assert len(list(verdicts.decisions(plan, broken))) == 4 * 2 + 1
+    far = [faster(trial) if trial.environment in ("control", "copy-4") else trial for trial in trials]
+    assert [verdicts.alarms_of([effect])["alarms"] for effect in verdicts.decisions(plan, far)] == [1, 1, 1, 1] + [
+        0
+    ] * 6
+
+
+@pytest.mark.parametrize("text", ["3", "0", "-2", "x"])
+def test_processes_of_a_block_are_pairs(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="pairs"):
+        verdicts.pairs(text)
+    assert verdicts.pairs("10") == 10
+
+
+def chosen_in(tmp_path, **more):
+    asked = {"design": "copies,default", "tries": 0, "minutes": 0, "to": tmp_path, "engine": "local", "matrix": None,
+             "of_bench": "", "alarms": False, "decides": False, "launcher": "here", "node": ""}  # fmt: skip
+    return SimpleNamespace(**{**asked, **more})
+
+
+def test_alarms_of_all_parts_add_up_and_parts_of_another_bench_are_told(tmp_path, capsys, monkeypatch):
+    chosen = chosen_in(tmp_path, alarms=True)
+    assert verdicts.measure(chosen) == 2
+    assert "no part in" in capsys.readouterr().err
+    for number, bench in enumerate(("aaa1", "bbb2")):
+        monkeypatch.setattr(measured_parts, "bench_here", lambda bench=bench: bench)
+        part = measured_parts.part_here(tmp_path, {}, "", lambda _: None)
+        write_run(part / "copies-turns", COPIES, Machine({}, noise=0.02), 12 + 6 * number, seed=number)
+    assert verdicts.measure(chosen) == 0
     said = capsys.readouterr().out
+    assert "2 parts: 1 (" in said
+    assert "different bench/: aaa1 (1), bbb2 (2)" in said
+    assert "of 5 decisions" in said
+    whole = json.loads((tmp_path / "alarms.json").read_text())
+    assert [one["decisions"] for one in whole["each"].values()] == [2, 3]
+    for file in tmp_path.glob("*/*/trials.jsonl"):
+        file.unlink()
+    assert verdicts.measure(chosen) == 0
+    assert json.loads((tmp_path / "alarms.json").read_text()) == whole, "what is kept says the same"
+    assert verdicts.measure(chosen_in(tmp_path, alarms=True, of_bench="bb")) == 0
+    assert json.loads((tmp_path / "alarms.json").read_text())["decisions"] == 3
+
+
+def test_tries_are_the_runs_of_all_parts_that_are_over(tmp_path, capsys, monkeypatch):
+    plan = make_plan(("a", "b"))
+    for number in range(6):
+        monkeypatch.setattr(measured_parts, "machine_here", lambda _, number=number: f"machine {number // 3}")
+        part = measured_parts.part_here(tmp_path, {}, "", lambda _: None)
+        write_run(part / f"run-{number}", plan, Machine({"a": 1.3}, noise=0.01), 10, seed=number)
+        if number:
+            append_line(part / "tries.jsonl", json.dumps({"run": f"run-{number}"}))
+    assert verdicts.measure(chosen_in(tmp_path, decides=True)) == 0
+    said, complained = capsys.readouterr()
     assert "differ by 8% or more: a 1.3" in said
     assert "5 of 5 tries decided all of them (wanted: 4 of 5): MET" in said
-    assert json.loads((tmp_path / "decides.json").read_text())["good"] == 5
+    assert "run-0 is not over" in complained
+    assert json.loads((tmp_path / "decides.json").read_text())["runs"][:3] == ["1/run-1", "1/run-2", "2/run-3"]
+
+
+def test_a_try_that_was_stopped_is_gone_on_with_before_another_begins(tmp_path, monkeypatch):
+    ran, part = [], tmp_path / "1"
+
+    def run(argv, check):
+        assert not check
+        ran.append(argv[3:5])
+        if argv[3] == "bench":
+            write_run(part / f"run-{len(ran)}", make_plan(("a",)), Machine({}), 1)
+        return SimpleNamespace(returncode=130 if len(ran) == 1 else 0)
+
+    monkeypatch.setattr(verdicts.subprocess, "run", run)
+    chosen = chosen_in(tmp_path, decides=True, tries=2)
+    assert verdicts.measure(chosen) == 130
+    assert verdicts.measure(chosen) == 0
+    assert ran == [["bench", "default"], ["resume", "run-1"], ["bench", "default"]]
+    assert verdicts.over(part) == {"run-1", "run-3"}

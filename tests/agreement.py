@@ -1,0 +1,155 @@
+"""Hold effects in turns against those of long trials, on several machines: `nox -s selfbench -- --agreement`.
+
+Blocks in turns and blocks of long trials one after the other run in one go, in an order that is drawn anew each time.
+Each machine's are a part of their own (tests/measured_parts.py): what is compared is the ratio of both effects, within
+each part, and it is the same in all of them. `--minutes 0` makes the figures again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from envmatrix.api.places import find_matrix
+from envmatrix.matrix import load
+from envmatrix.stats.measurements import read_measurements
+from envmatrix.store import RunFolder
+from envmatrix.store.files import write_whole
+from tests import measured_parts as parts
+from tests import precision_figures as figures
+from tests.measured_parts import Part
+from tests.precision import COPIES, Way, attempted, in_time, measured_of, measuring, opened, read_notes, say, shown
+
+WAYS = ("turns", "long")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what can be asked beside what ``precision`` takes."""
+    parser.add_argument("--agreement", action="store_true", help="effects in turns against those of long trials")
+    parser.add_argument("--long", type=float, default=60.0, help="seconds of steps of a long trial")
+
+
+def designs_of(chosen: argparse.Namespace) -> list[str]:
+    """Return the designs whose arms are compared."""
+    return [name for name in chosen.design.split(",") if name != COPIES]
+
+
+def plan_of(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return what must be the same to go on with a part."""
+    return {
+        "designs": designs_of(chosen), "environments": chosen.environments, "long": chosen.long, "turn": chosen.turn,
+        "engine": chosen.engine, "launcher": chosen.launcher, "matrix": load(find_matrix(chosen.matrix)).digest,
+    }  # fmt: skip
+
+
+def run(chosen: argparse.Namespace) -> None:
+    """Measure in the part that goes on here, all designs one after the other."""
+    whole = chosen.to
+    chosen.to = parts.part_here(whole, plan_of(chosen), chosen.node, say)
+    try:
+        for name in designs_of(chosen):
+            run_design(chosen, name)
+    finally:
+        chosen.to = whole
+
+
+def run_design(chosen: argparse.Namespace, name: str) -> None:
+    """Run blocks of one design in both ways until its share of the time is over."""
+    notes, began, turns = chosen.to / "blocks.jsonl", time.monotonic(), opened(chosen, name, "turns")
+    minutes = chosen.minutes / len(designs_of(chosen))
+    with measuring([turns]):
+        if not turns.block:
+            turns.run_block(notes)
+    steps = long_steps(turns, chosen.long)
+    long = opened(chosen, name, "long", {"steps": steps}, limit=10 * chosen.long)
+    say(f"{name}: long trials have {steps} steps")
+    turns.experiment.folder.lock()
+    with measuring([turns, long]):
+        in_time([turns, long], minutes - (time.monotonic() - began) / 60, notes, even=False)
+
+
+def long_steps(turns: Way, seconds: float) -> int:
+    """Return how many steps take so long, by the reference's trials in turns."""
+    measured = read_measurements(turns.experiment.folder, turns.experiment.plan)
+    known = [measured.median(arm.name, "step_median_s") for arm in turns.experiment.plan.arms if not arm.reference]
+    steps = [seconds / step for step in known if step]
+    if not steps:
+        raise SystemExit("no trial of the reference ran well: its log says why")
+    return math.ceil(max(steps))
+
+
+def sides_of(part: Part, name: str) -> list[figures.Measured] | None:
+    """Return what a part measured of a design in both ways, None where either has no block."""
+    folders = [RunFolder(part.path / f"{name}-{way}") for way in WAYS]
+    if not all(parts.is_run(folder.path) for folder in folders):
+        return None
+    for folder in folders:
+        parts.keep(folder)
+    notes = read_notes(part.path / "blocks.jsonl")
+    sides = [measured_of(folder, notes)[0] for folder in folders]
+    return sides if all(side.seconds.size for side in sides) else None
+
+
+def compared(there: Sequence[Part], name: str) -> dict[str, Any] | None:
+    """Return what both ways found of a design in all parts together, None where none has it."""
+    found = {part.path.name: sides for part in there if (sides := sides_of(part, name))}
+    if not found:
+        return None
+    turns, long = ([sides[way] for sides in found.values()] for way in (0, 1))
+    arms = dict.fromkeys(arm for side in turns for arm in side.arms)
+    blocks = {part: {way: side.seconds.size for way, side in zip(WAYS, sides, strict=True)}
+              for part, sides in found.items()}  # fmt: skip
+    return {"design": name, "blocks": blocks, "arms": [_row(arm, turns, long) for arm in arms]}
+
+
+def _row(arm: str, turns: Sequence[figures.Measured], long: Sequence[figures.Measured]) -> dict[str, Any]:
+    apart, sides = figures.difference(turns, long, arm), dict(zip(WAYS, (turns, long), strict=True))
+    return {
+        "arm": arm,
+        "sd": {way: figures.deviation(side, arm) for way, side in sides.items()},
+        "effect": {way: figures.as_json(figures.effect(side, arm)) for way, side in sides.items()},
+        "turns_over_long": figures.as_json(apart),
+        "agreement": figures.agreement(apart),
+        "blocks_for_2_percent": {way: figures.blocks_for(side, arm, 0.02) for way, side in sides.items()},
+    }
+
+
+def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of a comparison."""
+    each = "; ".join(f"part {part}: {blocks['turns']} and {blocks['long']}" for part, blocks in found["blocks"].items())
+    yield f"\n{found['design']}: effects in turns against those of long trials; 95 % intervals"
+    yield f"  blocks in turns, and of long trials: {each}"
+    yield f"  {'arm':34} {'sd turns':>8} {'sd long':>8}  {'effect in turns':20} {'effect long':20} {'their ratio':20}"
+    for row in found["arms"]:
+        sd = [f"{value:.4f}" if value is not None else "-" for value in row["sd"].values()]
+        effects = [shown(one, ".3f") for one in row["effect"].values()]
+        yield (f"  {row['arm']:34} {sd[0]:>8} {sd[1]:>8}  {effects[0]:20} {effects[1]:20} "
+               f"{shown(row['turns_over_long'], '.3f'):20} {row['agreement']}")  # fmt: skip
+    apart = [row["arm"] for row in found["arms"] if row["agreement"] == "DISAGREE"]
+    yield f"  arms that disagree by more than 3 %: {', '.join(apart) or 'none'}"
+    open_ = [row["arm"] for row in found["arms"] if row["agreement"] not in ("DISAGREE", "agree")]
+    yield f"  not decided: {', '.join(open_) or 'none'}"
+
+
+def write(chosen: argparse.Namespace) -> None:
+    """Write agreement.json of all parts, and print its tables."""
+    there = parts.chosen_parts(chosen)
+    names = sorted(
+        {path.parent.name.removesuffix("-turns") for one in there for path in one.path.glob("*-turns/run.json")}
+    )
+    found = [one for name in names if (one := compared(there, name))]
+    document = {"schema": 1, "command": ["selfbench", *sys.argv[1:]], "parts": parts.as_json(there), "designs": found}
+    write_whole(chosen.to / "agreement.json", json.dumps(document, indent=1) + "\n")
+    print("\n".join(parts.told(there)))
+    print("\n".join(line for one in found for line in lines_of(one)) or "nothing is compared yet")
+
+
+def measure(chosen: argparse.Namespace) -> int:
+    """Measure, then say what all parts found, of an interrupted measuring too."""
+    status = attempted(lambda: run(chosen)) if chosen.minutes > 0 else 0
+    return attempted(lambda: write(chosen)) or status
