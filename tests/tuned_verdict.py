@@ -1,90 +1,60 @@
-"""Whether a run of its own confirms what `envmatrix tune` claimed, try by try and of all tries.
+"""Whether an independent run confirms what `envmatrix tune` claimed, try by try and of all tries.
 
-A try is confirmed when its independent run, which chose nothing, shows the recipe to be faster than the baseline (its
-95 % interval lies above 1), and its gain is the one that was claimed but for chance: the logs of both differ by no more
-than the root of the sum of squares of the halves of both intervals that face each other, which is the 95 % interval of
-the difference of two runs. Too much and too little are misses alike, and so is what the machine did meanwhile. A try is
-good when it is confirmed and no named recipe is shown to be faster than its own. One that recommends nothing is not.
+A try is confirmed when its check, an independent run which chose nothing (tests/tuned_check.py), shows the recipe to be
+faster than the baseline (its 95 % interval lies above 1), and its gain is the one that was claimed but for chance: the
+logs of both differ by no more than the root of the sum of squares of the halves of both intervals that face each other,
+which is the 95 % interval of the difference of two runs. Too much and too little are misses alike, and so is what the
+machine did meanwhile. A try is good when it is confirmed and no named recipe is shown to be faster than its own. One
+that recommends nothing is not.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import shlex
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envmatrix.api import tunes
 from envmatrix.stats.analysis import between, estimate
-from envmatrix.stats.measurements import fold, read_trials
-from envmatrix.stats.tuning_steps import row_of, within_s
-from envmatrix.store import RunFolder
-from envmatrix.store.study import StudyFolder
+from envmatrix.stats.measurements import fold
+from envmatrix.stats.tuning_steps import within_s
+from tests.measured_parts import trials_of
+from tests.tuned_check import check_of, claim_of
 
 #: Tries that are wanted, how many of them must be good, and by how much a search may exceed its budget.
 TRIES, GOOD, OVER = 10, 9, 1.05
-INDEPENDENT = "independent"
 
 Json = Mapping[str, Any]
 
 
-def is_searched(folder: Path) -> bool:
-    """Say whether the search of a try is over: its answer is written then, and is none of an interrupted one."""
-    file = folder / "tune.json"
-    return file.exists() and not json.loads(file.read_text())["interrupted"]
-
-
-def independent_of(folder: Path) -> RunFolder | None:
-    """Return the independent run of a try, None where none was begun."""
-    files = sorted((folder / INDEPENDENT).glob("*/run.json"))
-    return RunFolder(files[-1].parent) if files else None
-
-
-def is_over(folder: Path) -> bool:
-    """Say whether nothing of a try is left to run."""
-    if not is_searched(folder) or not tunes.TuneResult(folder).settings:
-        return is_searched(folder)
-    found = independent_of(folder)
-    if not found:
-        return False
-    plan = found.load().plan
-    trials = Counter(trial.block for trial in found.trials(plan))
-    return sum(count == len(plan.arms) for count in trials.values()) == plan.max_blocks
-
-
-def verdict_of(folder: Path) -> dict[str, Any] | None:
-    """Return what a try claimed and what its independent run says; None: it is not over."""
-    if not is_over(folder):
+def verdict_of(part: Path, folder: Path) -> dict[str, Any] | None:
+    """Return what a try claimed and what its check says; None: it is not over."""
+    claim = claim_of(folder)
+    if claim is None:
         return None
-    result = tunes.TuneResult(folder)
-    found = {"recipe": dict(result.answer.tried), "claimed": result.ratio, "interval": result.interval,
-             "spent_s": result.answer.spent_s, "budget_s": StudyFolder(folder).load().budget,
-             "recommended": bool(result.settings)}  # fmt: skip
-    independent = independent_of(folder)
-    if not (result.settings and result.interval and independent):
+    found = {key: claim[key] for key in ("of", "recipe", "claimed", "interval", "spent_s", "budget_s", "recommended")}
+    if not (claim["recommended"] and claim["interval"]):
         return {**found, "good": False}
-    run = independent.load()
-    trials = list(read_trials(independent, run.plan))
+    check = check_of(part, folder.name)
+    if check is None or not check.is_over:
+        return None
+    run = check.run.load()
+    trials = list(trials_of(check.run, run.plan))
     measured = fold(run.plan, trials)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
-    space, last = result._read[0].space, StudyFolder(folder).steps()[-1].load()
-    row = row_of(space, last, last.arms[-1])
-    compared = [arm for arm in run.arms if arm.reference and not (arm.is_control or arm.is_alone)]
-    own = next(arm for arm in compared if row_of(space, run, arm) == row)
+    arms = {arm.environment: arm for arm in run.arms if arm.reference and not (arm.is_control or arm.is_alone)}
+    own = arms[check.of[folder.name]]
     effect = analysis.find(own.name)
-    over = {arm.environment: between(analysis, measured, arm, own, run.environments)
-            for arm in compared if arm is not own}  # fmt: skip
+    over = {name: between(analysis, measured, arms[name], own, run.environments)
+            for name in check.named if arms[name] is not own}  # fmt: skip
     over = {name: one for name, one in over.items() if one.ratio is not None}
     named = min(over, key=lambda name: over[name].ratio or 0.0, default=None)
     spans = ((one.started, one.started + one.wall_s) for one in trials if one.started and one.wall_s)
     beaten_by = [name for name, one in over.items() if one.high is not None and one.high < 1.0]
-    told = judged((result.ratio, *result.interval), (effect.ratio, effect.low, effect.high))
+    told = judged((claim["claimed"], *claim["interval"]), (effect.ratio, effect.low, effect.high))
     return {**found, **told, "good": told["confirmed"] and not beaten_by, "ratio": effect.ratio,
-            "low": effect.low, "high": effect.high, "blocks": effect.blocks, "independent_s": within_s(spans),
-            "beaten_by": beaten_by, "named": sorted(over),
+            "low": effect.low, "high": effect.high, "blocks": effect.blocks, "check": check.path.name,
+            "check_s": within_s(spans), "beaten_by": beaten_by, "named": sorted(over),
             "over_best_named": named and {"name": named, "ratio": over[named].ratio, "low": over[named].low,
                                           "high": over[named].high}}  # fmt: skip
 
@@ -123,11 +93,6 @@ def summary_of(tries: Mapping[str, Json]) -> dict[str, Any]:
     }
 
 
-def words_of(what: Json) -> str:
-    """Write what a try is of: a design's name, or the words of a program."""
-    return shlex.join(what["program"]) if "program" in what else f"design {what.get('design', 'nobody noted')}"
-
-
 def lines_of(tries: Mapping[str, Json], total: Json) -> list[str]:
     """Write all tries and what they come to."""
     lines = [line_of(name, one) for name, one in tries.items()]
@@ -157,7 +122,8 @@ def line_of(name: str, one: Json) -> str:
     why = ", ".join(word for word, is_so in misses.items() if is_so)
     how = "good" if one["good"] else f"not good ({why})"
     found = f"{found} in {one['blocks']} blocks"
-    return f"{first}{recipe} claimed {claimed}, found {found}{over}: {how}; {spent}, then {one['independent_s']:.0f} s"
+    then = f"then {one['check']} of {one['check_s']:.0f} s"
+    return f"{first}{recipe} claimed {claimed}, found {found}{over}: {how}; {spent}, {then}"
 
 
 def _shown(ratio: float | None, low: float | None, high: float | None) -> str:

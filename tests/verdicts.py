@@ -224,7 +224,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alarms", action="store_true", help="how often two copies in turns are called different")
     parser.add_argument("--processes", type=pairs, default=10, help="with --alarms, of a block: pairs of copies")
     parser.add_argument("--decides", action="store_true", help="run the main job, and say which tries decide enough")
-    parser.add_argument("--tries", type=int, default=1, help="with --decides, runs now; 0: only the figures again")
+    parser.add_argument("--tries", type=int, default=1, help="with --decides runs now, with --tune searches")
 
 
 def measure(chosen: argparse.Namespace) -> int:
@@ -235,7 +235,7 @@ def measure(chosen: argparse.Namespace) -> int:
     def run() -> None:
         if chosen.alarms and chosen.minutes > 0:
             alarms(chosen)
-        elif chosen.decides and chosen.tries:
+        elif chosen.decides and chosen.tries and chosen.minutes > 0:
             broke.append(decides(chosen))
 
     status = precision.attempted(run) or sum(broke)

@@ -59,10 +59,10 @@ def test_a_try_is_told_in_a_line_and_tries_of_several_things_by_what_they_are_of
     about = {"of": "design default", "recipe": {"malloc": "tcmalloc"}, "spent_s": 1190.0, "budget_s": 1200.0,
              "over_best_named": {"name": "jemalloc", "ratio": 1.01, "low": 0.97, "high": 1.05}}  # fmt: skip
     one = {**GOOD, **about, "interval": (1.1, 1.3), "low": 1.17, "high": 1.21, "blocks": 40, "faster": True,
-           "as_claimed": True, "independent_s": 1600.0}  # fmt: skip
+           "as_claimed": True, "check": "check-01", "check_s": 1600.0}  # fmt: skip
     said = (
         "malloc=tcmalloc claimed 1.200 (1.100 to 1.300), found 1.190 (1.170 to 1.210) in 40 blocks, "
-        "1.010 (0.970 to 1.050) times the best named, jemalloc: good; 1190 s of 1200 s, then 1600 s"
+        "1.010 (0.970 to 1.050) times the best named, jemalloc: good; 1190 s of 1200 s, then check-01 of 1600 s"
     )
     assert line_of("try-01", one).strip() == f"try-01 (design default): {said}"
     said = line_of("try-01", {**one, "good": False, "as_claimed": False, "beaten_by": ["jemalloc"]})
@@ -79,7 +79,11 @@ def test_a_try_is_told_in_a_line_and_tries_of_several_things_by_what_they_are_of
 @pytest.fixture
 def asked(machine, tmp_path):  # noqa: F811
     return argparse.Namespace(to=tmp_path / "tries", program=[], design="default", engine="local", matrix=None,
-                              budget="120s", blocks=7, named=None, tries=1)  # fmt: skip
+                              budget="120s", blocks=7, named=None, tries=1, minutes=18, of_bench="")  # fmt: skip
+
+
+def again(chosen, **more):
+    return argparse.Namespace(**{**vars(chosen), **more})
 
 
 def judgement(chosen):
@@ -93,53 +97,99 @@ def killed(machine, chosen, at):  # noqa: F811
     machine.stops_at = None
 
 
+def checks(machine):  # noqa: F811
+    return [run for run, _ in machine.ran if run.startswith("independent-")]
+
+
 def test_tries_are_stopped_anywhere_and_the_same_command_goes_on(machine, asked, monkeypatch, capsys):  # noqa: F811
     monkeypatch.setattr(tuned, "commit", lambda: "abc")
     killed(machine, asked, 20)
-    assert measure(again(asked, tries=0)) == 1, "nothing is over: nothing is judged"
+    assert measure(again(asked, minutes=0)) == 1, "nothing is over: nothing is judged"
+    assert "not over: 1/try-01 (design default)" in capsys.readouterr().err
     assert not (asked.to / "tune.json").exists()
     monkeypatch.setattr(tuned, "commit", lambda: "def+")
     killed(machine, asked, 125)
-    independent = [run for run, _ in machine.ran if run.startswith("independent-")]
-    assert independent
-    assert measure(asked) == 0
+    assert checks(machine)
+    assert measure(again(asked, tries=0)) == 0, "the check that was killed is gone on with, and nothing is searched"
     found = judgement(asked)
-    assert list(found["each"]) == ["try-01"], "what was killed is gone on with, and is no further try"
-    one = found["each"]["try-01"]
+    assert list(found["each"]) == ["1/try-01"]
+    one = found["each"]["1/try-01"]
     assert (one["good"], one["blocks"], one["commits"]) == (True, 7, ["abc", "def+"])
     assert (one["beaten_by"], one["over_best_named"]["name"], one["named"]) == ([], "good", ["good"])
-    assert one["independent_s"] >= 7 * 4, "seven blocks of baseline, copy, recipe and named recipe"
+    assert one["check_s"] >= 7 * 4, "seven blocks of baseline, copy, recipe and named recipe"
     assert found["within_budget"] == 1
     assert len(machine.ran) == len(set(machine.ran)), "no trial runs twice"
-    assert "times the best named, good: good; " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "times the best named, good: good; " in said
+    assert "1 part: 1 (" in said
     ran = len(machine.ran)
-    assert due(asked) == [asked.to / "try-02"]
+    assert due(asked.to / "1", 1) == [asked.to / "1/try-02"]
     assert measure(again(asked, tries=0)) == 0
     assert len(machine.ran) == ran
 
 
-def test_a_try_that_recommends_nothing_is_over_without_an_independent_run_and_not_good(machine, asked):  # noqa: F811
+def test_all_tries_of_a_start_are_checked_by_one_run_that_has_each_recipe_once(machine, asked):  # noqa: F811
+    killed(machine, again(asked, tries=2), 150)
+    assert not checks(machine)
+    assert measure(again(asked, tries=3)) == 0
+    assert len(set(checks(machine))) == 1
+    assert len(checks(machine)) == 7 * 4, "four tries with the same recipe, and one named: baseline, copy and two"
+    found = judgement(asked)
+    assert (found["tries"], found["good"]) == (4, 4), "one was over, one was stopped, and two are further ones"
+    assert {one["check"] for one in found["each"].values()} == {"check-01"}
+    assert measure(asked) == 0
+    assert [one["check"] for one in judgement(asked)["each"].values()][-1] == "check-02", "what came later has its own"
+
+
+def test_what_was_searched_and_not_checked_is_checked_by_the_next_start(machine, asked, monkeypatch):  # noqa: F811
+    def stopped(*_):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuned, "claim_all", stopped)
+        with pytest.raises(Stopped):
+            measure(asked)
+    with monkeypatch.context() as patch:
+        patch.setattr(tuned, "run_check", stopped)
+        with pytest.raises(Stopped):
+            measure(again(asked, tries=0))
+    assert (asked.to / "1/check-01/check.json").exists()
+    assert measure(again(asked, tries=0)) == 0
+    assert judgement(asked)["good"] == 1
+    assert len(set(checks(machine))) == 1
+
+
+def test_claims_and_what_is_kept_of_checks_are_all_that_is_judged_of_another_machine(machine, asked):  # noqa: F811
+    assert measure(asked) == 0
+    before, part = judgement(asked), asked.to / "1"
+    kept = ("part.json", "asked.json", "tries.jsonl", "claim.json", "check.json", "run.json", "trials.jsonl.gz")
+    for file in [path for path in part.rglob("*") if path.is_file()]:
+        if file.name not in kept or file.parent.parent.name == "try-01":
+            file.unlink()
+    assert measure(again(asked, minutes=0)) == 0
+    assert judgement(asked) == before
+    assert measure(asked) == 0
+    assert list(judgement(asked)["each"]) == ["1/try-01", "2/try-01"]
+
+
+def test_a_try_that_recommends_nothing_is_over_without_a_check_and_not_good(machine, asked):  # noqa: F811
     machine.gains = {"large": -0.2, "there": -0.1, "broken": None}
     assert measure(asked) == 0
     assert [one["good"] for one in judgement(asked)["each"].values()] == [False]
-    assert not any(run.startswith("independent") for run, _ in machine.ran)
+    assert not checks(machine)
 
 
 def test_a_recipe_that_a_named_one_beats_is_not_good(machine, asked):  # noqa: F811
     killed(machine, asked, 122)
     machine.gains["yes"] = 0.5  # the machine has changed since the search: now the named recipe's third setting helps
-    assert measure(asked) == 0
-    one = judgement(asked)["each"]["try-01"]
+    assert measure(again(asked, tries=0)) == 0
+    one = judgement(asked)["each"]["1/try-01"]
     assert (one["confirmed"], one["good"]) == (True, False)
     assert (one["beaten_by"], one["over_best_named"]["name"]) == (["good"], "good")
     assert judgement(asked)["good"] == 0
 
 
-def again(chosen, **more):
-    return argparse.Namespace(**{**vars(chosen), **more})
-
-
-def test_tries_of_a_design_and_of_a_program_are_judged_together_and_each_goes_on_as_what_it_began(
+def test_tries_of_a_design_and_of_a_program_are_checked_apart_and_each_goes_on_as_what_it_began(
     machine, asked, capsys, monkeypatch  # noqa: F811
 ):  # fmt: skip
     searched = []
@@ -151,16 +201,13 @@ def test_tries_of_a_design_and_of_a_program_are_judged_together_and_each_goes_on
     monkeypatch.setattr(tunes, "begin_program", begin_program)
     killed(machine, asked, 30)
     other = again(asked, program=["python", "own.py", "-v"])
-    assert measure(other) == 0
-    assert (due(other), searched) == ([asked.to / "try-02"], []), "what was stopped comes first, and stays what it was"
-    killed(machine, other, len(machine.ran) + 3)
-    assert measure(again(asked, tries=0)) == 0
-    assert "not over: try-02" in capsys.readouterr().err
-    assert measure(asked) == 0
-    assert searched == [(("python", "own.py", "-v"), "120s")]
+    killed(machine, again(other, tries=2), 140)
+    assert searched == [(("python", "own.py", "-v"), "120s")], "what was stopped comes first, and stays what it was"
+    assert measure(again(asked, tries=1)) == 0
     assert judgement(asked)["of"] == {
         "design default": {"tries": 1, "good": 1}, "python own.py -v": {"tries": 1, "good": 1}
     }  # fmt: skip
+    assert [one["check"] for one in judgement(asked)["each"].values()] == ["check-01", "check-02"]
 
 
 def test_tries_that_are_measured_in_different_ways_are_not_mixed(machine, asked, capsys):  # noqa: F811
@@ -173,31 +220,33 @@ def test_tries_that_are_measured_in_different_ways_are_not_mixed(machine, asked,
     assert "interrupted: the same command goes on" in capsys.readouterr().err
 
 
-def test_an_independent_run_may_hold_the_best_named_recipes_alone(machine, asked):  # noqa: F811
+def test_a_check_may_hold_the_best_named_recipes_alone(machine, asked):  # noqa: F811
     assert measure(again(asked, named=0)) == 0
     (one,) = judgement(asked)["each"].values()
     assert (one["named"], one["over_best_named"], one["good"]) == ([], None, True)
 
 
-def test_an_independent_run_whose_baseline_fails_is_told_and_its_try_is_not_over(machine, asked, capsys):  # noqa: F811
+def test_a_check_whose_baseline_fails_is_told_and_its_try_is_not_over(machine, asked, capsys):  # noqa: F811
     machine.down = ("independent-",)
     assert measure(asked) != 0
     said = capsys.readouterr().err
-    assert "the independent run of try-01 ended too soon: stopped: the reference failed in the first block" in said
+    assert "check-01 of try-01 ended too soon: stopped: the reference failed in the first block" in said
     assert "its logs are in" in said
+    assert "not checked: 1/try-01" in said
     assert not (asked.to / "tune.json").exists()
 
 
 def test_other_folders_and_a_line_that_was_cut_short_disturb_nothing(machine, asked):  # noqa: F811
     measure(asked)
+    part = asked.to / "1"
     for name in ("try-01-copy", "try-more"):
-        (asked.to / name).mkdir()
-        (asked.to / name / "study.json").touch()
-    with (asked.to / "tries.jsonl").open("a") as file:
+        (part / name).mkdir()
+        (part / name / "study.json").touch()
+    with (part / "tries.jsonl").open("a") as file:
         file.write('{"try": "try-0')
-    assert due(asked) == [asked.to / "try-02"]
+    assert due(part, 1) == [part / "try-02"]
     assert measure(again(asked, tries=0)) == 0
-    assert list(judgement(asked)["each"]) == ["try-01"]
+    assert list(judgement(asked)["each"]) == ["1/try-01"]
 
 
 def test_the_commit_of_the_code_is_known_where_git_knows_it(monkeypatch, tmp_path):

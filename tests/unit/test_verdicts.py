@@ -152,7 +152,7 @@ def test_a_try_that_was_stopped_is_gone_on_with_before_another_begins(tmp_path, 
         return SimpleNamespace(returncode=130 if len(ran) == 1 else 0)
 
     monkeypatch.setattr(verdicts.subprocess, "run", run)
-    chosen = chosen_in(tmp_path, decides=True, tries=2)
+    chosen = chosen_in(tmp_path, decides=True, tries=2, minutes=18)
     assert verdicts.measure(chosen) == 130
     assert verdicts.measure(chosen) == 0
     assert ran == [["bench", "default"], ["resume", "run-1"], ["bench", "default"]]
