@@ -19,6 +19,7 @@ from envmatrix.stats.within_run import compare_sides
 from envmatrix.store import RunFolder
 from envmatrix.store.run import Asked
 from envmatrix.trials.experiment import Experiment, begin, find_design
+from envmatrix.trials.program_files import program_files
 from envmatrix.trials.requested import Overrides, overridden, requested_engines
 from envmatrix.trials.sides import Side, check_comparable, side_design
 from envmatrix.units import parse_tolerance
@@ -108,7 +109,7 @@ def begin_rerun(
     names = requested_engines(chosen, engines, say)
     matrix = sides[1].matrix
     for own in (name for name in chosen.workloads if matrix.workloads[name].command):
-        say(f"workload {own}: the program beside {matrix.path} runs on both sides")
+        say(f"workload {own}: the program beside {matrix.path} runs on both sides{_unlike(sides, own)}")
     host = place(matrix, chosen, names, launcher, asked or {}, say)
     return begin(
         matrix, chosen, names, Path(results), say, command, launcher, host, asked, name=name, sides=sides
@@ -120,6 +121,22 @@ def _design(side: Side, name: str | None, asked: Overrides) -> Design:
     found = known or find_design(side.matrix, name or "default")
     limits = {key: value for key, value in vars(asked).items() if key != "environments" and value is not None}
     return side_design(overridden(found, limits), asked.environments)
+
+
+def _unlike(sides: Sequence[Side], workload: str) -> str:
+    """Say which files of a program differ between the sides: what that changes is not measured."""
+    then, now = (_program(side, workload) for side in sides)
+    names = sorted(name for name in {*then, *now} if then.get(name) != now.get(name)) if then else []
+    if not names:
+        return ""
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"; what differs there ({shown}) is not measured: `envmatrix docs gate`, The program itself"
+
+
+def _program(side: Side, workload: str) -> dict[str, str]:
+    entry = side.matrix.workloads[workload]
+    folder = Path(side.matrix.path).resolve().parent / (entry.files or ".")
+    return program_files(entry.model_copy(update={"files": str(folder)}))
 
 
 def find_side(name: str, given: PathLike, results: PathLike = "results") -> Side:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from envmatrix.api.result import Result
     from envmatrix.api.runs import Watch
     from envmatrix.launchers.base import Ask
+    from envmatrix.stats.comparison import Comparison
     from envmatrix.stats.effects import Effect
     from envmatrix.trials.experiment import Experiment
 
@@ -79,12 +80,42 @@ def how_to_decide(result: Result) -> str:
         return ""
     if result.interrupted or result.lost or result.incomplete:
         return ""
-    trials = list(result.trials())
-    took_s = sum((trial.wall_s or 0.0) / (trial.together or 1) for trial in trials) if run.launcher == DEFAULT else 0.0
-    full = len({trial.block for trial in trials}) >= run.plan.max_blocks
+    took_s, blocks = _taken(result)
+    full = blocks >= run.plan.max_blocks
     more = f" --max-blocks {2 * run.plan.max_blocks}" if full else ""
     again = f"envmatrix resume {result.name} --budget {as_budget(2 * max(took_s, run.plan.budget_s))}{more}"
     return f"undecided: {', '.join(dict.fromkeys(names))}; as much time again: {again}"
+
+
+def _taken(result: Result) -> tuple[float, int]:
+    """Return how long the trials of a run took here, in seconds (0 on other machines), and how many blocks it has."""
+    trials = list(result.trials())
+    here = result.summary.run.launcher == DEFAULT
+    took_s = sum((trial.wall_s or 0.0) / (trial.together or 1) for trial in trials) if here else 0.0
+    return took_s, len({trial.block for trial in trials})
+
+
+def how_to_tell(result: Result, found: Comparison, allowed: float, named: str = "") -> str:
+    """Say what lets a gate answer that cannot say yet, about how long it takes; '' where more blocks would not.
+
+    ``named``: which environments of the run are compared, as options.
+    """
+    from envmatrix.units import as_budget
+
+    plan = result.summary.run.plan
+    open_ones = [one for one in found.items if one.status == "cannot say" and not (one.unsure or one.runs)]
+    took_s, blocks = _taken(result)
+    if not open_ones or not blocks or result.interrupted or result.lost or result.incomplete:
+        return ""
+    wanted = max(plan.min_blocks, *(one.wanted or 0 for one in open_ones))
+    if wanted <= blocks:  # as narrow as it need be: it lies near what is allowed
+        return ""
+    seconds = max(took_s, 0.0 if took_s else plan.budget_s) * 1.1 * wanted / blocks
+    more = f" --max-blocks {wanted}" if wanted > plan.max_blocks else ""
+    more += f" --target {50 * allowed:g}%" if 0 < allowed < 2 * plan.target else ""
+    again = f"envmatrix resume {result.name} --budget {as_budget(max(seconds, plan.budget_s + 60))}{more}"
+    then = f"envmatrix compare {result.name}{named} --fail-slower {100 * allowed:g}%"
+    return f"to tell takes {wanted:,} blocks or fewer: {again}, then: {then}"
 
 
 def end(result: Result) -> ExitCode:

@@ -13,6 +13,7 @@ from envmatrix.errors import ExitCode, InputError
 from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
+    from envmatrix.api.result import Result
     from envmatrix.stats.comparison import Comparison
 
 #: Options of a run that only --rerun begins.
@@ -62,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rerun:
         return _rerun(arguments)
     from envmatrix.api.answers import compare
+    from envmatrix.api.result import Result as Stored
+    from envmatrix.api.runs import run_to_read
 
     found = compare(
         arguments.old,
@@ -72,7 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
         results=arguments.results,
     )
     _show(found, as_json=arguments.json)
-    return found.exit_code if arguments.fail_slower is not None else ExitCode.FINE
+    if arguments.fail_slower is None:
+        return ExitCode.FINE
+    if arguments.new is None:
+        _tell_how(Stored.of(run_to_read(arguments.old, arguments.results)), found, arguments)
+    return found.exit_code
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -120,7 +127,18 @@ def _rerun(arguments: argparse.Namespace) -> int:
         return code
     found = reruns.compared(experiment.folder, arguments.fail_slower or 0.0)
     _show(found, as_json=arguments.json)
+    if arguments.fail_slower is not None:
+        _tell_how(result, found, arguments)
     return found.exit_code if arguments.fail_slower is not None and found.exit_code else code
+
+
+def _tell_how(result: Result, found: Comparison, arguments: argparse.Namespace) -> None:
+    """Tell what lets a gate answer that cannot say."""
+    within = arguments.environments if arguments.environments and not arguments.rerun else ()
+    named = f" --environments {','.join(within)}" if within else ""
+    line = "" if arguments.quiet else answer.how_to_tell(result, found, arguments.fail_slower, named)
+    if line:
+        common.say_to_stderr(line)
 
 
 def _show(found: Comparison, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,39 @@ def test_it_is_a_gate(two, monkeypatch, capsys, speed, options, code, said):
     assert main(["compare", "gate", *options]) == code
     assert capsys.readouterr().out == first
     assert (two / "results" / "gate" / "report.md").is_file()
+
+
+def test_a_gate_that_cannot_say_tells_the_command_that_lets_it(two, monkeypatch, capsys):
+    """It said 'too few trials' and nothing else."""
+    made_up(monkeypatch, {})
+    gate = ["compare", "--rerun", "before", "after", "--fail-slower"]
+    assert main([*gate, "5%", "--name", "few", "--max-blocks", "3"]) == ExitCode.FINE
+    few = (
+        r"to tell takes 6 blocks or fewer: envmatrix resume few --budget \S+ --max-blocks 6 --target 2.5%, then: (.*)\n"
+    )
+    then = re.search(few, capsys.readouterr().err)
+    assert then is not None
+    assert then[1] == "envmatrix compare few --fail-slower 5%"
+    assert main(then[1].split()[1:]) == ExitCode.FINE
+    assert re.search(few, capsys.readouterr().err), "told again of the stored run"
+    assert main([*gate, "0.5%", "--name", "close"]) == ExitCode.FINE
+    assert re.search(r"takes [1-9]\d+ blocks or fewer: .* --target 0.25%, then", capsys.readouterr().err)
+    assert main([*gate, "5%", "--name", "sure"]) == ExitCode.FINE
+    assert "to tell takes" not in capsys.readouterr().err
+
+
+def test_files_of_a_program_that_differ_between_the_sides_are_told(two):
+    """The new side's program runs on both: a pull request that makes it slower would pass unseen."""
+    own = "cnn: {command: [python, train.py], metric: {wall: true}}"
+    for side in ("before", "after"):
+        (two / side / "matrix.yaml").write_text(MATRIX.replace("cnn: {batch_size: 64}", own))
+        (two / side / "train.py").write_text("print(1)")
+    said: list[str] = []
+    begin_rerun("before", "after", name="alike", say=said.append)
+    assert any(line.endswith("runs on both sides") for line in said)
+    (two / "after" / "train.py").write_text("print(2)")
+    begin_rerun("before", "after", name="unlike", say=said.append)
+    assert any("what differs there (train.py) is not measured" in line for line in said)
 
 
 def test_a_new_side_whose_trials_fail_does_not_pass(two, monkeypatch, capsys):
