@@ -15,7 +15,7 @@ from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, tick
 from envmatrix.stats.history import Point, Series
 from envmatrix.stats.metrics import TICK_DIGITS, Show
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 14.0, 22.0, 40.0
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 66.0, 22.0, 40.0
 #: More points than this in a series are drawn as the means of neighbours.
 _MOST_POINTS = 400
 #: More runs than this with other versions are not marked in a figure; the list below it has them.
@@ -70,8 +70,7 @@ def figure(frame: Frame, curves: Sequence[Curve]) -> str:
     if sum(len(curve.points) for curve in curves) <= _MOST_POINTS:
         values += [end for curve in curves for point, _ in curve.points for end in curve.ends(point) or ()]
     margin = (max(values) - min(values)) * 0.08 or max(values) * 0.05
-    newest = len(frame.runs) - 1  # at the right end, which a narrow screen shows first; so is the only one
-    across = Scale(min(0, newest - 1), newest, _LEFT + 10, _WIDTH - _RIGHT - 10)
+    across = Scale(0, max(1, len(frame.runs) - 1), _LEFT + 10, _WIDTH - _RIGHT - 10)
     up = Scale(min(values) - margin, max(values) + margin, _HEIGHT - _BOTTOM, _TOP)
     place = {run: index for index, run in enumerate(frame.runs)}
     by_ratio = any(curve.by_ratio for curve in curves)
@@ -93,13 +92,14 @@ def _axes(frame: Frame, across: Scale, up: Scale, *, by_ratio: bool) -> str:
         parts.append(line(_LEFT, up(value), _WIDTH - _RIGHT, up(value), kind))
         shown = f"{value:.6g}" if by_ratio else frame.show(value, digits=TICK_DIGITS)
         parts.append(text(_LEFT - 8, up(value) + 4, shown, "end soft"))
+        parts.append(text(_WIDTH - _RIGHT + 8, up(value) + 4, shown, "soft"))  # the end that a narrow screen shows
     runs = frame.runs
     shown_at = sorted({round(position) for position in np.linspace(0, len(runs) - 1, min(6, len(runs)))})
     for index in shown_at:
         kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 else "mid soft"
         parts.append(text(across(index), _HEIGHT - _BOTTOM + 18, runs[index][0][:10] or runs[index][1], kind, 20))
     parts.append(text(4, 12, frame.label, "soft"))
-    return "".join(parts) + text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "runs in the order of their dates", "mid soft")
+    return "".join(parts) + text(_WIDTH - _RIGHT, _HEIGHT - 4, "runs in the order of their dates", "end soft")
 
 
 def _drawn(curve: Curve, place: dict[When, int], across: Scale, up: Scale, show: Show) -> str:

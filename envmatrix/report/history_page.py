@@ -40,12 +40,13 @@ class Update:
 class View:
     """All series of one host, workload, engine, schedule and metric.
 
-    ``figure`` is of ratios to the baseline where there are any, else of medians; ``machine`` of the medians of control
-    and baseline, '' where ``figure`` has them.
+    ``figure`` is of ratios to the baseline where there are any, else of medians, and '' of a single run; ``machine`` of
+    the medians of control and baseline, '' where ``figure`` has them.
     """
 
     title: str
     label: str
+    axis: str
     series: tuple[Series, ...]
     figure: str
     machine: str
@@ -76,8 +77,11 @@ def _view(number: int, group: tuple[str, ...], series: tuple[Series, ...]) -> Vi
     medians = [Curve(kind, one, by_ratio=False) for kind, one in enumerate(series) if not compared[kind]]
     first = figure(of_ratio, ratios) if ratios else figure(of_median, medians)
     second = figure(of_median, medians) if ratios else ""
+    if len(runs) < 2:  # a single point in an empty frame: the table says more
+        first = second = ""
     legend = tuple((kind, one.environment) for kind, one in enumerate(series))
-    return View(title, known.label, series, Markup(first), Markup(second), bool(ratios), legend, updates)  # noqa: S704
+    drawn = Markup(first), Markup(second)  # noqa: S704
+    return View(title, known.label, axis_title(known), series, *drawn, bool(ratios), legend, updates)
 
 
 def _updates(series: Sequence[Series]) -> Iterator[Update]:

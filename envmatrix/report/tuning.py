@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from envmatrix.stats.tuning_steps import Step
 
 _PHASES = ("evidence", "screen", "race", "confirm")
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 34.0, 24.0
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 50.0, 34.0, 24.0
 
 
 def lines_of(answer: TuneAnswer) -> list[str]:
@@ -137,19 +137,21 @@ def _history(steps: Sequence[Step]) -> str:
     low, high = min(0.95, *values), max(1.05, *values)
 
     def x(place: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - 10) * place / max(1, number)
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * place / max(1, number)
 
     def y(value: float) -> float:
         return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - value) / (high - low)
 
     body = "".join(
-        line(_LEFT, y(tick), _WIDTH - 10, y(tick), "grid") + text(_LEFT - 8, y(tick) + 4, f"{tick:g}", "end")
+        line(_LEFT, y(tick), _WIDTH - _RIGHT, y(tick), "grid")
+        + text(_LEFT - 8, y(tick) + 4, f"{tick:g}", "end")
+        + text(_WIDTH - _RIGHT + 10, y(tick) + 4, f"{tick:g}")  # the end that a narrow screen shows
         for tick in ticks(low, high)
     )
     for at, phase, value in points:
         kind = _PHASES.index(phase)
         body += f'<g class="k{kind}">{mark(x(at), y(value), kind, 3.0)}</g>'
     body += text(4, 12, "speed over the baseline", "soft")
-    body += text((_LEFT + _WIDTH) / 2, _HEIGHT - 6, "trials, in the order they ran", "mid soft")
+    body += text(_WIDTH - _RIGHT, _HEIGHT - 6, "trials, in the order they ran", "end soft")
     told = "Each trial's speed over the baseline of its block, in the order they ran"
     return drawing(_WIDTH, _HEIGHT, "Search history", told, body, "search")

@@ -225,7 +225,7 @@ def test_runs_in_turns_and_runs_one_after_the_other_are_two_series(tmp_path):
     page = to_html(history)
     assert "cnn@local, turns of 3 steps" in out.getvalue()
     assert "cnn on local, turns of 3 steps, made-up-host" in page
-    assert page.count("<figure>") == 2
+    assert page.count("<figure>") == 1  # of a single run there is none
 
 
 def of_a_program(trial, together):
@@ -239,11 +239,12 @@ def test_a_programs_own_number_is_called_what_its_report_calls_it(tmp_path):
     plan = make_plan(("fast",), workloads=("mine", "images", "steps"))
     kinds = {"mine": {"wall": True}, "images": {"regex": "([0-9]+)", "unit": "images/s"}, "steps": {"steps": "^x"}}
     own = {name: Workload(name=name, command=("x",), metric=metric) for name, metric in kinds.items()}
-    folder = RunFolder(tmp_path / "run")
-    folder.create(make_run(plan, "run", workloads=own), "version: 1\n")
-    for trial in make_trials(plan, Machine({"fast": 1.2}), 6):
-        folder.append(of_a_program(trial, None))
-    write_reports(folder)
+    for name in ("run", "second"):
+        folder = RunFolder(tmp_path / name)
+        folder.create(make_run(plan, name, workloads=own), "version: 1\n")
+        for trial in make_trials(plan, Machine({"fast": 1.2}), 6):
+            folder.append(of_a_program(trial, None))
+        write_reports(folder)
     page, out = to_html(read_history(tmp_path)), io.StringIO()
     for said in ("Wall time, each run's median", "Throughput, each", "Steps a second, each"):
         assert said in page
@@ -254,7 +255,7 @@ def test_a_programs_own_number_is_called_what_its_report_calls_it(tmp_path):
     units = {"mine": "s", "images": "images/s", "steps": "steps/s"}
     assert all(f" {unit} " in cells[name] for name, unit in units.items())
     older = replace(read_history(tmp_path).series[0].points[0], metric=("", "", ""))
-    series = Series("host", "mine", "local", "fast", "value", (older,), ())
+    series = Series("host", "mine", "local", "fast", "value", (older, replace(older, run="third")), ())
     assert "Reported value: each run's median" in to_html(History(1, (series,), ()))
 
 
@@ -313,13 +314,24 @@ def test_a_speed_up_of_a_short_run_says_so_in_its_history_and_what_that_means(tm
         assert "hort run" not in text
 
 
-def test_the_only_run_is_at_the_end_that_a_narrow_screen_shows_first():
-    """It was at the other end, and the figure looked empty."""
+def test_a_single_run_is_told_in_the_table_and_no_figure_is_drawn_of_it():
+    """It was a point in an empty frame, twice, for each of a folder of runs of several designs."""
     points = tuple(Point(f"run-{day}", f"2026-{day}", 100.0, 1.25, 1.2, 1.3) for day in range(2))
     pages = [to_html(History(1, (Series("host", "cnn", "local", "fast", "samples_per_s", some, ()),), ()))
              for some in (points[:1], points)]  # fmt: skip
-    ends = [max(map(float, re.findall(r'<polyline points="(?:\S+ )*([0-9.]+),', page))) for page in pages]
-    assert ends[0] == ends[1]
+    assert ["<polyline" in page for page in pages] == [False, True]
+    told = "One run so far: figures are drawn from the second one on. Latest: throughput, samples/s, its median."
+    assert [told in page for page in pages] == [True, False]
+
+
+def test_the_scale_of_a_history_stands_at_the_end_that_a_narrow_screen_shows_first():
+    """At 400 px the newest runs were in sight and no figure of the scale."""
+    points = tuple(Point(f"run-{day}", f"2026-{day}", 100.0, 1.25, 1.2, 1.3) for day in range(2))
+    page = to_html(History(1, (Series("host", "cnn", "local", "fast", "samples_per_s", points, ()),), ()))
+    newest = max(map(float, re.findall(r'<polyline points="(?:\S+ )*([0-9.]+),', page)))
+    scale = [float(x) for x in re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" class="soft">1\.[0-9]+<', page)]
+    assert scale
+    assert min(scale) > newest
 
 
 def test_a_page_of_too_few_runs_does_not_count_no_changes():
