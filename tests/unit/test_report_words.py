@@ -48,6 +48,12 @@ def everywhere(summary):
     return printed(summary), to_markdown(summary), to_html(summary)
 
 
+def test_the_page_says_of_undecided_what_to_do():
+    page = to_html(told(make_plan(("close",)), Machine({"close": 1.02}, noise=0.1), name="mine"))
+    assert "<code>envmatrix resume mine</code> with a larger <code>--budget</code>" in page
+    assert "envmatrix docs undecided" in page
+
+
 def test_of_equally_simple_ones_none_is_called_the_simplest():
     group = told(make_plan(("a", "b", "slow")), Machine({"a": 1.3, "b": 1.3, "slow": 0.8}, noise=0.02)).groups[0]
     assert set(group.best_set) == {"a", "b"}
