@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from jinja2 import DictLoader, Environment
 
 from bench import needs
 from envmatrix.api.answers import figure
@@ -110,3 +111,20 @@ def test_every_key_of_matrix_yaml_is_explained(model, not_written):
 
 def test_every_kind_of_need_is_listed():
     assert [kind for kind in needs._TESTS if f"`{kind}`" not in text("docs/record.md")] == []
+
+
+#: What Furo's page has of sides, captions, code and tables, as of 2025-12-19.
+FURO = """{% block body %}<aside class="sidebar-drawer"><p class="caption" role="heading"></p></aside>
+<div class="highlight"><pre></pre></div><div class="table-wrapper x"></div>
+<aside class="toc-drawer no-toc"></aside>{% endblock %}"""
+
+
+def test_a_page_of_the_documentation_can_be_used_by_ear_and_keyboard():
+    """axe-core: landmark-unique, aria-required-attr, scrollable-region-focusable."""
+    pages = {"!page.html": FURO, "page.html": text("docs/_templates/page.html")}
+    page = Environment(loader=DictLoader(pages)).get_template("page.html").render()
+    for told in (
+        '<aside aria-label="Site" class="sidebar-drawer">', '<aside aria-label="This page" class="toc-drawer no-toc">',
+        'role="heading" aria-level="2"', '<pre tabindex="0">', '<div tabindex="0" class="table-wrapper x">',
+    ):  # fmt: skip
+        assert told in page
