@@ -67,7 +67,8 @@ def run_design(chosen: argparse.Namespace, name: str) -> None:
             turns.run_block(notes)
     steps = long_steps(turns, chosen.long)
     long = opened(chosen, name, "long", {"steps": steps}, limit=10 * chosen.long)
-    say(f"{name}: long trials have {steps} steps")
+    run = long.experiment.run  # an earlier start may have begun it
+    say(f"{name}: long trials have {run.workloads[run.arms[0].workload].options['steps']} steps")
     turns.experiment.folder.lock()
     with measuring([turns, long]):
         in_time([turns, long], minutes - (time.monotonic() - began) / 60, notes, even=False)
