@@ -102,6 +102,12 @@ def part_here(folder: Path, plan: Mapping[str, Any], node: str, say: Say) -> Pat
     return path
 
 
+def goes_on(folder: Path, plan: Mapping[str, Any], node: str) -> bool:
+    """Say whether the last part goes on here."""
+    there = parts_in(folder)
+    return bool(there) and not _foreign(there[-1], json.loads(json.dumps(plan)), node)
+
+
 def _foreign(part: Part, plan: Mapping[str, Any], node: str) -> str:
     """Say why a part does not go on here, '' where it does."""
     file = part.path / _MACHINE

@@ -92,15 +92,15 @@ def search(chosen: argparse.Namespace, what: Mapping[str, Any], folder: Path) ->
     return not tunes.carry_out(begun, partial(watch_step, quiet=False, tell=say)).interrupted
 
 
-def part_of(chosen: argparse.Namespace) -> Path:
-    """Return the part that goes on here; refuse to mix tries that are measured in different ways."""
+def part_of(chosen: argparse.Namespace) -> Path | None:
+    """Return the part that goes on here, None where there is nothing to do in one; refuse to mix ways to measure."""
     way = {"budget": chosen.budget, "blocks": chosen.blocks, "named": chosen.named}
     for part in parts.parts_in(chosen.to):
         if part.plan != way:
             had = ", ".join(f"{key} {part.plan.get(key)}" for key in way)
             raise InputError(f"{chosen.to} holds tries with {had}, which are judged together",
                              remedy="ask for the same, or name another folder: --to DIR")  # fmt: skip
-    return parts.part_here(chosen.to, way, "", say)
+    return parts.part_here(chosen.to, way, "", say) if chosen.tries or parts.goes_on(chosen.to, way, "") else None
 
 
 def due(part: Path, count: int) -> list[Path]:
@@ -162,8 +162,8 @@ def measure(chosen: argparse.Namespace) -> int:
     """Make further tries, then judge all in the folder that are over."""
     status = 0
     try:
-        if chosen.minutes > 0:
-            status = 0 if carry_out(chosen, part_of(chosen)) else 130
+        if chosen.minutes > 0 and (part := part_of(chosen)):
+            status = 0 if carry_out(chosen, part) else 130
     except KeyboardInterrupt:
         status = 130
     except EnvmatrixError as error:

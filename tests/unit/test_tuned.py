@@ -168,6 +168,8 @@ def test_claims_and_what_is_kept_of_checks_are_all_that_is_judged_of_another_mac
             file.unlink()
     assert measure(again(asked, minutes=0)) == 0
     assert judgement(asked) == before
+    assert measure(again(asked, tries=0)) == 0
+    assert judgement(asked) == before, "there is nothing here to check, and no part begins for that"
     assert measure(asked) == 0
     assert list(judgement(asked)["each"]) == ["1/try-01", "2/try-01"]
 
