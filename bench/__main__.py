@@ -262,6 +262,10 @@ def main(argv: list[str]) -> int:
         return _complain(error, 1)
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # Whoever read the record has gone (`python -m bench | head`): there is nobody to tell.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - stays open until the process ends
+        return 0
     except Exception as error:
         if "--traceback" in argv:
             traceback.print_exc()

@@ -1,8 +1,11 @@
 """A record is whole or absent, and what is no file stays what it is."""
 
+import errno
 import json
 import os
+import sys
 
+from bench import __main__ as bench_main
 from bench import record
 
 DOCUMENT = {"schema": 1, "x": None}
@@ -26,3 +29,14 @@ def test_a_link_stays_one_and_a_pipe_a_pipe(tmp_path):
     assert (link.is_symlink(), json.loads(real.read_text())) == (True, DOCUMENT)
     assert (pipe.is_fifo(), json.loads(os.read(reader, 99))) == (True, DOCUMENT)
     os.close(reader)
+
+
+def test_whoever_reads_a_record_may_go_and_nothing_is_said(monkeypatch, capsys):
+    def gone(_):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setitem(bench_main._ACTIONS, "evidence", gone)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    assert bench_main.main(["evidence"]) == 0
+    print("what is left to flush")
+    assert capsys.readouterr() == ("", "")
