@@ -17,8 +17,20 @@ from envmatrix.stats.failures import fails_more, slowest_filled
 from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
+from envmatrix.stats.moderated import borrowed
 from envmatrix.stats.one_way import in_one_way
-from envmatrix.stats.pairing import Bools, Family, Paired, Views, families, logs_of, original, over_copies, ratio_of
+from envmatrix.stats.pairing import (
+    Bools,
+    Family,
+    Floats,
+    Paired,
+    Views,
+    families,
+    logs_of,
+    original,
+    over_copies,
+    ratio_of,
+)
 from envmatrix.stats.primary import own_metrics, primary_metrics
 from envmatrix.stats.racing import Race, next_arms
 from envmatrix.stats.slow_trials import both, slow_trials, waits
@@ -135,7 +147,7 @@ def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
 
 
 def _effects_of(arms: Sequence[Arm], views: Views, among: tuple[int, int], run: _Run) -> list[Effect]:
-    first, *others = views.paired()
+    first, *others = (_judged_by(numbers, among[0]) for numbers in views.paired())
     found = []
     for row, arm in enumerate(arms):
         effect = _effect(arm, row, first, among, run)
@@ -146,8 +158,23 @@ def _effects_of(arms: Sequence[Arm], views: Views, among: tuple[int, int], run: 
     return found
 
 
-def _effect(arm: Arm, row: int, numbers: Paired, among: tuple[int, int], run: _Run, least: int | None = None) -> Effect:
+@dataclass(frozen=True)
+class _Judged:
+    """Paired numbers, and the errors (m,) they are judged by: each one's ``own``, or what the family ``moderated``."""
+
+    numbers: Paired
+    error: Floats
+    own: bool
+
+
+def _judged_by(numbers: Paired, comparisons: int) -> _Judged:
+    shared = borrowed(numbers.error, numbers.units, comparisons)
+    return _Judged(numbers, numbers.error if shared is None else shared, shared is None)
+
+
+def _effect(arm: Arm, row: int, judged: _Judged, among: tuple[int, int], run: _Run, least: int | None = None) -> Effect:
     """Return the effect of a row's mean; ``among``: how many comparisons share the reference, and its copies."""
+    numbers = judged.numbers
     blocks, mean, spread = int(numbers.blocks[row]), float(numbers.mean[row]), float(numbers.spread[row])
     error, units = float(numbers.error[row]), int(numbers.units[row])
     found = Effect(
@@ -159,7 +186,8 @@ def _effect(arm: Arm, row: int, numbers: Paired, among: tuple[int, int], run: _R
     needed = max(2, run.plan.min_blocks) if least is None else least
     if blocks < needed:
         return replace(found, missing=needed - blocks)
-    said = claim(mean, error, units, *among, run.levels.get(arm.name, run.level), run.plan.margin)
+    level = run.levels.get(arm.name, run.level)
+    said = claim(mean, float(judged.error[row]), units, *among, level, run.plan.margin, own=judged.own)
     return replace(found, low=said.low, high=said.high, p=said.p, verdict=said.verdict)
 
 

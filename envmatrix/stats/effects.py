@@ -119,15 +119,25 @@ class Claim:
     verdict: Verdict
 
 
-def claim(mean: float, error: float, units: int, comparisons: int, copies: int, level: float, margin: float) -> Claim:
+def claim(
+    mean: float,
+    error: float,
+    units: int,
+    comparisons: int,
+    copies: int,
+    level: float,
+    margin: float,
+    *,
+    own: bool = True,
+) -> Claim:
     """Judge the mean of paired log ratios, one of ``comparisons`` with ``copies`` of one reference.
 
-    Its standard ``error`` is worth that of ``units`` independent blocks. p is below 1 - CONFIDENCE just when 1 is not
-    in the interval.
+    Its standard ``error`` is worth that of ``units`` independent blocks, and its ``own`` (else one that ``moderated``
+    borrowed). p is below 1 - CONFIDENCE just when 1 is not in the interval.
     """
-    reach = critical_value(units, comparisons, copies, level=level) * error
+    reach = critical_value(units, comparisons, copies, level=level, own=own) * error
     t = mean / error if error > 0 else (math.inf if mean else 0.0)
-    p = promised_p(adjusted_p(t, units, comparisons, copies), level)
+    p = promised_p(adjusted_p(t, units, comparisons, copies, own=own), level)
     low, high = ratio_of(mean - reach), ratio_of(mean + reach)
     return Claim(low, high, p, verdict_of(low, high, margin))
 

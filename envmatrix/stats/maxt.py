@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from envmatrix.stats.moderated import is_moderated, moderated
 
 Floats = NDArray[np.float64]
 DRAWS = 100_000
@@ -14,52 +17,80 @@ _SEED = 20_260_101
 FEWEST = 10
 
 
+#: Numbers held at once at most where variances are moderated: so many comparisons and draws.
+_MOST_NUMBERS = 3_000_000
+
+
 @lru_cache(maxsize=128)
-def null_maxima(blocks: int, comparisons: int, copies: int = 1, draws: int = DRAWS) -> Floats:
-    """Return ``draws`` sorted (descending) values of max |t_j|, j = 1..``comparisons``.
+def null_maxima(blocks: int, comparisons: int, copies: int = 1, draws: int = DRAWS, *, own: bool = False) -> Floats:
+    """Return ``draws`` sorted (descending) values of max |t_j|, j = 1..``comparisons``; fewer of very many comparisons.
 
     Each t_j is a one-sample t on ``blocks`` differences d_j = e_j - e_0, all e normal, e_0 being the mean
     over ``copies`` of the reference: the shared e_0 is what correlates them. Only its projections are
     drawn, which is exact: with z the means (times sqrt(n)) and r = |e_0 less its mean|, the sum of squares
     of d_j is (a - r)^2 + chi2(n - 2), a standard normal. So the cost does not grow with the number of
     blocks. (Dunnett 1955, and so scipy's ``dunnett``, pools the variances of groups that nothing pairs; here
-    each t has its own, because environments differ in noise.)
+    each t has its own, because environments differ in noise, or its ``moderated`` one; ``own``: never that.)
     """
     if blocks < 2 or comparisons < 1:
         msg = f"needs 2 blocks and 1 comparison, not {blocks} and {comparisons}"
         raise ValueError(msg)
+    if own or not is_moderated(blocks, comparisons):
+        largest = np.zeros(draws)
+        for mean, variance in _drawn(blocks, comparisons, copies, draws):
+            np.maximum(largest, np.abs(mean) / np.sqrt(variance), out=largest)
+    else:
+        draws = min(draws, max(100 * FEWEST, _MOST_NUMBERS // comparisons))
+        means, variances = map(np.array, zip(*_drawn(blocks, comparisons, copies, draws), strict=True))
+        largest = (np.abs(means) / np.sqrt(moderated(variances, blocks))).max(axis=0)
+    return np.sort(largest)[::-1]
+
+
+def _drawn(blocks: int, comparisons: int, copies: int, draws: int) -> Iterator[tuple[Floats, Floats]]:
+    """Yield each comparison's means, times sqrt(n), and variances."""
     chance = np.random.default_rng((_SEED, blocks))
     shared_mean = chance.standard_normal(draws) / np.sqrt(copies)
     shared_length = np.sqrt(chance.chisquare(blocks - 1, draws) / copies)
-    largest = np.zeros(draws)
     for _ in range(comparisons):
         squares = (chance.standard_normal(draws) - shared_length) ** 2
         if blocks > 2:
             squares += 2.0 * chance.standard_gamma((blocks - 2) / 2, draws)
-        mean = chance.standard_normal(draws) - shared_mean
-        np.maximum(largest, np.abs(mean) / np.sqrt(squares / (blocks - 1)), out=largest)
-    return np.sort(largest)[::-1]
+        yield chance.standard_normal(draws) - shared_mean, squares / (blocks - 1)
 
 
-def critical_value(blocks: int, comparisons: int, copies: int = 1, *, level: float = 0.95, draws: int = DRAWS) -> float:
-    """Return the half-width, in standard errors, of simultaneous intervals of confidence ``level``."""
+def critical_value(
+    blocks: int, comparisons: int, copies: int = 1, *, level: float = 0.95, draws: int = DRAWS, own: bool = False
+) -> float:
+    """Return the half-width, in standard errors, of simultaneous intervals of confidence ``level``.
+
+    The errors are ``moderated`` where a family of as many has enough blocks, each comparison's ``own`` otherwise.
+    """
     if comparisons == 1:
         return student_quantile(blocks, (1.0 + level) / 2)
-    rank = int((1.0 - level) * (draws + 1)) - 1
-    bound = student_quantile(blocks, 1.0 - (1.0 - level) / (2 * comparisons))
-    return bound if rank < FEWEST else min(bound, float(null_maxima(blocks, comparisons, copies, draws)[rank]))
+    bound = student_quantile(blocks, 1.0 - (1.0 - level) / (2 * comparisons)) * _most(blocks, comparisons, own=own)
+    maxima = null_maxima(blocks, comparisons, copies, draws, own=own)
+    rank = int((1.0 - level) * (len(maxima) + 1)) - 1
+    return bound if rank < FEWEST else min(bound, float(maxima[rank]))
 
 
-def adjusted_p(t: float, blocks: int, comparisons: int, copies: int = 1, *, draws: int = DRAWS) -> float:
+def adjusted_p(
+    t: float, blocks: int, comparisons: int, copies: int = 1, *, draws: int = DRAWS, own: bool = False
+) -> float:
     """Return P(max |T| >= |t|) when nothing differs; never 0, as draws are finite (Phipson & Smyth 2010).
 
     It is at most 1 - level exactly when ``|t|`` reaches beyond ``critical_value``: interval and p agree.
     """
     if comparisons == 1:
         return student_p(t, blocks)
-    maxima = null_maxima(blocks, comparisons, copies, draws)
-    at_least = draws - int(np.searchsorted(maxima[::-1], abs(t), side="left"))
-    return min((1 + at_least) / (draws + 1), comparisons * student_p(t, blocks))
+    maxima = null_maxima(blocks, comparisons, copies, draws, own=own)
+    at_least = len(maxima) - int(np.searchsorted(maxima[::-1], abs(t), side="left"))
+    least_t = t / _most(blocks, comparisons, own=own)
+    return min((1 + at_least) / (len(maxima) + 1), comparisons * student_p(least_t, blocks))
+
+
+def _most(blocks: int, comparisons: int, *, own: bool) -> float:
+    """Return how many times as large as Student's t of the same numbers a moderated one can be."""
+    return float(np.sqrt(blocks / (blocks - 1))) if not own and is_moderated(blocks, comparisons) else 1.0
 
 
 def student_quantile(blocks: int, probability: float) -> float:

@@ -125,7 +125,7 @@ def _same(differences: Views, family: Family, level: float, margin: float) -> ND
             if units < 2:
                 same[row] = False
                 continue
-            reach = critical_value(int(units), family.together, len(family.copies), level=level) * error
+            reach = critical_value(int(units), family.together, len(family.copies), level=level, own=True) * error
             same[row] &= verdict_of(ratio_of(mean - reach), ratio_of(mean + reach), margin) == "same"
     return same
 

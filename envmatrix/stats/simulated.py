@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.stats.moderated import is_moderated, moderated
 from envmatrix.stats.noise import NOISES, in_blocks, of_size
 from envmatrix.stats.selftest import rate_of
 
@@ -51,6 +52,14 @@ def over_two_copies(logs: Floats) -> Floats:
 
 
 def absolute_t(differences: Floats) -> Floats:
-    """Return |t| of (runs, arms, blocks) differences: (runs, arms)."""
-    blocks = differences.shape[2]
-    return np.asarray(np.abs(differences.mean(axis=2)) / (differences.std(axis=2, ddof=1) / np.sqrt(blocks)))
+    """Return |t| of (runs, arms, blocks) differences, all arms one family: (runs, arms)."""
+    return np.asarray(np.abs(differences.mean(axis=2)) / standard_errors(differences))
+
+
+def standard_errors(differences: Floats) -> Floats:
+    """Return the errors that the means of (runs, arms, blocks) differences are judged by: (runs, arms)."""
+    _, arms, blocks = differences.shape
+    variances = differences.var(axis=2, ddof=1)
+    if is_moderated(blocks, arms):
+        variances = moderated(variances.T, blocks).T
+    return np.asarray(np.sqrt(variances / blocks))

@@ -21,12 +21,13 @@ from envmatrix.stats.attribution import Cells, attribute
 from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.moderated import borrowed
 from envmatrix.stats.noise import NOISES
 from envmatrix.stats.pairing import Views, families
 from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.racing import Field, final_levels, race_family, surely_near_best
 from envmatrix.stats.selection import Candidates, recommended
-from envmatrix.stats.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
+from envmatrix.stats.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, standard_errors, trials_of
 from envmatrix.stats.simulated_history import histories
 from envmatrix.stats.simulated_looks import looks
 from envmatrix.stats.simulated_models import MODELS
@@ -129,13 +130,15 @@ def _one_race(logs: Floats, plan: Plan, speeds: Sequence[float]) -> _Raced:
     stopped = {item.arm: item for item in over.stopped}
     levels = final_levels(plan, over.stopped)
     used = [stopped[arm.name].block if arm.name in stopped else last for arm in family.arms]
+    parts = [(row - reference)[:ran] for row, ran in zip(logs[2:], used, strict=True)]
+    errors = np.array([part.std(ddof=1) / np.sqrt(len(part)) for part in parts])
+    judged = borrowed(errors, np.array(used), len(speeds))
     means, wrong = [], False
-    for row, arm, ran, speed in zip(logs[2:], family.arms, used, speeds, strict=True):
-        difference = (row - reference)[:ran]
-        critical = critical_value(ran, len(speeds), 2, level=levels[arm.name])
-        reach = critical * difference.std(ddof=1) / np.sqrt(ran)
-        wrong |= bool(abs(difference.mean() - np.log(speed)) > reach)
-        means.append(difference.mean() if arm.name not in stopped else -np.inf)
+    for at, (part, arm, speed) in enumerate(zip(parts, family.arms, speeds, strict=True)):
+        critical = critical_value(len(part), len(speeds), 2, level=levels[arm.name], own=judged is None)
+        reach = critical * (errors if judged is None else judged)[at]
+        wrong |= bool(abs(part.mean() - np.log(speed)) > reach)
+        means.append(part.mean() if arm.name not in stopped else -np.inf)
     fastest = int(np.argmax(speeds))
     trials = 2 * last + sum(used)
     near = speeds[int(np.argmax(means))] >= max(speeds) * 0.97
@@ -223,7 +226,7 @@ def _headlines(differences: Floats) -> list[tuple[int, bool, float, float, float
     """
     _, arms, blocks = differences.shape
     mean = differences.mean(axis=2)
-    reach = critical_value(blocks, arms, 2, level=LEVEL) * differences.std(axis=2, ddof=1) / np.sqrt(blocks)
+    reach = critical_value(blocks, arms, 2, level=LEVEL) * standard_errors(differences)
     low = mean - reach
     faster = (low > 0) & (mean + reach > np.log1p(SIZE))
     found = []

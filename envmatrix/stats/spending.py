@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from envmatrix.plan import Plan
 from envmatrix.stats.effects import ALL_LOOKS, FIRST_SHARE, LEVEL
 from envmatrix.stats.maxt import FEWEST, adjusted_p
+from envmatrix.stats.moderated import is_moderated, moderated
 from envmatrix.stats.pairing import families
 
 Floats = NDArray[np.float64]
@@ -103,7 +104,10 @@ def _look(past: _Walked | None, looks: tuple[int, ...], comparisons: int, copies
         step = means - past.means
         squares += past.squares + step**2 * (before * (count - before) / count)
         means = past.means + step * ((count - before) / count)
-    largest = (np.abs(means) / np.sqrt(squares / ((count - 1) * count))).max(axis=0)
+    variances = squares / (count - 1)
+    if is_moderated(count, comparisons):
+        variances = moderated(variances, count)
+    largest = (np.abs(means) / np.sqrt(variances / count)).max(axis=0)
     spent = (1.0 - ALL_LOOKS) * (1.0 - (1.0 - FIRST_SHARE) * (looks[0] / count) ** _POWER)
     more = round(spent * draws) - int((~quiet).sum())
     boundary = float(np.sort(largest[quiet])[-max(1, more)])

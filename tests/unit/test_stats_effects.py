@@ -18,6 +18,7 @@ from envmatrix.stats.effects import LEVEL, Flag, verdict_of
 from envmatrix.stats.maxt import adjusted_p, critical_value, null_maxima
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT
+from envmatrix.stats.moderated import borrowed
 from envmatrix.stats.pairing import log_ratios, paired
 from envmatrix.stats.precision import narrow_enough, precise_enough
 from envmatrix.stats.primary import primary_metric
@@ -132,13 +133,25 @@ def test_memory_is_not_judged_as_the_primary_metric_of_the_benchmark():
     assert all(effect.ratio is None for effect in analysis.primary_effects())
 
 
+def test_interval_and_p_of_a_family_are_by_moderated_errors_and_the_own_error_is_what_is_told():
+    chance = np.random.default_rng(5)
+    numbers = {name: chance.lognormal(5.0, 0.05, 8).tolist() for name in ("baseline", "control", "a", "b", "c")}
+    effects = [effect for effect in analyse(numbers).primary_effects() if not effect.is_control]
+    shared = borrowed(np.array([effect.error for effect in effects]), np.array([8, 8, 8]), 3)
+    for effect, error in zip(effects, shared, strict=True):
+        reach, mean = critical_value(8, 3, 2, level=LEVEL) * error, math.log(effect.ratio)
+        assert (effect.low, effect.high) == pytest.approx((math.exp(mean - reach), math.exp(mean + reach)))
+        assert effect.p == pytest.approx(min(1.0, adjusted_p(mean / error, 8, 3, 2) * 0.05 / (1 - LEVEL)))
+        assert effect.error != pytest.approx(error)
+
+
 @pytest.mark.parametrize(("blocks", "comparisons", "copies"), [(6, 3, 1), (10, 12, 2)])
 def test_critical_values_are_those_of_simulated_experiments(blocks, comparisons, copies):
     chance = np.random.default_rng(7)
     errors = chance.standard_normal((40_000, comparisons + copies, blocks))
     difference = errors[:, copies:] - errors[:, :copies].mean(1, keepdims=True)
     t = np.abs(difference.mean(-1)) / (difference.std(-1, ddof=1) / math.sqrt(blocks))
-    alarms = (t.max(1) > critical_value(blocks, comparisons, copies)).mean()
+    alarms = (t.max(1) > critical_value(blocks, comparisons, copies, own=True)).mean()
     assert alarms == pytest.approx(0.05, abs=0.005)
 
 

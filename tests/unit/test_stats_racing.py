@@ -40,7 +40,7 @@ def test_what_an_early_look_can_end_is_what_the_docs_say(blocks):
     """Of 8 arms, paired log ratios with sd 7 %: half-widths at the end and at a look, and the lead of a rival."""
     tests, sd = 8 * len(looks(PLAN)), 0.07 / blocks**0.5
     levels = (LEVEL, 1 - (1 - LEVEL) * 0.8, 1 - 0.01 / len(looks(PLAN)))
-    reaches = [critical_value(blocks, 8, 2, level=level) for level in levels]
+    reaches = [critical_value(blocks, 8, 2, level=level, own=at == 2) for at, level in enumerate(levels)]
     reaches.append(student_quantile(blocks, 1 - 0.05 / tests))
     row = " | ".join(f"{100 * np.expm1(reach * sd):.1f} %" for reach in reaches)
     docs = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()

@@ -207,7 +207,7 @@ def test_an_effect_is_over_the_reference_that_was_measured_in_the_same_way(whole
 def test_intervals_of_one_table_hold_together(whole):
     assert [family.together for family in families(PLAN)] == [1, 3, 3]
     alone, level = whole.analysis.find("a:cnn@local"), whole.analysis.level
-    reach = critical_value(alone.units, 3, 1, level=level) * alone.error
+    reach = critical_value(alone.units, 3, 1, level=level, own=True) * alone.error
     assert (alone.low, alone.high) == pytest.approx((alone.ratio * np.exp(-reach), alone.ratio * np.exp(reach)))
 
 
@@ -215,8 +215,8 @@ def test_intervals_of_one_table_hold_together(whole):
 def test_two_references_make_claims_err_hardly_more_often_than_one(blocks):
     right = 1.0
     for comparisons, copies in ((6, 2), (2, 1)):
-        reach = critical_value(blocks, 8, copies, level=LEVEL)
-        right *= (null_maxima(blocks, comparisons, copies) < reach).mean()
+        reach = critical_value(blocks, 8, copies, level=LEVEL, own=True)
+        right *= (null_maxima(blocks, comparisons, copies, own=True) < reach).mean()
     assert 1.0 - LEVEL - 0.001 <= 1.0 - right <= 0.039
 
 
