@@ -69,7 +69,10 @@ class Analysis:
 
 @dataclass(frozen=True)
 class _Run:
-    """What effects are estimated from. ``levels``: the confidence of arms that are given at more than ``level``."""
+    """What effects are estimated from. ``levels``: the confidence of arms that are given at more than ``level``.
+
+    ``own``: each comparison is judged by its own error, none by a moderated one.
+    """
 
     plan: Plan
     measured: Measurements
@@ -78,6 +81,7 @@ class _Run:
     level: float
     primary: Mapping[str, Metric]
     slow: Bools
+    own: bool = False
 
 
 def estimate(
@@ -147,7 +151,7 @@ def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
 
 
 def _effects_of(arms: Sequence[Arm], views: Views, among: tuple[int, int], run: _Run) -> list[Effect]:
-    first, *others = (_judged_by(numbers, among[0]) for numbers in views.paired())
+    first, *others = (_judged_by(numbers, among[0], run) for numbers in views.paired())
     found = []
     for row, arm in enumerate(arms):
         effect = _effect(arm, row, first, among, run)
@@ -167,8 +171,8 @@ class _Judged:
     own: bool
 
 
-def _judged_by(numbers: Paired, comparisons: int) -> _Judged:
-    shared = borrowed(numbers.error, numbers.units, comparisons)
+def _judged_by(numbers: Paired, comparisons: int, run: _Run) -> _Judged:
+    shared = None if run.own else borrowed(numbers.error, numbers.units, comparisons)
     return _Judged(numbers, numbers.error if shared is None else shared, shared is None)
 
 
@@ -252,9 +256,9 @@ def between(
     """Return the effect of ``new`` over ``old``, two arms of one run.
 
     Where one is the other's reference this is the effect of the table, turned round if need be. Otherwise it is
-    what the table would say were ``old`` the reference of its family: as many comparisons, so that the interval
-    holds for whichever two arms were picked after looking at the table. The copy of a reference that takes no turns
-    stands for the reference, but where the two are held against one another.
+    what the table would say by own errors were ``old`` the reference of its family: as many comparisons, so that the
+    interval holds for whichever two arms were picked after looking at the table. The copy of a reference that takes no
+    turns stands for the reference, but where the two are held against one another.
     """
     plan = analysis.plan
     if original(old.name, plan) != original(new.name, plan):
@@ -303,7 +307,8 @@ def _contrast(
     work, slow = _work_of(measured, old, new, plan), analysis.slow
     if original(old.name, plan) != original(new.name, plan):
         measured, slow = in_one_way(plan, measured, analysis.primary, slow)
-    run = _Run(plan, measured, environments, {new.name: surest}, analysis.level, analysis.primary, slow)
+    # The family's mean variance is another one for each reference; a pair must be the same both ways round.
+    run = _Run(plan, measured, environments, {new.name: surest}, analysis.level, analysis.primary, slow, own=True)
     at = next(position for position, arm in enumerate(family.arms) if arm.name == new.name)
     effect = _family_effects(family, analysis.primary[old.workload], run)[at]
     return replace(_annotated(effect, family.arms[at], work, run, family.copies), primary=True)

@@ -136,11 +136,15 @@ def pair(plan, blocks, speed, seed, tmp_path):
 
 
 def test_a_pair_without_the_reference_has_the_interval_of_a_table_whose_reference_is_the_older_one(tmp_path):
-    found = pair(PLAIN, 10, {"a": 1.1}, 3, tmp_path)
+    """Of five blocks, of which no table borrows anything: neither does a pair, ever."""
+    plan = make_plan(("a", "b", "c"), min_blocks=3)
+    found = pair(plan, 5, {"a": 1.1}, 3, tmp_path)
     arms = arms_of(found)
-    bare = [arm for arm in PLAIN.arms if not arm.is_control]
+    bare = [arm for arm in plan.arms if not arm.is_control]
     rebased = make_plan(
-        (), arms=tuple(replace(a, reference=None if a.environment == "a" else "a:cnn@local") for a in bare)
+        (),
+        min_blocks=3,
+        arms=tuple(replace(a, reference=None if a.environment == "a" else "a:cnn@local") for a in bare),
     )
     keep = [found.measured.arms.index(arm.name) for arm in bare]
     table = {name: values[keep] for name, values in found.measured.table.items()}
