@@ -164,16 +164,17 @@ def _effects_of(arms: Sequence[Arm], views: Views, among: tuple[int, int], run: 
 
 @dataclass(frozen=True)
 class _Judged:
-    """Paired numbers, and the errors (m,) they are judged by: each one's ``own``, or what the family ``moderated``."""
+    """Paired numbers, and the errors (m,) they are judged by: where not their ``own`` (m,), those of ``moderated``."""
 
     numbers: Paired
     error: Floats
-    own: bool
+    own: Bools
 
 
 def _judged_by(numbers: Paired, comparisons: int, run: _Run) -> _Judged:
-    shared = None if run.own else borrowed(numbers.error, numbers.units, comparisons)
-    return _Judged(numbers, numbers.error if shared is None else shared, shared is None)
+    if run.own:
+        return _Judged(numbers, numbers.error, np.ones(len(numbers.error), dtype=np.bool_))
+    return _Judged(numbers, *borrowed(numbers.error, numbers.units, comparisons))
 
 
 def _effect(arm: Arm, row: int, judged: _Judged, among: tuple[int, int], run: _Run, least: int | None = None) -> Effect:
@@ -191,7 +192,7 @@ def _effect(arm: Arm, row: int, judged: _Judged, among: tuple[int, int], run: _R
     if blocks < needed:
         return replace(found, missing=needed - blocks)
     level = run.levels.get(arm.name, run.level)
-    said = claim(mean, float(judged.error[row]), units, *among, level, run.plan.margin, own=judged.own)
+    said = claim(mean, float(judged.error[row]), units, *among, level, run.plan.margin, own=bool(judged.own[row]))
     return replace(found, low=said.low, high=said.high, p=said.p, verdict=said.verdict)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 #: With fewer independent blocks unequal noises would cost more of the error than is kept back.
 LEAST_UNITS = 6
 #: A variance counts in the mean as so many times the median at most: one environment whose processes differ tenfold
@@ -33,15 +34,18 @@ def moderated(variances: Floats, units: Floats | NDArray[np.int64] | int) -> Flo
     return np.asarray((shared + (np.asarray(units) - 1) * variances) / units)
 
 
-def borrowed(error: Floats, units: NDArray[np.int64], comparisons: int) -> Floats | None:
-    """Return the standard errors by which a family is judged, None where each is judged by its own.
+def borrowed(error: Floats, units: NDArray[np.int64], comparisons: int) -> tuple[Floats, Bools]:
+    """Return the standard errors by which the comparisons of a family are judged, and which of them are their own.
 
     ``error`` (m,) is worth that of ``units`` (m,) independent blocks. Of ``comparisons`` that hold together each must
-    be here, with enough of them: what is missing could be the noisiest.
+    be here for any to borrow: what is missing could be the noisiest. One with too few units lends and does not borrow.
     """
     known = np.isfinite(error)
-    if known.sum() != comparisons or not all(is_moderated(int(count), comparisons) for count in units[known]):
-        return None
-    found = np.full(len(error), np.nan)
-    found[known] = np.sqrt(moderated(units[known] * error[known] ** 2, units[known]) / units[known])
-    return found
+    shares = known & np.array([is_moderated(int(count), comparisons) for count in units], dtype=np.bool_)
+    if known.sum() != comparisons:
+        shares[:] = False
+    found = error.copy()
+    if shares.any():
+        variances = moderated(units[known] * error[known] ** 2, units[known])
+        found[shares] = np.sqrt(variances / units[known])[shares[known]]
+    return found, ~shares

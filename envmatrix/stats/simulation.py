@@ -132,11 +132,11 @@ def _one_race(logs: Floats, plan: Plan, speeds: Sequence[float]) -> _Raced:
     used = [stopped[arm.name].block if arm.name in stopped else last for arm in family.arms]
     parts = [(row - reference)[:ran] for row, ran in zip(logs[2:], used, strict=True)]
     errors = np.array([part.std(ddof=1) / np.sqrt(len(part)) for part in parts])
-    judged = borrowed(errors, np.array(used), len(speeds))
+    judged, own = borrowed(errors, np.array(used), len(speeds))
     means, wrong = [], False
     for at, (part, arm, speed) in enumerate(zip(parts, family.arms, speeds, strict=True)):
-        critical = critical_value(len(part), len(speeds), 2, level=levels[arm.name], own=judged is None)
-        reach = critical * (errors if judged is None else judged)[at]
+        critical = critical_value(len(part), len(speeds), 2, level=levels[arm.name], own=bool(own[at]))
+        reach = critical * judged[at]
         wrong |= bool(abs(part.mean() - np.log(speed)) > reach)
         means.append(part.mean() if arm.name not in stopped else -np.inf)
     fastest = int(np.argmax(speeds))

@@ -137,7 +137,7 @@ def test_interval_and_p_of_a_family_are_by_moderated_errors_and_the_own_error_is
     chance = np.random.default_rng(5)
     numbers = {name: chance.lognormal(5.0, 0.05, 8).tolist() for name in ("baseline", "control", "a", "b", "c")}
     effects = [effect for effect in analyse(numbers).primary_effects() if not effect.is_control]
-    shared = borrowed(np.array([effect.error for effect in effects]), np.array([8, 8, 8]), 3)
+    shared, _ = borrowed(np.array([effect.error for effect in effects]), np.array([8, 8, 8]), 3)
     for effect, error in zip(effects, shared, strict=True):
         reach, mean = critical_value(8, 3, 2, level=LEVEL) * error, math.log(effect.ratio)
         assert (effect.low, effect.high) == pytest.approx((math.exp(mean - reach), math.exp(mean + reach)))
