@@ -11,8 +11,8 @@ import pytest
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import fold
-from envmatrix.stats.pairing import Views
-from envmatrix.stats.racing import looks, next_arms, surely_not_best
+from envmatrix.stats.pairing import Views, families
+from envmatrix.stats.racing import _same, looks, next_arms, surely_not_best
 from tests.synthetic import Machine, make_plan, make_trials
 
 PLAN = make_plan(("best", "worst", "twin"), max_blocks=40)
@@ -33,6 +33,17 @@ def test_everything_the_same_as_the_baseline_finishes_the_race():
     race = race_after(30, Machine({}, noise=0.01))
     assert race.finished
     assert {item.reason for item in race.stopped} == {"same as the reference"}
+
+
+def test_an_early_verdict_is_by_own_errors_alone():
+    """Eight arms whose intervals lie within the margin by moderated critical values and reach beyond it by own ones."""
+    plan = make_plan(tuple("abcdefgh"))
+    family, level = families(plan)[-1], 0.999
+    reach = np.mean([critical_value(6, 8, 2, level=level, own=own) for own in (True, False)])
+    numbers = np.tile([-1.0, 1.0], (8, 3)) * np.sqrt(5 / 6)  # mean 0, standard deviation 1
+    for scale, same in ((1.0, False), (0.5, True)):
+        differences = Views((numbers * scale * np.log1p(0.03) * np.sqrt(6) / reach,))
+        assert _same(differences, family, level, 0.03).tolist() == [same] * 8
 
 
 @pytest.mark.parametrize("blocks", [6, 9, 13, 18, 25])

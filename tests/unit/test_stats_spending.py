@@ -16,9 +16,10 @@ from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.stats import spending
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.effects import ALL_LOOKS, FIRST_SHARE, LEVEL
+from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.replication import compare
-from envmatrix.stats.simulated import over_two_copies, trials_of
+from envmatrix.stats.simulated import absolute_t, over_two_copies, trials_of
 from envmatrix.stats.simulated_looks import decided
 from envmatrix.stats.spending import level_at, looks_of
 from envmatrix.store import RunFolder
@@ -92,6 +93,18 @@ def test_what_two_looks_spend_is_what_their_joint_chance_says():
     second = beyond(20, level_at(read_after(10, plan=plan), 20)) & ~first
     spent = (1 - ALL_LOOKS) * (1 - (1 - FIRST_SHARE) / 4 - FIRST_SHARE)
     assert second.mean() == pytest.approx(spent, rel=0.12)
+
+
+def test_what_two_looks_at_a_family_spend_is_what_their_joint_chance_says():
+    logs = np.random.default_rng(8).standard_normal((40_000, 10, 12))
+    differences, plan = over_two_copies(logs), make_plan(tuple("abcdefgh"))
+
+    def beyond(blocks, level):
+        return (absolute_t(differences[:, :, :blocks]) > critical_value(blocks, 8, 2, level=level)).any(axis=1)
+
+    second = beyond(12, level_at(read_after(6, plan=plan), 12)) & ~beyond(6, LEVEL)
+    spent = (1 - ALL_LOOKS) * (1 - (1 - FIRST_SHARE) / 4 - FIRST_SHARE)
+    assert second.mean() == pytest.approx(spent, rel=0.2)
 
 
 def opened(path, tmp_path):
