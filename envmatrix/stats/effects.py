@@ -128,7 +128,7 @@ def claim(
     level: float,
     margin: float,
     *,
-    own: bool = True,
+    own: bool = False,
 ) -> Claim:
     """Judge the mean of paired log ratios, one of ``comparisons`` with ``copies`` of one reference.
 

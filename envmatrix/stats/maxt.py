@@ -17,8 +17,8 @@ _SEED = 20_260_101
 FEWEST = 10
 
 
-#: Numbers held at once at most where variances are moderated: so many comparisons and draws.
-_MOST_NUMBERS = 3_000_000
+#: Numbers held at once at most: so many comparisons and draws.
+MOST_NUMBERS = 3_000_000
 
 
 @lru_cache(maxsize=128)
@@ -40,7 +40,7 @@ def null_maxima(blocks: int, comparisons: int, copies: int = 1, draws: int = DRA
         for mean, variance in _drawn(blocks, comparisons, copies, draws):
             np.maximum(largest, np.abs(mean) / np.sqrt(variance), out=largest)
     else:
-        draws = min(draws, max(100 * FEWEST, _MOST_NUMBERS // comparisons))
+        draws = min(draws, max(100 * FEWEST, MOST_NUMBERS // comparisons))
         means, variances = map(np.array, zip(*_drawn(blocks, comparisons, copies, draws), strict=True))
         largest = (np.abs(means) / np.sqrt(moderated(variances, blocks))).max(axis=0)
     return np.sort(largest)[::-1]

@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
 from envmatrix.stats.effects import ALL_LOOKS, FIRST_SHARE, LEVEL
-from envmatrix.stats.maxt import FEWEST, adjusted_p
+from envmatrix.stats.maxt import FEWEST, MOST_NUMBERS, adjusted_p
 from envmatrix.stats.moderated import is_moderated, moderated
 from envmatrix.stats.pairing import families
 
 Floats = NDArray[np.float64]
 _DRAWS, _SEED = 100_000, 20_260_104
-#: Numbers held for one look at most: so many comparisons and draws.
-_MOST_NUMBERS = 3_000_000
 #: How fast the rest is spent: the next look is usually after some half more, or twice, the blocks.
 _POWER = 2
 #: So many of the last looks tell the draws of one look from those of another.
@@ -93,7 +91,7 @@ def _walk(looks: tuple[int, ...], comparisons: int, copies: int) -> _Walked:
 
 def _look(past: _Walked | None, looks: tuple[int, ...], comparisons: int, copies: int) -> _Walked:
     """Go on from the look before the last one. Each look draws its own numbers, the same for the same looks."""
-    draws = max(10 * FEWEST, min(_DRAWS, _MOST_NUMBERS // comparisons))
+    draws = max(10 * FEWEST, min(_DRAWS, MOST_NUMBERS // comparisons))
     count, before = looks[-1], looks[-2] if len(looks) > 1 else 0
     means, squares = _added(
         count - before, comparisons, copies, np.random.default_rng((_SEED, *looks[-_TOLD_APART:])), draws
