@@ -31,6 +31,7 @@ from envmatrix.stats.attribution import Attribution
 from envmatrix.stats.effects import BARS
 from envmatrix.stats.failures import BROKEN
 from envmatrix.stats.measurements import OUTCOMES
+from envmatrix.stats.moderated import LEAST_UNITS
 from envmatrix.stats.nodes import CANCELS
 from envmatrix.stats.seen_host import seen_host
 from envmatrix.topics import TOPICS
@@ -206,7 +207,7 @@ def to_html(summary: Summary) -> str:
         evidence=evidence_table(summary), cancels=CANCELS, node_table=node_table, plain_tables=_plain_tables(summary),
         attributed=_attributed(summary), heat=heat_map(summary),
         provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce(summary),
-        words=words_of(summary), meanings=TOPICS,
+        words=words_of(summary), meanings=TOPICS, moderated_from=LEAST_UNITS,
         settings=[(name, _settings(body)) for name, body in summary.run.environments.items()],
         **page_values(len(colours)),
     )  # fmt: skip
