@@ -233,6 +233,12 @@ def test_a_report_counts_comparisons_and_not_arms():
     assert "max-t over 2 comparisons" in to_markdown(summary_of(plan, make_trials(plan, Machine({}), 8)))
 
 
+def test_a_page_says_that_variances_are_moderated_and_from_when_on():
+    plan = make_plan(("a", "b"))
+    page = to_html(summary_of(plan, make_trials(plan, Machine({}), 8)))
+    assert "from 6 independent blocks on the variances of a table of several are moderated" in page
+
+
 def test_the_figure_of_trials_has_a_legend_and_says_what_is_shown():
     plan = make_plan(("fast",))
     drawn = figure_svg(summary_of(plan, make_trials(plan, Machine({}), 8)), "time")
