@@ -1,8 +1,10 @@
 """Hold effects in turns against those of long trials, on several machines: `nox -s selfbench -- --agreement`.
 
 Blocks in turns and blocks of long trials one after the other run in one go, in an order that is drawn anew each time.
-Each machine's are a part of their own (tests/measured_parts.py): what is compared is the ratio of both effects, within
-each part, and it is the same in all of them. `--minutes 0` makes the figures again.
+With `--stretch SECONDS` the long trials of a block live together too, and each goes on for so long before the next one
+does: what a machine does in minutes meets all of them then, and far fewer blocks say as much. Each machine's blocks are
+a part of their own (tests/measured_parts.py): what is compared is the ratio of both effects, within each part, and it
+is the same in all of them. `--minutes 0` makes the figures again.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from envmatrix.api.places import find_matrix
+from envmatrix.errors import InputError
 from envmatrix.matrix import load
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.store import RunFolder
@@ -26,12 +29,17 @@ from tests.measured_parts import Part
 from tests.precision import COPIES, Way, attempted, in_time, measured_of, measuring, opened, read_notes, say, shown
 
 WAYS = ("turns", "long")
+#: Seconds of steps that are set apart where a stretch begins: its process found its caches cold, and its core at rest.
+APART_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what can be asked beside what ``precision`` takes."""
     parser.add_argument("--agreement", action="store_true", help="effects in turns against those of long trials")
     parser.add_argument("--long", type=float, default=60.0, help="seconds of steps of a long trial")
+    parser.add_argument(
+        "--stretch", type=float, default=0.0, help="seconds that it goes on before others do (0: to its end)"
+    )
 
 
 def designs_of(chosen: argparse.Namespace) -> list[str]:
@@ -44,12 +52,16 @@ def plan_of(chosen: argparse.Namespace) -> dict[str, Any]:
     return {
         "designs": designs_of(chosen), "environments": chosen.environments, "long": chosen.long, "turn": chosen.turn,
         "engine": chosen.engine, "launcher": chosen.launcher, "matrix": load(find_matrix(chosen.matrix)).digest,
+        "stretch": chosen.stretch or None,
     }  # fmt: skip
 
 
 def run(chosen: argparse.Namespace) -> None:
     """Measure in the part that goes on here, all designs one after the other."""
     whole = chosen.to
+    if any(part.plan.get("stretch") != (chosen.stretch or None) for part in parts.parts_in(whole)):
+        raise InputError(f"{whole} holds other long trials (--stretch), and all in a folder are judged together",
+                         remedy="ask for the same, or name another folder: --to DIR")  # fmt: skip
     chosen.to = parts.part_here(whole, plan_of(chosen), chosen.node, say)
     try:
         for name in designs_of(chosen):
@@ -65,13 +77,25 @@ def run_design(chosen: argparse.Namespace, name: str) -> None:
     with measuring([turns]):
         if not turns.block:
             turns.run_block(notes)
-    steps = long_steps(turns, chosen.long)
-    long = opened(chosen, name, "long", {"steps": steps}, limit=10 * chosen.long)
+    options, own = as_long(turns, chosen.long, chosen.stretch)
+    long = opened(chosen, name, "long", options, own=own)
     run = long.experiment.run  # an earlier start may have begun it
-    say(f"{name}: long trials have {run.workloads[run.arms[0].workload].options['steps']} steps")
+    steps = run.workloads[run.arms[0].workload].options["steps"]
+    say(f"{name}: long trials have {steps} steps" + (f", {run.design.turn} at a time" if chosen.stretch else ""))
     turns.experiment.folder.lock()
     with measuring([turns, long]):
         in_time([turns, long], minutes - (time.monotonic() - began) / 60, notes, even=False)
+
+
+def as_long(turns: Way, seconds: float, stretch: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the workloads and the design of long trials have of their own, by what steps take in turns."""
+    limit = {"trial_limit": max(turns.experiment.run.design.trial_limit, 10 * seconds)}
+    if not stretch:
+        return {"steps": long_steps(turns, seconds)}, limit
+    length, apart = long_steps(turns, stretch), long_steps(turns, APART_S)
+    return {"steps": math.ceil(seconds / stretch) * length}, {
+        **limit, "schedule": "turns", "turn": length, "turn_apart": apart
+    }  # fmt: skip
 
 
 def long_steps(turns: Way, seconds: float) -> int:

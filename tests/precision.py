@@ -129,19 +129,17 @@ def design_of(matrix: Matrix, name: str, chosen: argparse.Namespace, schedule: s
 
 def opened(
     chosen: argparse.Namespace, name: str, way: str, options: Mapping[str, Any] | None = None, *,
-    count: int = 2, limit: float = 0.0,
+    count: int = 2, own: Mapping[str, Any] | None = None,
 ) -> Way:  # fmt: skip
     """Begin a run, or go on with the one in the folder.
 
-    ``options`` are what its workloads have of their own, ``count`` how many processes copies are, ``limit`` what its
-    `trial_limit` is at least.
+    ``options`` are what its workloads have of their own, ``count`` how many processes copies are, ``own`` what its
+    design has of its own.
     """
     folder, matrix = RunFolder(chosen.to / f"{name}-{way}"), every_arm_in_turns(load(find_matrix(chosen.matrix)))
     design = design_of(matrix, name, chosen, "turns" if way == "turns" else "sequential", count)
     matrix = with_copies(matrix, design) if name == COPIES else matrix
-    if options:
-        matrix = with_options(matrix, design, options)
-        design = design.model_copy(update={"trial_limit": max(design.trial_limit, limit)})
+    matrix, design = with_options(matrix, design, options or {}), design.model_copy(update=dict(own or {}))
     if folder.path.exists():
         experiment = reopen(folder, find_matrix(chosen.matrix), say)
     else:

@@ -135,3 +135,34 @@ def test_an_arm_that_turns_change_is_named(tmp_path, capsys):
     assert agreement.measure(SimpleNamespace(to=tmp_path, of_bench="", minutes=0)) == 0
     assert "arms that disagree by more than 3 %: fast:cnn@local" in capsys.readouterr().out
     assert RunFolder(tmp_path / "1/mine-turns").trials_file.exists()
+
+
+def reference_in_turns(step_s):
+    """Return a way that has been measured: its reference takes so long a step."""
+    design = SimpleNamespace(trial_limit=300.0)
+    arms = [SimpleNamespace(name="baseline", reference=None)]
+    plan = SimpleNamespace(arms=arms)
+    experiment = SimpleNamespace(folder=None, plan=plan, run=SimpleNamespace(design=design))
+    return SimpleNamespace(experiment=experiment, median=lambda name, metric: step_s)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stretch", "steps", "own"),
+    [
+        (60.0, 0.0, 2000, {"trial_limit": 600.0}),
+        (20.0, 5.0, 4 * 167, {"trial_limit": 300.0, "schedule": "turns", "turn": 167, "turn_apart": 34}),
+        (22.0, 5.0, 5 * 167, {"trial_limit": 300.0, "schedule": "turns", "turn": 167, "turn_apart": 34}),
+    ],
+)
+def test_long_trials_go_on_for_a_stretch_or_to_their_end(monkeypatch, seconds, stretch, steps, own):
+    way = reference_in_turns(0.03)
+    monkeypatch.setattr(agreement, "read_measurements", lambda *_: way)
+    assert agreement.as_long(way, seconds, stretch) == ({"steps": steps}, own)
+
+
+def test_trials_of_stretches_and_whole_ones_are_not_judged_together(tmp_path):
+    part = parts.part_here(tmp_path, {"long": 60.0}, "", print)
+    with pytest.raises(InputError, match="holds other long trials"):
+        agreement.run(SimpleNamespace(to=tmp_path, stretch=5.0))
+    assert parts.parts_in(tmp_path)[0].path == part, "nothing was begun"
+    assert len(parts.parts_in(tmp_path)) == 1
