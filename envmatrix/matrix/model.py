@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -30,6 +31,7 @@ from envmatrix.matrix.types import (
 )
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
+LONGEST_NAME = 80
 
 
 def _variable(value: str) -> str:
@@ -334,9 +336,15 @@ def cells(design: Design) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for cell in itertools.product(*design.factors.values()) if design.factors else ():
         chosen = dict(zip(design.factors, cell, strict=True))
-        name = "+".join(f"{factor}-{level}" for factor, level in chosen.items()) if found else design.baseline
+        name = cell_name(chosen) if found else design.baseline
         found[name] = chosen
     return found
+
+
+def cell_name(settings: Mapping[str, str]) -> str:
+    """Return what an environment of these levels (by factor) is called; one too long for a name ends in its digest."""
+    name = "+".join(f"{factor}-{level}" for factor, level in settings.items())
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}+{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def too_many_blocks(design: Design) -> str:

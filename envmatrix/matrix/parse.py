@@ -14,6 +14,7 @@ from envmatrix.errors import InputError, Where, suggestion
 from envmatrix.matrix import templates
 from envmatrix.matrix.include import OLD_WORDS, Gathered, gather
 from envmatrix.matrix.model import (
+    LONGEST_NAME,
     NAME,
     Design,
     EnvironmentEntry,
@@ -149,7 +150,7 @@ class _Parser:
         if name in RESERVED:
             self.wrong(path, f"{name!r} is a reserved name", RESERVED[name], key=True)
             return False
-        if not NAME.match(name) or len(name) > 80:
+        if not NAME.match(name) or len(name) > LONGEST_NAME:
             self.wrong(path, f"{name!r} is no usable name", "use letters, digits, '.', '_', '+' and '-'", key=True)
             return False
         return True

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Matrix
+from envmatrix.matrix.model import cell_name
 from envmatrix.plan.environment import Environment, build, resolve
 
 Codes = NDArray[np.int16]
@@ -52,7 +53,7 @@ class Space:
     def name(self, row: int) -> str:
         """Return what a cell is called: the environment of that name, else its settings."""
         known = next((name for name, at in self.named.items() if at == row), None)
-        return known or "+".join(f"{factor}-{level}" for factor, level in self.settings(row).items())
+        return known or cell_name(self.settings(row))
 
 
 def space_of(

@@ -16,6 +16,7 @@ from tests import held
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
+PROJECT = Path(__file__).parents[2]
 #: Part of the digest that names the venv of these tests.
 _MADE = "torch by links, without torchvision"
 PACKAGES = ("pytest==9.2.0", "pytest-benchmark==5.3.1", "numpy==2.4.6", "tqdm==4.70.1")
@@ -169,6 +170,17 @@ def test_the_recipes_are_tried_for_a_program_of_torch_whose_dataloader_has_worke
     assert "include: envmatrix:recipes" in (people.folder / "same.yaml").read_text()
     checked = people.run("check", "--matrix", "same.yaml")
     assert checked.returncode == 0, checked.stderr
+
+
+def test_the_example_in_plain_pytorch_says_its_throughput(people):
+    if not os.environ.get("BENCH_SITE_PACKAGES"):
+        pytest.skip("no torch: `nox -s tests` has one")
+    text = (PROJECT / "examples" / "residual" / "train.py").read_text()
+    (people.folder / "train.py").write_text(text.replace("CLASSES = 80, ", "CLASSES = 4, "))
+    done = people.run(*ONE_BLOCK, "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "metric: throughput, the one number of its output like a throughput" in done.stderr
+    assert [trial["outcome"] for trial in people.trials()] == ["ok"] * 3
 
 
 @pytest.mark.timeout(600)

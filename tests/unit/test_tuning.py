@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from envmatrix.errors import InputError
+from envmatrix.matrix.extended import with_design
+from envmatrix.matrix.model import LONGEST_NAME
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.space import Space, space_of
+from envmatrix.project import default_matrix
 from envmatrix.stats import simulated_tuning, tuning_answer
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.metrics import VALUE
@@ -81,6 +84,19 @@ class TestTheSpace:
         assert found.settings(row) == {"runtime": "intel", "affinity": "compact"}
         assert found.name(row) == "recipe"
         assert "runtime-intel+threads-two" in {found.name(row) for row in range(len(found.codes))}
+
+    def test_every_cell_of_the_usual_space_has_a_name_of_its_own_that_can_stand_in_a_matrix(self):
+        text = "version: 2\ninclude: [envmatrix:recipes, envmatrix:hugepages]\nenvironments: {baseline: {}}\n"
+        text += "workloads: {own: {command: [python, x.py]}}\n"
+        matrix = parse(text, default_matrix())
+        levels = {one.name: tuple(one.levels) for one in matrix.factors.values() if not one.is_image}
+        found = space_of(matrix, levels, (), "baseline", {"logical_cpus": "2", "physical_cores": "2"})
+        names = {found.name(row): found.chosen(row) for row in range(1, len(found.codes))}
+        assert len(names) == len(found.codes) - 1 > 3000
+        longest = {name: chosen for name, chosen in names.items() if len(name) >= LONGEST_NAME}
+        assert len(longest) > 100
+        made = with_design(matrix, "screen", {"environments": list(longest), "workloads": "own"}, longest)
+        assert made.designs["screen"].environments == tuple(longest)
 
     def test_cells_whose_levels_set_one_variable_to_two_things_are_impossible(self):
         found = space({"threads": ("default", "two"), "clash": ("none", "two")})
