@@ -49,11 +49,12 @@ _ROOT = Path(__file__).parents[1]
 
 
 def commit() -> str:
-    """Return the commit of this checkout, with a + where files of it were changed since; '' where git cannot say."""
+    """Return the commit of this checkout, with a + where more than results was changed; '' where git cannot say."""
+    changed = ["status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results"]
     try:
         said = [
             subprocess.run(["git", "-C", str(_ROOT), *words], check=True, capture_output=True, text=True).stdout.strip()
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+            for words in (["rev-parse", "HEAD"], changed)
         ]
     except (OSError, subprocess.CalledProcessError):
         return ""
