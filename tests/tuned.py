@@ -69,14 +69,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--named", type=int, help="with --tune, so many named recipes in it, the best by a search (default: all)"
     )
+    parser.add_argument("--metric-steps", default="", help="with --tune, of a program: `tune --metric-steps`")
     parser.add_argument("program", nargs="*", help="with --tune, a program of one's own, behind --")
 
 
 def subject(chosen: argparse.Namespace) -> dict[str, Any]:
     """Return what a command searches."""
     if chosen.program:
-        return {"program": list(chosen.program)}
+        steps = {"metric_steps": chosen.metric_steps} if chosen.metric_steps else {}
+        return {"program": list(chosen.program), **steps}
     return {"design": chosen.design.split(",")[-1], "engine": chosen.engine, "matrix": chosen.matrix}
+
+
+def asked_of(what: Mapping[str, Any]) -> Asked:
+    """Return what is asked of a program that is searched for."""
+    return Asked(tuple(what["program"]), metric_steps=what.get("metric_steps", ""))
 
 
 def search(chosen: argparse.Namespace, what: Mapping[str, Any], folder: Path) -> bool:
@@ -86,7 +93,7 @@ def search(chosen: argparse.Namespace, what: Mapping[str, Any], folder: Path) ->
     else:
         sought = tunes.Sought(chosen.budget, None, folder.name, folder.parent)
         begun = (
-            tunes.begin_program(Asked(tuple(what["program"])), sought, say, lambda _: None)
+            tunes.begin_program(asked_of(what), sought, say, lambda _: None)
             if "program" in what
             else tunes.begin_design(what["design"], sought, what["engine"], what["matrix"], say)
         )

@@ -89,7 +89,9 @@ def claim_of(folder: Path) -> Mapping[str, Any] | None:
 
 def words_of(what: Mapping[str, Any]) -> str:
     """Write what a try is of: a design's name, or the words of a program."""
-    return shlex.join(what["program"]) if "program" in what else f"design {what.get('design', 'nobody noted')}"
+    if "program" not in what:
+        return f"design {what.get('design', 'nobody noted')}"
+    return f"{shlex.join(what['program'])}{', by its steps' if what.get('metric_steps') else ''}"
 
 
 def write_claim(folder: Path, what: Mapping[str, Any], most: int | None) -> None:

@@ -15,16 +15,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from envmatrix import benchmark, interrupts
+from envmatrix.api.program_metric import metric_of
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.program import of_python
-from envmatrix.matrix.reported import MetricSource
 from envmatrix.matrix.requirements import read
 from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH, Starter
-from envmatrix.matrix.throughput import candidates, is_of_pytest_benchmark
 from envmatrix.plan.environment import Image
 from envmatrix.record.model import Record
 from envmatrix.runner.first_block import too_short
@@ -52,10 +51,6 @@ _FIRST = 4
 _LONGEST_IMPORT_S = 120.0
 _SPARE = 1.15
 _GNU = "libgomp"
-_ABOUT_PYTEST_BENCHMARK = (
-    "wall time, which says little of pytest-benchmark: it repeats until a time is spent; better is "
-    "--metric-json speed.json:benchmarks.0.stats.ops -- pytest --benchmark-json=speed.json ..."
-)
 _AROUND = ("setup", "prepare", "cleanup")
 
 
@@ -74,6 +69,7 @@ class Asked:
     warmup: int = 1
     metric_regex: str = ""
     metric_json: str = ""
+    metric_steps: str = ""
     parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
     requirements: tuple[Path, ...] = ()
     pass_env: tuple[str, ...] = ()
@@ -265,7 +261,7 @@ def _starter(
     torch = _runs_torch(seen.record)
     given_metric = workloads[0].metric
     told = (given_metric, "as --metric-json says, higher is better") if given_metric else None
-    metric, why = told or _metric(asked.metric_regex, seen.output)
+    metric, why = told or metric_of(asked.metric_regex, asked.metric_steps, seen.output)
     known = _possible(torch)
     named = tuple(overrides.environments or ())
     trial_s = seen.wall_s * len(workloads)
@@ -292,34 +288,6 @@ def _about_time(budget_s: float, trial_s: float, arms: int, overrides: Overrides
         return f"the table comes after {most} x {arms} trials: about {as_budget(trial_s * arms * most)}"
     blocks_s = max(budget_s, trial_s * arms * blocks)
     return f"the first table comes after about {as_budget(blocks_s)}: {blocks} blocks of {arms} trials, or more"
-
-
-def _metric(regex: str, output: str) -> tuple[MetricSource, str]:
-    """Return what is measured, and how it was chosen."""
-    if regex:
-        try:
-            source = MetricSource.model_validate({"regex": regex, "better": "higher"})
-        except ValidationError as error:
-            raise InputError(f"--metric-regex: {in_words(error.errors()[0])}") from error
-        if not re.search(regex, output, re.MULTILINE):
-            raise InputError(
-                f"--metric-regex: {regex!r} matches nothing that it printed", remedy="--show-output shows it"
-            )
-        return source, "as --metric-regex says, higher is better"
-    found = candidates(output)
-    if len(found) == 1:
-        source = MetricSource.model_validate({"regex": found[0].regex, "unit": found[0].unit, "better": "higher"})
-        return (
-            source,
-            f"{found[0].label}, the one number of its output like a throughput ({found[0].value:g})",
-        )
-    source = MetricSource.model_validate({"wall": True, "better": "lower"})
-    if not found and is_of_pytest_benchmark(output):
-        return source, _ABOUT_PYTEST_BENCHMARK
-    if not found:
-        return source, "wall time, as no number of its output looks like a throughput"
-    labels = ", ".join(one.label for one in found[:4])
-    return source, f"wall time, as {len(found)} numbers look like a throughput ({labels}); --metric-regex chooses one"
 
 
 def _affordable(trial_s: float, most: int, overrides: Overrides) -> tuple[int, float]:

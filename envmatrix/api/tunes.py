@@ -135,7 +135,7 @@ def tune(
     program: str | Sequence[str], *, budget: float | str | None = None, factors: Names | None = None,
     engine: str | None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results",
     metric_regex: str = "", metric_json: str = "", launcher: str = DEFAULT, launcher_options: Asked | None = None,
-    sampler: str = "", say: Say = silent,
+    sampler: str = "", metric_steps: str = "", say: Say = silent,
 ) -> TuneResult:  # fmt: skip
     """Search the best environment for a program within a budget, and confirm what it gains on fresh blocks.
 
@@ -152,6 +152,7 @@ def tune(
         launcher: where trials of a design run: 'here' or another launcher's name, on its nodes side by side.
         launcher_options: what is asked of it, such as {'nodes': 4}.
         sampler: one of Optuna's ('tpe', 'nsga2', 'random') that proposes what is screened; '': the own model does.
+        metric_steps: as ``metric_regex``, of a program that prints a line at each step: a pattern of these lines.
         say: takes lines of progress; ``print`` shows them.
 
     Returns:
@@ -171,7 +172,7 @@ def tune(
         return carry_out(begun, watch)
     if launcher != DEFAULT:
         raise InputError(f"launcher {launcher!r}: a program is run here", remedy=PROGRAM_ELSEWHERE)
-    asked = AskedProgram(tuple(program), metric_regex=metric_regex, metric_json=metric_json)
+    asked = AskedProgram(tuple(program), metric_regex=metric_regex, metric_json=metric_json, metric_steps=metric_steps)
     begun = begin_program(asked, sought, say, lambda _: None)
     return carry_out(begun, watch, is_set_up=True)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.commands.grammar import Parser, duration, one_name, percentage, some_text, whole
 from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
+from envmatrix.errors import InputError
 
 if TYPE_CHECKING:
     from envmatrix.trials.requested import Overrides
@@ -106,8 +107,18 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
     regex = "how fast it was: a number in ( ) in its output"
     json = "the same: a number (a.b.0.c) in a JSON file it writes"
     group.add_argument("--metric-regex", type=some_text, metavar="PATTERN", help=regex)
+    steps = "the same: each line of its output that matches ends a step"
+    group.add_argument("--metric-steps", type=some_text, metavar="PATTERN", help=steps)
     group.add_argument("--metric-json", type=some_text, metavar="FILE:KEY", help=json)
     return group
+
+
+def check_metric(options: argparse.Namespace) -> None:
+    """Refuse two ways to measure a program. Raises InputError."""
+    given = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
+    if len(given) > 1:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InputError(f"{names} cannot both be", remedy="say one; --save of `bench` writes a matrix")
 
 
 def shell(line: str | None) -> tuple[str, ...]:

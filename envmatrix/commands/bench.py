@@ -15,8 +15,8 @@ from envmatrix.launchers.catalog import DEFAULT
 
 #: Options of a program on the command line, by their names in the namespace.
 _OF_PROGRAM = (
-    "setup", "prepare", "cleanup", "warmup", "parameter_list", "requirements", "metric_regex", "metric_json", "save",
-    "pass_env",
+    "setup", "prepare", "cleanup", "warmup", "parameter_list", "requirements", "metric_regex", "metric_json",
+    "metric_steps", "save", "pass_env",
 )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
         tuple(arguments.command), shared.shell(arguments.setup), shared.shell(arguments.prepare),
         shared.shell(arguments.cleanup),
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "",
-        arguments.metric_json or "",
+        arguments.metric_json or "", arguments.metric_steps or "",
         tuple((name, tuple(names(values))) for name, values in arguments.parameter_list or ()),
         tuple(arguments.requirements or ()), tuple(arguments.pass_env or ()),
     )  # fmt: skip
@@ -150,8 +150,7 @@ def _check_program(arguments: argparse.Namespace) -> None:
             f"{given} and a program cannot both be: a program is run here, in a matrix that is made for it",
             remedy="--save writes that matrix; edit it and run that",
         )
-    if arguments.metric_regex and arguments.metric_json:
-        raise InputError("--metric-regex and --metric-json cannot both be", remedy="say one; --save writes a matrix")
+    shared.check_metric(arguments)
     counted = next((str(file) for file in arguments.requirements or () if str(file).isdigit()), None)
     if counted:
         raise InputError(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envmatrix.api.tunes import Sought
     from envmatrix.runner.tuning import Tuning
 
-_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "metric_regex", "metric_json", "pass_env")
+_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "metric_regex", "metric_json", "metric_steps", "pass_env")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -83,11 +83,12 @@ def _program(arguments: argparse.Namespace) -> Tuning:
     if given:
         said = f"{given} and a program cannot both be: a program is run here, in a matrix that is made for it"
         raise InputError(said, remedy="`envmatrix bench --save -- PROGRAM` writes that matrix; edit it and tune that")
+    shared.check_metric(arguments)
     asked = programs.Asked(
         tuple(arguments.command), shared.shell(arguments.setup), shared.shell(arguments.prepare),
         shared.shell(arguments.cleanup),
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "", arguments.metric_json or "",
-        pass_env=tuple(arguments.pass_env or ()),
+        arguments.metric_steps or "", pass_env=tuple(arguments.pass_env or ()),
     )  # fmt: skip
     show = common.say_to_stderr if arguments.show_output else lambda _: None
     return tunes.begin_program(asked, _sought(arguments), common.say_to_stderr, show)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -24,6 +25,11 @@ _PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTIL
 _STEERING = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
+_COUNTED = re.compile(r"^(?P<words>[A-Za-z\[(#][A-Za-z \[(#:=_-]*)(?P<number>[0-9]+)\b(?!\.[0-9])", re.MULTILINE)
+#: Fewer lines that count are no steps: a program prints as many epochs.
+_FEWEST_STEPS = 20
+
+
 @dataclass(frozen=True)
 class Throughput:
     """A regular expression that finds one number of an output, what it is called there, its last value and its unit."""
@@ -41,6 +47,23 @@ def candidates(output: str) -> list[Throughput]:
         for one in _of_line(_STEERING.sub("", line)):
             found[one.regex] = one
     return list(found.values())
+
+
+def counts_steps(output: str) -> str:
+    """Return the pattern of the one kind of line that counts up evenly, as steps do; '' where there is none or several.
+
+    Lines of an output whose middle was cut still count up in its last part.
+    """
+    counted: dict[str, list[int]] = {}
+    for line in _COUNTED.finditer(_STEERING.sub("", output)):
+        counted.setdefault(line["words"], []).append(int(line["number"]))
+    found = [words for words, numbers in counted.items() if len(numbers) >= _FEWEST_STEPS and _is_even(numbers)]
+    return f"^{_words(found[0])}[0-9]+" if len(found) == 1 else ""
+
+
+def _is_even(numbers: list[int]) -> bool:
+    strides = {after - before for before, after in itertools.pairwise(numbers)}
+    return len(strides) == 1 and min(strides) > 0
 
 
 def is_of_pytest_benchmark(output: str) -> bool:

@@ -24,6 +24,7 @@ class Block(nn.Module):
         self.short = nn.Identity() if inner == outer else nn.Conv2d(inner, outer, 1, stride, bias=False)
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        """Return the pictures' features: (N, inner, H, W) to (N, outer, H', W')."""
         return torch.relu(self.path(pictures) + self.short(pictures))
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api import programs
+from envmatrix.api.program_metric import metric_of
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH
@@ -195,3 +196,26 @@ def test_a_program_that_no_path_has_is_told_as_it_would_start(tmp_path, monkeypa
     with pytest.raises(InputError) as told:
         started((name, "--fast"))
     assert told.value.remedy == remedy
+
+
+STEPS = "".join(f"step {number}: loss 0.5\n" for number in range(40)) + "throughput: 12.5 img/s\n"
+
+
+def test_steps_are_timed_where_that_is_asked_for_and_told_of_where_not():
+    source, why = metric_of("", "^step", STEPS)
+    assert (source.steps, source.warmup) == ("^step", 8)
+    assert "40 lines" in why
+    source, why = metric_of("", "", STEPS)
+    assert source.regex
+    assert "--metric-steps '^step [0-9]+'" in why
+    assert "--metric-steps" not in metric_of("", "", "throughput: 12.5 img/s\n")[1]
+    assert metric_of("", "^step [12]:", STEPS)[0].warmup == 1, "two lines"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [("^stride", "matches nothing"), ("^step 7:", "matches one line"), ("step (", "no regular expression")],
+)
+def test_a_pattern_of_steps_that_is_of_no_use_is_an_error(pattern, said):
+    with pytest.raises(InputError, match=said):
+        metric_of("", pattern, STEPS)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from envmatrix.matrix.reported import MetricSource
-from envmatrix.matrix.throughput import candidates, is_of_pytest_benchmark
+from envmatrix.matrix.throughput import candidates, counts_steps, is_of_pytest_benchmark
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,38 @@ def test_the_table_of_pytest_benchmark_is_known_and_no_number_of_it_is_taken():
     assert is_of_pytest_benchmark(table)
     assert candidates(table) == []
     assert not is_of_pytest_benchmark("benchmark: 1 tests\n")
+
+
+def lines(form, numbers):
+    return "".join(f"{form.format(number)}\n" for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("form", "numbers"),
+    [
+        ("step {}: loss 0.5", range(20)),
+        ("  [step {}/400] 12.5 img/s", range(10, 400, 10)),
+        ("Iteration #{}", range(1, 90)),
+        ("\x1b[1mbatch {}\x1b[0m", range(30)),
+    ],
+)
+def test_lines_that_count_up_evenly_are_steps(form, numbers):
+    pattern = counts_steps("epoch 1\n" + lines(form.strip(), numbers) + "throughput: 12.5 img/s\n")
+    plain = lines(form.strip().replace("\x1b[1m", "").replace("\x1b[0m", ""), numbers)
+    assert len(re.findall(pattern, plain, re.MULTILINE)) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        lines("epoch {}", range(19)),
+        lines("step {}", [*range(30), *range(30)]),
+        lines("loss 0.{}", range(10, 60)),
+        lines("loss {}", [3] * 40),
+        lines("step {}", [2**number for number in range(30)]),
+        "".join(f"train {number}\neval {number}\n" for number in range(30)),
+        "\n" * 40 + "123\n" * 40,
+    ],
+)
+def test_what_does_not_count_up_evenly_or_in_two_ways_is_no_step(output):
+    assert counts_steps(output) == ""

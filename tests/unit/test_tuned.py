@@ -11,6 +11,7 @@ import pytest
 from envmatrix.api import tunes
 from tests import tuned
 from tests.tuned import commit, due, measure
+from tests.tuned_check import words_of
 from tests.tuned_verdict import judged, line_of, lines_of, summary_of
 from tests.unit.test_tune_loop import Machine, Stopped, machine  # noqa: F401 - a fixture
 
@@ -80,6 +81,12 @@ def test_a_try_is_told_in_a_line_and_tries_of_several_things_by_what_they_are_of
 def asked(machine, tmp_path):  # noqa: F811
     return argparse.Namespace(to=tmp_path / "tries", program=[], design="default", engine="local", matrix=None,
                               budget="120s", blocks=7, named=None, tries=1, minutes=18, of_bench="")  # fmt: skip
+
+
+def test_a_program_is_searched_by_its_steps_where_that_is_asked_for(asked):
+    plain, steps = (tuned.subject(again(asked, program=["a.py"], metric_steps=steps)) for steps in ("", "^step "))
+    assert [tuned.asked_of(what).metric_steps for what in (plain, steps)] == ["", "^step "]
+    assert [words_of(what) for what in (plain, steps)] == ["a.py", "a.py, by its steps"]
 
 
 def again(chosen, **more):
