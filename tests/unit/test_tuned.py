@@ -80,7 +80,8 @@ def test_a_try_is_told_in_a_line_and_tries_of_several_things_by_what_they_are_of
 @pytest.fixture
 def asked(machine, tmp_path):  # noqa: F811
     return argparse.Namespace(to=tmp_path / "tries", program=[], design="default", engine="local", matrix=None,
-                              budget="120s", blocks=7, named=None, tries=1, minutes=18, of_bench="")  # fmt: skip
+                              budget="120s", blocks=7, named=None, tries=1, minutes=18, of_bench="",
+                              metric_steps="")  # fmt: skip
 
 
 def test_a_program_is_searched_by_its_steps_where_that_is_asked_for(asked):
