@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from pathlib import Path
 from envmatrix import interrupts
 from envmatrix.engines.base import Job, Running, TakesTurns
 from envmatrix.errors import EnvmatrixError, NoTrialError, StoreError
+from envmatrix.host import parse_cpus
+from envmatrix.matrix import Design
 from envmatrix.plan import Slot
 from envmatrix.plan.turns import Company, turn_order, turns_until
 from envmatrix.process import Exit
@@ -37,6 +40,7 @@ class _NotStartedError(Exception):
 class _Process:
     """One trial's process. ``left`` is how many timed steps it has to take (None: it has not come to its gate).
 
+    ``due`` is when it is late for its gate, by the monotonic clock.
     ``is_program``: what waits at the gate stops and continues a program of the user's own, and is not held itself.
     ``apart``: so many steps of each turn count in nothing.
     """
@@ -45,6 +49,7 @@ class _Process:
     job: Job
     running: Running
     gate: Gate
+    due: float
     is_program: bool = False
     apart: int = 1
     started: float = field(default_factory=time.time)
@@ -149,6 +154,14 @@ def _judged(experiment: Experiment, process: _Process, ended: Exit) -> Trial:
     return judged(experiment, process.slot, ended, process.job, started=process.started)
 
 
+def _at_once(design: Design) -> int:
+    """Return how many processes get ready at once: one a CPU.
+
+    More of them are ready no sooner: each then takes so much longer, and drives the others out of the caches.
+    """
+    return len(parse_cpus(design.cpus)) if design.cpus else len(os.sched_getaffinity(0))
+
+
 def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack: ExitStack) -> _Process:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -164,10 +177,11 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
         raise NotImplementedError(slot.arm.engine)  # ``alone`` says so before
     check_image(engine, job)
     gate = stack.enter_context(opened(work))
-    workload = experiment.run.workloads[slot.arm.workload]
+    workload, design = experiment.run.workloads[slot.arm.workload], experiment.run.design
     running = stack.enter_context(engine.started(job))
-    apart = experiment.run.design.turn_apart if workload.tells_steps else 0
-    return _Process(slot, job, running, gate, bool(workload.command), apart)
+    due = time.monotonic() + _at_once(design) * design.trial_limit
+    apart = design.turn_apart if workload.tells_steps else 0
+    return _Process(slot, job, running, gate, due, bool(workload.command), apart)
 
 
 class _Waves:
@@ -185,7 +199,7 @@ class _Waves:
         kept: list[_Process] = []
         trials: list[Trial] = []
         with ExitStack() as stack, _ending(kept):
-            self._start(self.company.kept, stack, kept)
+            self._get_ready(self.company.kept, stack, kept)
             most = len(kept)
             for number, wave in enumerate(self.company.waves):
                 found = self._wave(number, wave, kept)
@@ -198,26 +212,21 @@ class _Waves:
         wave: list[_Process] = []
         last = number + 1 == self.waves
         with ExitStack() as stack:
-            self._start(slots, stack, wave)
+            self._get_ready(slots, stack, wave)
             alive = [*kept, *wave]
             with _ending(alive):
                 self._take_turns(alive, number)
                 ending = alive if last else wave
-                _finish([process for process in ending if not process.over], self._together_s)
+                _finish([process for process in ending if not process.over], self.limit_s * len(self.slots))
                 exits = [process.exit() for process in wave]
         return self._judged(wave, exits, len(alive))  # now that their logs are whole
 
-    @property
-    def _together_s(self) -> float:
-        return self.limit_s * len(self.slots)
-
     def _take_turns(self, processes: Sequence[_Process], wave: int) -> None:
-        """Let all processes get ready and take their turns.
+        """Let all processes take their turns.
 
-        A trial's limit holds for all its turns together. Getting ready and finishing, which all do side by side, may
-        each take as many times the limit as there are processes.
+        A trial's limit holds for all its turns together. Getting ready, which as many do at once as there are CPUs,
+        may take so many times the limit, and finishing, which all do side by side, as many as there are processes.
         """
-        _wait([process for process in processes if process.left is None and not process.over], self._together_s)
         while order := self._next_round(processes, wave):
             for process in order:
                 apart, steps = (0, process.left or 0) if self.company.one_turn else (process.apart, self.steps)
@@ -239,13 +248,15 @@ class _Waves:
         whole = process.turns + -(-process.left // self.steps)
         return process.turns < turns_until(wave, self.waves, whole)
 
-    def _start(self, slots: Sequence[Slot], stack: ExitStack, processes: list[_Process]) -> None:
-        """Start trials; those that cannot be started as they are have a trial that says so."""
+    def _get_ready(self, slots: Sequence[Slot], stack: ExitStack, processes: list[_Process]) -> None:
+        """Start trials, and wait until all are ready; those that cannot be started as they are say so in a trial."""
+        at_once = _at_once(self.experiment.run.design)
         with _ending(processes):
             for slot in slots:
                 if reason := self.experiment.run.skipped.get(slot.arm.name):
                     self.broken.append(trial_of(slot, "skipped", reason))
                     continue
+                _wait(_not_ready(processes), most=at_once - 1)
                 try:
                     work = self.folder / slot.trial
                     processes.append(_start(self.experiment, slot, work, len(self.slots), stack))
@@ -255,6 +266,7 @@ class _Waves:
                     raise
                 except EnvmatrixError as error:
                     self.broken.append(refused(slot, error))
+            _wait(_not_ready(processes))
 
     def _judged(self, processes: Sequence[_Process], exits: Sequence[Exit], together: int) -> list[Trial]:
         trials = [_judged(self.experiment, *pair) for pair in zip(processes, exits, strict=True)]
@@ -262,29 +274,33 @@ class _Waves:
         return [replace(trial, together=together, waves=waves, ended_before=0) for trial in trials]
 
 
-def _wait(processes: Sequence[_Process], seconds: float) -> None:
-    """Wait until every process is held at its gate or has ended; those that are late are ended."""
-    deadline = time.monotonic() + seconds
+def _not_ready(processes: Sequence[_Process]) -> list[_Process]:
+    return [process for process in processes if process.left is None and not process.over]
+
+
+def _wait(processes: Sequence[_Process], most: int = 0) -> None:
+    """Wait until all but ``most`` processes are held at their gates or have ended; those that are late are ended."""
     waiting = list(processes)
-    while waiting:
+    while len(waiting) > most:
         files = [file for process in waiting for file in (process.running, process.gate)]
-        ready = interrupts.wait(files, max(0.0, deadline - time.monotonic()))
-        if not ready:
-            for process in waiting:
-                process.time_out()
-            return
+        due = min(process.due for process in waiting)
+        ready = interrupts.wait(files, max(0.0, due - time.monotonic()))
         there = [process for process in waiting if process.look(ready)]
         for process in there:
             process.stop()
-        waiting = [process for process in waiting if process not in there]
+        for process in waiting if not ready else ():
+            if process.due <= due:
+                process.time_out()
+        waiting = [process for process in waiting if process not in there and not process.over]
 
 
 def _take_turn(process: _Process, apart: int, steps: int, limit_s: float) -> None:
     process.gate.go(apart, steps)
     process.turns += 1
     began = time.monotonic()
+    process.due = began + limit_s - process.ran_s
     process.go_on()
-    _wait([process], limit_s - process.ran_s)
+    _wait([process])
     process.ran_s += time.monotonic() - began
 
 

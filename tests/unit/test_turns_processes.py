@@ -74,7 +74,7 @@ class Watched:
 
 
 class Those(list):
-    watching, seen = True, ()
+    watching, seen, most_at_once = True, (), 0
 
 
 def states(watched):
@@ -103,6 +103,8 @@ class Engine:
 
     @contextlib.contextmanager
     def started(self, job):
+        running = sum(set(states(other)) != {"T"} for other in self._those)
+        self._those.most_at_once = max(self._those.most_at_once, running + 1)
         with self._start(job, job.argv, job.env) as running:
             yield Watched(running, self._those)
 
@@ -133,7 +135,7 @@ def together_of(tmp_path, monkeypatch):
     really_wait = turns.interrupts.wait
     monkeypatch.setattr(turns, "interrupts", SimpleNamespace(wait=wait))
 
-    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99, one_turn=False):
+    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99, one_turn=False, cpus=None):
         plan = make_plan(tuple(f"e{number}" for number in range(len(hows) - 2)))
         slots = plan.block(0)
         behaves = dict(zip((slot.trial for slot in slots), hows, strict=True))
@@ -152,7 +154,8 @@ def together_of(tmp_path, monkeypatch):
                 slot, "timed_out" if ended.timed_out else "ok" if ended.ok else "failed", str(ended), started=started
             ),
         )  # fmt: skip
-        run = make_run(plan, design={"schedule": "turns", "turn": turn, "turn_apart": 3, "trial_limit": str(limit_s)})
+        design = {"schedule": "turns", "turn": turn, "turn_apart": 3, "trial_limit": str(limit_s), "cpus": cpus}
+        run = make_run(plan, design=design)
         made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
         whole = order.in_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
         whole = whole or order.Company((tuple(slots),), one_turn=one_turn)
@@ -173,6 +176,23 @@ def test_one_process_runs_while_all_others_are_stopped_until_all_steps_are_taken
     assert all(len(one) == 3 for one in rounds)
     turns_seen = those.seen[: 3 * 3]
     assert turns_seen == [[]] * 9, "a child that spins is stopped too"
+
+
+@pytest.mark.parametrize(("cpus", "most"), [("0", 1), ("0-2", 3)])
+def test_as_many_processes_get_ready_at_once_as_there_are_cpus(together_of, cpus, most):
+    trials, _, those = together_of("", "", "", "", cpus=cpus)
+    assert [trial.outcome for trial in trials] == ["ok"] * 4
+    assert those.most_at_once <= most
+
+
+def test_without_a_design_s_cpus_those_of_this_process_count(together_of, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert together_of("", "", "")[2].most_at_once == 1
+
+
+def test_one_that_never_gets_ready_keeps_no_place_from_the_others_for_ever(together_of):
+    trials, _, _ = together_of("never", "", "never", "", "", cpus="0")
+    assert [trial.outcome for trial in trials] == ["timed_out", "ok", "timed_out", "ok", "ok"]
 
 
 def test_those_that_must_not_be_held_between_steps_start_side_by_side_and_take_all_steps_in_one_turn(together_of):
