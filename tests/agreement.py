@@ -2,9 +2,10 @@
 
 Blocks in turns and blocks of long trials one after the other run in one go, in an order that is drawn anew each time.
 With `--stretch SECONDS` the long trials of a block live together too, and each goes on for so long before the next one
-does: what a machine does in minutes meets all of them then, and far fewer blocks say as much. Each machine's blocks are
-a part of their own (tests/measured_parts.py): what is compared is the ratio of both effects, within each part, and it
-is the same in all of them. `--minutes 0` makes the figures again.
+does: what a machine does in minutes meets all of them then, and far fewer blocks say as much. With `--paired` both are
+windows of one process (tests/paired.py), which takes fewer blocks still. Each machine's blocks are a part of their own
+(tests/measured_parts.py): what is compared is the ratio of both effects, within each part, and it is the same in all of
+them. `--minutes 0` makes the figures again.
 """
 
 from __future__ import annotations
@@ -20,17 +21,16 @@ from typing import Any
 from envmatrix.api.places import find_matrix
 from envmatrix.errors import InputError
 from envmatrix.matrix import load
-from envmatrix.stats.measurements import read_measurements
 from envmatrix.store import RunFolder
 from envmatrix.store.files import write_whole
 from tests import measured_parts as parts
+from tests import paired
 from tests import precision_figures as figures
 from tests.measured_parts import Part
+from tests.paired import APART_S, long_steps
 from tests.precision import COPIES, Way, attempted, in_time, measured_of, measuring, opened, read_notes, say, shown
 
 WAYS = ("turns", "long")
-#: Seconds of steps that are set apart where a stretch begins: its process found its caches cold, and its core at rest.
-APART_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stretch", type=float, default=0.0, help="seconds that it goes on before others do (0: to its end)"
     )
+    parser.add_argument("--paired", action="store_true", help="in turns and long: one process, first this, then that")
 
 
 def designs_of(chosen: argparse.Namespace) -> list[str]:
@@ -52,28 +53,30 @@ def plan_of(chosen: argparse.Namespace) -> dict[str, Any]:
     return {
         "designs": designs_of(chosen), "environments": chosen.environments, "long": chosen.long, "turn": chosen.turn,
         "engine": chosen.engine, "launcher": chosen.launcher, "matrix": load(find_matrix(chosen.matrix)).digest,
-        "stretch": chosen.stretch or None,
+        "stretch": chosen.stretch or None, **({"paired": True} if chosen.paired else {}),
     }  # fmt: skip
 
 
 def run(chosen: argparse.Namespace) -> None:
     """Measure in the part that goes on here, all designs one after the other."""
-    whole = chosen.to
-    if any(part.plan.get("stretch") != (chosen.stretch or None) for part in parts.parts_in(whole)):
-        raise InputError(f"{whole} holds other long trials (--stretch), and all in a folder are judged together",
+    whole, own = chosen.to, {"stretch": chosen.stretch or None, "paired": chosen.paired or None}
+    if any(part.plan.get(key) != value for part in parts.parts_in(whole) for key, value in own.items()):
+        raise InputError(f"{whole} holds other long trials (--stretch, --paired); all in a folder are judged together",
                          remedy="ask for the same, or name another folder: --to DIR")  # fmt: skip
+    if chosen.paired and not chosen.stretch:
+        raise InputError("--paired wants --stretch", remedy="such as --stretch 10: seconds in one go before others do")
     chosen.to = parts.part_here(whole, plan_of(chosen), chosen.node, say)
     try:
         for name in designs_of(chosen):
-            run_design(chosen, name)
+            minutes = chosen.minutes / len(designs_of(chosen))
+            (paired.run_design if chosen.paired else run_design)(chosen, name, minutes)
     finally:
         chosen.to = whole
 
 
-def run_design(chosen: argparse.Namespace, name: str) -> None:
+def run_design(chosen: argparse.Namespace, name: str, minutes: float) -> None:
     """Run blocks of one design in both ways until its share of the time is over."""
     notes, began, turns = chosen.to / "blocks.jsonl", time.monotonic(), opened(chosen, name, "turns")
-    minutes = chosen.minutes / len(designs_of(chosen))
     with measuring([turns]):
         if not turns.block:
             turns.run_block(notes)
@@ -96,16 +99,6 @@ def as_long(turns: Way, seconds: float, stretch: float) -> tuple[dict[str, Any],
     return {"steps": math.ceil(seconds / stretch) * length}, {
         **limit, "schedule": "turns", "turn": length, "turn_apart": apart
     }  # fmt: skip
-
-
-def long_steps(turns: Way, seconds: float) -> int:
-    """Return how many steps take so long, by the reference's trials in turns."""
-    measured = read_measurements(turns.experiment.folder, turns.experiment.plan)
-    known = [measured.median(arm.name, "step_median_s") for arm in turns.experiment.plan.arms if not arm.reference]
-    steps = [seconds / step for step in known if step]
-    if not steps:
-        raise SystemExit("no trial of the reference ran well: its log says why")
-    return math.ceil(max(steps))
 
 
 def sides_of(part: Part, name: str) -> list[figures.Measured] | None:
@@ -155,6 +148,10 @@ def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
         effects = [shown(one, ".3f") for one in row["effect"].values()]
         yield (f"  {row['arm']:34} {sd[0]:>8} {sd[1]:>8}  {effects[0]:20} {effects[1]:20} "
                f"{shown(row['turns_over_long'], '.3f'):20} {row['agreement']}")  # fmt: skip
+
+
+def said_of(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which arms disagree, and which are not decided."""
     apart = [row["arm"] for row in found["arms"] if row["agreement"] == "DISAGREE"]
     yield f"  arms that disagree by more than 3 %: {', '.join(apart) or 'none'}"
     open_ = [row["arm"] for row in found["arms"] if row["agreement"] not in ("DISAGREE", "agree")]
@@ -167,11 +164,13 @@ def write(chosen: argparse.Namespace) -> None:
     names = sorted(
         {path.parent.name.removesuffix("-turns") for one in there for path in one.path.glob("*-turns/run.json")}
     )
-    found = [one for name in names if (one := compared(there, name))]
+    is_paired = all(part.plan.get("paired") for part in there)
+    compare, table = (paired.compared, paired.lines_of) if is_paired else (compared, lines_of)
+    found = [one for name in names if (one := compare(there, name))]
     document = {"schema": 1, "command": ["selfbench", *sys.argv[1:]], "parts": parts.as_json(there), "designs": found}
     write_whole(chosen.to / "agreement.json", json.dumps(document, indent=1) + "\n")
     print("\n".join(parts.told(there)))
-    print("\n".join(line for one in found for line in lines_of(one)) or "nothing is compared yet")
+    print("\n".join(line for one in found for line in (*table(one), *said_of(one))) or "nothing is compared yet")
 
 
 def measure(chosen: argparse.Namespace) -> int:

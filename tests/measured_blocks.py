@@ -18,15 +18,17 @@ from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.groups import Groups
 from envmatrix.trials.sure import run_surely
-from envmatrix.trials.turns import run_together
+from envmatrix.trials.turns import Lengths, run_together
 
 
-def here(experiment: Experiment, groups: Groups, slots: list[Slot], say: Say) -> Iterator[Trial]:
-    """Run a block on this machine."""
+def here(
+    experiment: Experiment, groups: Groups, slots: list[Slot], say: Say, lengths: Lengths | None = None
+) -> Iterator[Trial]:
+    """Run a block on this machine; ``lengths`` of turns that differ (None: the design's)."""
     for group in groups.of(slots):
         if groups.live_together(group[0]):
             for part in groups.companies(group):
-                yield from run_together(experiment, part, say)
+                yield from run_together(experiment, part, say, lengths)
         else:
             yield from (run_surely(experiment, slot, say) for slot in group)
 

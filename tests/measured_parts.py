@@ -145,22 +145,25 @@ def chosen_parts(chosen: argparse.Namespace) -> list[Part]:
     return found
 
 
-def keep(folder: RunFolder) -> None:
-    """Keep what figures take of a run's trials in a small file, which takes the place of trials.jsonl elsewhere."""
+def keep(folder: RunFolder, *, steps: bool = False) -> None:
+    """Keep what figures take of a run's trials in a small file, which takes the place of trials.jsonl elsewhere.
+
+    ``steps``: they take the times of the steps of turns, too.
+    """
     if not folder.trials_file.exists():
         return
-    lines = [_small(trial).line() for trial in folder.trials(folder.load().plan)]
+    lines = [_small(trial, steps=steps).line() for trial in folder.trials(folder.load().plan)]
     packed, file = gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0), folder.path / KEPT
     if not file.exists() or file.read_bytes() != packed:
         write_whole(file, packed)
 
 
-def _small(trial: Trial) -> Trial:
+def _small(trial: Trial, *, steps: bool) -> Trial:
     document = trial.document and {key: trial.document[key] for key in _OF_RECORD if key in trial.document}
     timing = (trial.document or {}).get("timing")
     turns = timing.get("turns") if isinstance(timing, dict) else None
     if document and turns:
-        document = {**document, "timing": {"turns": turns}}
+        document = {**document, "timing": {"turns": turns, **({"steps_ns": timing["steps_ns"]} if steps else {})}}
     return replace(trial, document=document or None)
 
 

@@ -39,10 +39,11 @@ from envmatrix.store.files import append_line, write_whole
 from envmatrix.trials.alone import alone_on_machine
 from envmatrix.trials.experiment import Experiment, begin, find_design, reopen
 from envmatrix.trials.groups import Groups
+from envmatrix.trials.turns import Lengths
 from tests import precision_figures as figures
 from tests import precision_parts
 from tests.measured_blocks import Jobs, here
-from tests.measured_parts import trials_of
+from tests.measured_parts import keep, trials_of
 from tests.precision_figures import Measured
 
 #: The design of two copies of the baseline, made of the first other one that is asked for, or of `default`.
@@ -67,12 +68,14 @@ class Way:
     groups: Groups
     block: int
     jobs: Jobs | None = None
+    lengths: Lengths | None = None
 
     def run_block(self, notes: Path) -> float:
         """Run one block, note how long it took, and return that."""
         began, load = time.time(), os.getloadavg()[0]
         start, slots = time.monotonic(), self.experiment.plan.block(self.block)
-        self.keep(self.jobs.trials(slots) if self.jobs else here(self.experiment, self.groups, slots, say))
+        run = self.experiment, self.groups, slots, say, self.lengths
+        self.keep(self.jobs.trials(slots) if self.jobs else here(*run))
         seconds = time.monotonic() - start
         note = {"design": self.design, "way": self.name, "block": self.block, "seconds": round(seconds, 3),
                 "began": round(began, 3), "load_1m": load}  # fmt: skip
@@ -232,6 +235,8 @@ def compared(folder: Path, name: str, other: str = "sequential") -> dict[str, An
     """Return what turns and another way found of a design, None where one of them has no run."""
     if not all((folder / f"{name}-{way}" / "run.json").exists() for way in ("turns", other)):
         return None
+    for way in ("turns", other):
+        keep(RunFolder(folder / f"{name}-{way}"), steps=way == "turns")
     notes = read_notes(folder / "blocks.jsonl")
     (turns, numbers), (rest, _) = (measured_of(RunFolder(folder / f"{name}-{way}"), notes) for way in ("turns", other))
     if not turns.seconds.size or not rest.seconds.size:
@@ -256,7 +261,7 @@ def compared(folder: Path, name: str, other: str = "sequential") -> dict[str, An
 def lengths(folder: RunFolder, seconds: float) -> list[str]:
     """Return the lines on how long a turn should be, and how many steps to set apart, as the turns of a run say."""
     run = folder.load()
-    timed = [(trial, trial.record.timing) for trial in folder.trials(run.plan) if trial.record]
+    timed = [(trial, trial.record.timing) for trial in trials_of(folder, run.plan) if trial.record]
     found = precision_parts.stacked([
         (trial.block, trial.arm, [turn.steps for turn in timing.turns], timing.steps_ns or ())
         for trial, timing in timed if timing and timing.turns

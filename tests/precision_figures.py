@@ -105,14 +105,18 @@ def deviation(parts: Sequence[Measured], arm: str) -> float | None:
     return math.sqrt(variance) if freedom else None
 
 
-def effect(parts: Sequence[Measured], arm: str) -> Estimate | None:
-    """Return an arm's ratio over all blocks with Student's interval of its own; None below two blocks in a part."""
+def effect(parts: Sequence[Measured], arm: str, together: int = 1) -> Estimate | None:
+    """Return an arm's ratio over all blocks with Student's interval; None below two blocks in a part.
+
+    ``together``: so many such intervals hold together (1: it holds for itself).
+    """
     rows = _rows(parts, arm)
     variance, freedom = _variance(rows)
     if not freedom:
         return None
     whole = np.concatenate(rows)
-    mean, half = float(whole.mean()), float(stats.t.ppf(0.975, freedom)) * math.sqrt(variance / whole.size)
+    reach = float(stats.t.ppf(1 - 0.025 / together, freedom))
+    mean, half = float(whole.mean()), reach * math.sqrt(variance / whole.size)
     return Estimate(mean, mean - half, mean + half).as_ratio()
 
 
@@ -141,14 +145,18 @@ def difference(ours: Sequence[Measured], theirs: Sequence[Measured], arm: str) -
     return Estimate(value, value - half, value + half).as_ratio()
 
 
-def agreement(found: Estimate | None) -> str:
-    """Say whether two schedules agree on an arm: within 3 %, and within their intervals."""
+def agreement(found: Estimate | None, together: Estimate | None = None) -> str:
+    """Say whether two schedules agree on an arm: within 3 %, and within their intervals.
+
+    ``together``: the interval that must leave out 1 for a disagreement, where ``found`` holds for itself alone.
+    """
     if found is None:
         return "not known"
     if max(abs(math.log(found.low)), abs(math.log(found.high))) <= math.log1p(ALIKE):
         return "agree"
     apart = abs(math.log(found.value)) > math.log1p(ALIKE)
-    if apart and not found.low <= 1.0 <= found.high:
+    wider = together or found
+    if apart and not wider.low <= 1.0 <= wider.high:
         return "DISAGREE"
     return "more than 3 % apart, not decided" if apart else "not decided"
 

@@ -5,8 +5,8 @@ fit into a minute. They are five pairs that share no process, and of each pair e
 another are judged as a run of two copies, by the code that judges runs: how often are two identical things called
 different? The pairs of a block share its minutes.
 
-`--decides`: the main job itself, again and again. An environment differs where the mean over all tries says so; a try
-is good when it decides (faster, slower) every one of them.
+`--decides`: the main job itself, again and again. An environment differs on a machine where the mean over all tries of
+that machine says so (what differs on one may not on another); a try is good when it decides (faster, slower) every one.
 
 Both go on in their folder when the command is given again, also on another machine (tests/measured_parts.py), so that
 long measuring is several short ones.
@@ -129,8 +129,21 @@ def judge_alarms(chosen: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def tries_of(runs: Sequence[Mapping[str, tuple[float, float, str]]]) -> dict[str, Any]:
-    """Judge tries, each environment -> (ratio, half-width, verdict): what differs, and which tries decide all of it."""
+Try = Mapping[str, tuple[float, float, str]]
+
+
+def tries_of(each: Mapping[str, Sequence[Try]]) -> dict[str, Any]:
+    """Judge the tries of each part, environment -> (ratio, half-width, verdict), and all of them together."""
+    found = {part: tries_of_part(runs) for part, runs in each.items() if runs}
+    tries = sum(len(each[part]) for part in found)
+    good = sum(not left for one in found.values() for left in one["undecided"])
+    verdict = "MET" if good >= math.ceil(tries * GOOD / TRIES) else "MISSED"
+    verdict = verdict if tries >= TRIES else f"not decided: {TRIES} tries are wanted"
+    return {"tries": tries, "good": good, "verdict": verdict, "each": found}
+
+
+def tries_of_part(runs: Sequence[Try]) -> dict[str, Any]:
+    """Say what differs on a machine by its tries, and which of them decide all of it."""
     names = sorted({name for run in runs for name in run})
     ratios = {name: statistics.geometric_mean([run[name][0] for run in runs if name in run]) for name in names}
     differing = [name for name in names if abs(math.log(ratios[name])) >= math.log1p(DIFFERS)]
@@ -138,15 +151,10 @@ def tries_of(runs: Sequence[Mapping[str, tuple[float, float, str]]]) -> dict[str
         [name for name in differing if name not in run or run[name][2] not in ("faster", "slower")] for run in runs
     ]
     widths = [statistics.median(one[1] for one in run.values()) if run else math.inf for run in runs]
-    good = sum(not left for left in open_)
-    verdict = "MET" if good >= math.ceil(len(runs) * GOOD / TRIES) else "MISSED"
-    return {
-        "tries": len(runs), "ratios": ratios, "differing": differing, "undecided": open_, "median_half_widths": widths,
-        "good": good, "verdict": verdict if len(runs) >= TRIES else f"not decided: {TRIES} tries are wanted",
-    }  # fmt: skip
+    return {"ratios": ratios, "differing": differing, "undecided": open_, "median_half_widths": widths}
 
 
-def effects_of(folder: RunFolder) -> dict[str, tuple[float, float, str]]:
+def effects_of(folder: RunFolder) -> Try:
     """Return environment -> (ratio, half-width, verdict) of a run; one without an interval is as wide as can be."""
     run = folder.load()
     trials = parts.trials_of(folder, run.plan)
@@ -190,26 +198,35 @@ def over(part: Path) -> set[str]:
 
 def judge_decides(chosen: argparse.Namespace) -> dict[str, Any]:
     """Judge all tries of all parts that are over, print what they say, and write it down."""
-    there, runs = parts.chosen_parts(chosen), {}
+    there, runs = parts.chosen_parts(chosen), dict[str, dict[str, Try]]()
     for part in there:
+        ended: dict[str, Try] = {}
+        runs[part.path.name] = ended
         for path in tries_in(part.path):
             if path.name in over(part.path):
                 parts.keep(RunFolder(path))
-                runs[f"{part.path.name}/{path.name}"] = effects_of(RunFolder(path))
+                ended[path.name] = effects_of(RunFolder(path))
             else:
                 say(f"{path} is not over")
     print("\n".join(parts.told(there)))
-    found = tries_of(list(runs.values()))
-    document = {"schema": 2, "runs": list(runs), **found, "parts": parts.as_json(there)}
+    found = tries_of({part: list(ended.values()) for part, ended in runs.items()})
+    for part, one in found["each"].items():
+        one["runs"] = list(runs[part])
+        print("\n".join(lines_of(part, one)))
+    document = {"schema": 3, **found, "parts": parts.as_json(there)}
     write_whole(chosen.to / "decides.json", json.dumps(document, indent=1) + "\n")
-    ratios = ", ".join(f"{name} {found['ratios'][name]:.2f}x" for name in found["differing"]) or "none"
-    print(f"environments that differ by {DIFFERS:.0%} or more: {ratios}")
-    for run, left, width in zip(runs, found["undecided"], found["median_half_widths"], strict=True):
-        said = f"median half-width {width:.1%} (wanted: {HALF_WIDTH:.0%})"
-        print(f"  {run}: {said}, undecided: {', '.join(left) or 'none'}")
     wanted = f"wanted: {GOOD} of {TRIES}"
     print(f"{found['good']} of {found['tries']} tries decided all of them ({wanted}): {found['verdict']}")
     return found
+
+
+def lines_of(part: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the tries of a part found."""
+    ratios = ", ".join(f"{name} {found['ratios'][name]:.2f}x" for name in found["differing"]) or "none"
+    yield f"part {part}: environments that differ by {DIFFERS:.0%} or more: {ratios}"
+    for run, left, width in zip(found["runs"], found["undecided"], found["median_half_widths"], strict=True):
+        said = f"median half-width {width:.1%} (wanted: {HALF_WIDTH:.0%})"
+        yield f"  {run}: {said}, undecided: {', '.join(left) or 'none'}"
 
 
 def pairs(text: str) -> int:

@@ -80,10 +80,11 @@ class Groups:
         most = math.ceil(int(steps) / design.turn) if isinstance(steps, (int, str)) else len(group)
         command = self._experiment.run.workloads[group[0].arm.workload].command  # nobody knows how many turns it takes
         parted = None if command or one_turn else in_waves(group, wanted, room(there), most)
-        how = f"{len(parted.waves)} smaller groups, each with its reference" if parted else "one after the other"
+        how = (f"takes turns in {len(parted.waves)} smaller groups, each with its reference" if parted
+               else "runs one trial after the other")  # fmt: skip
         self._say_once(
             f"{root} {how}",
-            f"what is compared with {root} takes turns in {how}: {len(group)} processes at once may need "
+            f"what is compared with {root} {how}: {len(group)} processes at once may need "
             f"{sum(wanted.values()) / 2**30:.1f} GiB, and {there / 2**30:.1f} GiB are free"
         )  # fmt: skip
         return [parted] if parted else [Company(((slot,),), one_turn=one_turn) for slot in group]

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +26,9 @@ from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.gate import Gate, GateError, opened
 from envmatrix.trials.sure import restore
 from envmatrix.trials.trial import check_image, judged, make_job, program_folder, refused
+
+#: The length of a process's next turn, (steps set apart, steps that count), by how many turns it has had.
+Lengths = Callable[[int], tuple[int, int]]
 
 
 class _NotStartedError(Exception):
@@ -101,8 +104,8 @@ def _of(slot: Slot) -> Iterator[None]:
         raise _NotStartedError(slot, error) from error
 
 
-def run_together(experiment: Experiment, company: Company, say: Say) -> list[Trial]:
-    """Run trials that take turns, to the end of all of them.
+def run_together(experiment: Experiment, company: Company, say: Say, lengths: Lengths | None = None) -> list[Trial]:
+    """Run trials that take turns, to the end of all of them; ``lengths`` of turns that differ (None: the design's).
 
     Where one did not come to a trial, what is missing is made again and all begin anew; one that is refused twice is a
     failure of its environment, and the others go on without it. Raises EngineGoneError as ``run_surely`` does.
@@ -112,7 +115,7 @@ def run_together(experiment: Experiment, company: Company, say: Say) -> list[Tri
     while True:
         try:
             left = company.without(found)
-            done = _run_company(experiment, left) if left.slots else []
+            done = _run_company(experiment, left, lengths) if left.slots else []
         except _NotStartedError as error:
             restore(experiment, error.slot, error.cause, say)
             if error.slot.trial in tried:
@@ -123,12 +126,12 @@ def run_together(experiment: Experiment, company: Company, say: Say) -> list[Tri
         return [found[slot.trial] for slot in company.slots]
 
 
-def _run_company(experiment: Experiment, company: Company) -> list[Trial]:
+def _run_company(experiment: Experiment, company: Company, lengths: Lengths | None) -> list[Trial]:
     """Run trials together; the work folders are gone afterwards."""
     ended_before = leftovers.end_processes()
     folder = leftovers.folder() / experiment.run.name
     try:
-        trials = _Waves(experiment, company, folder).run()
+        trials = _Waves(experiment, company, folder, lengths).run()
     finally:
         for slot in company.slots:
             shutil.rmtree(folder / slot.trial, ignore_errors=True)
@@ -187,8 +190,8 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
 class _Waves:
     """The waves of a company, and the rounds of each: who lives when, whose turn is when, and how long it is."""
 
-    def __init__(self, experiment: Experiment, company: Company, folder: Path) -> None:
-        self.experiment, self.company, self.folder = experiment, company, folder
+    def __init__(self, experiment: Experiment, company: Company, folder: Path, lengths: Lengths | None) -> None:
+        self.experiment, self.company, self.folder, self.lengths = experiment, company, folder, lengths
         self.limit_s, self.seed, self.steps = (design := experiment.run.design).trial_limit, design.seed, design.turn
         self.slots, self.waves = company.slots, len(company.waves)
         self.broken: list[Trial] = []
@@ -229,9 +232,14 @@ class _Waves:
         """
         while order := self._next_round(processes, wave):
             for process in order:
-                apart, steps = (0, process.left or 0) if self.company.one_turn else (process.apart, self.steps)
-                _take_turn(process, apart, steps, self.limit_s)
+                _take_turn(process, *self._length(process), self.limit_s)
             self.round += 1
+
+    def _length(self, process: _Process) -> tuple[int, int]:
+        """Return how many steps of a process's next turn are set apart, and how many count."""
+        if self.lengths:
+            return self.lengths(process.turns)
+        return (0, process.left or 0) if self.company.one_turn else (process.apart, self.steps)
 
     def _next_round(self, processes: Sequence[_Process], wave: int) -> list[_Process]:
         """Return the processes that have steps left in this wave, in this round's order."""

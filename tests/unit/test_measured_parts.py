@@ -12,7 +12,7 @@ from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import fold
 from envmatrix.store import RunFolder
 from envmatrix.store.files import append_line
-from tests import agreement
+from tests import agreement, paired, precision
 from tests import measured_parts as parts
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 
@@ -95,6 +95,20 @@ def test_what_is_kept_of_a_run_says_what_the_run_says_and_is_small(tmp_path):
         list(parts.trials_of(folder, plan))
 
 
+def test_the_steps_of_turns_are_kept_for_whoever_takes_them(tmp_path):
+    plan = make_plan(("fast",))
+    folder = write_run(tmp_path / "run", plan, Machine({}), 0)
+    for number, trial in enumerate(make_trials(plan, Machine({}), 6)):
+        steps = [20_000_000 + 1_000_000 * (number * place % 5) for place in range(4)]
+        timing = {**trial.document["timing"], "steps_ns": steps, "turns": [{"apart_ns": [30], "steps": 2}] * 2}
+        folder.append(replace(trial, document={**trial.document, "timing": timing}, together=3))
+    said = precision.lengths(folder, 5.0)
+    assert any("turns of 2" in line for line in said)
+    parts.keep(folder, steps=True)
+    folder.trials_file.unlink()
+    assert precision.lengths(folder, 5.0) == said
+
+
 def measured_part(part, speed, long_speed, seed):
     for way, ratio, blocks in (("turns", speed, 12), ("long", long_speed, 6)):
         plan = make_plan(("fast", "same"))
@@ -156,13 +170,13 @@ def reference_in_turns(step_s):
 )
 def test_long_trials_go_on_for_a_stretch_or_to_their_end(monkeypatch, seconds, stretch, steps, own):
     way = reference_in_turns(0.03)
-    monkeypatch.setattr(agreement, "read_measurements", lambda *_: way)
+    monkeypatch.setattr(paired, "read_measurements", lambda *_: way)
     assert agreement.as_long(way, seconds, stretch) == ({"steps": steps}, own)
 
 
 def test_trials_of_stretches_and_whole_ones_are_not_judged_together(tmp_path):
     part = parts.part_here(tmp_path, {"long": 60.0}, "", print)
     with pytest.raises(InputError, match="holds other long trials"):
-        agreement.run(SimpleNamespace(to=tmp_path, stretch=5.0))
+        agreement.run(SimpleNamespace(to=tmp_path, stretch=5.0, paired=False))
     assert parts.parts_in(tmp_path)[0].path == part, "nothing was begun"
     assert len(parts.parts_in(tmp_path)) == 1

@@ -38,8 +38,13 @@ def still():
     after = list(states())
     return "".join(sorted({state for state, _ in after})), sum(ticks for _, ticks in after) - sum(
         ticks for _, ticks in before.values())
+began = [other for other in os.listdir(shared) if other.endswith(".pids") and other != f"{name}.pids"]
+with open(f"{shared}/{name}.unready", "w") as file:
+    print(sum(not os.path.exists(f"{shared}/{other[:-5]}.ready") for other in began), end="", file=file)
 if how == "late": signal.pause()
+if how == "slow": time.sleep(0.3)
 if how == "babbles": open(".envmatrix-gate/ready", "w").write("ready soon\\n")
+open(f"{shared}/{name}.ready", "w").close()
 gate, left, told = Gate(".envmatrix-gate"), 6, open(f"{shared}/turns", "a")
 while left:
     turn = gate.turn(999999999 if how == "untold" else left)
@@ -151,6 +156,19 @@ def test_whoever_breaks_does_so_alone_and_the_others_have_all_their_turns(turnin
     assert code in (None, ends["t2"].exit.code)
     assert [turn[0] for turn in turning.turns()].count("t3") == 3
     assert turning.left() == []
+
+
+def test_as_many_get_ready_at_once_as_the_job_has_cpus(turning, tmp_path, monkeypatch):
+    own = tmp_path / "bin"
+    own.mkdir()
+    (own / "nproc").write_text('#!/bin/sh\n[ -z "${OMP_NUM_THREADS:-}" ] && echo 1 || echo 9\n')
+    (own / "nproc").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{own}:{os.environ['PATH']}")
+    script = turning.write([turning.group("slow", "slow", "")])
+    assert turning.run(script, OMP_NUM_THREADS="9") == 0
+    unready = [(turning.shared / f"t{place}.unready").read_text() for place in (1, 2, 3)]
+    assert unready == ["0", "0", "0"], "whoever began before is ready"
+    assert [(end.exit.ok, end.together) for end in turning.ends("t1", "t2", "t3").values()] == [(True, 3)] * 3
 
 
 def test_a_program_that_does_not_know_how_many_turns_it_takes_has_them_until_it_ends(turning):

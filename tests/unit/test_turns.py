@@ -175,7 +175,11 @@ def test_a_reference_has_turns_in_every_smaller_group_and_all_of_them_at_the_end
 
 @pytest.mark.parametrize(
     ("gib", "alive", "said"),
-    [(9, [6], ""), (6, [4, 4], "2 smaller groups, each with its reference"), (1, [1] * 6, "one after the other")],
+    [
+        (9, [6], ""),
+        (6, [4, 4], "takes turns in 2 smaller groups, each with its reference"),
+        (1, [1] * 6, "runs one trial after the other"),
+    ],
 )
 def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypatch, gib, alive, said):
     told = []

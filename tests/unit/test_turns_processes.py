@@ -135,7 +135,8 @@ def together_of(tmp_path, monkeypatch):
     really_wait = turns.interrupts.wait
     monkeypatch.setattr(turns, "interrupts", SimpleNamespace(wait=wait))
 
-    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99, one_turn=False, cpus=None):
+    def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99, one_turn=False, cpus=None,
+            lengths=None):  # fmt: skip
         plan = make_plan(tuple(f"e{number}" for number in range(len(hows) - 2)))
         slots = plan.block(0)
         behaves = dict(zip((slot.trial for slot in slots), hows, strict=True))
@@ -159,7 +160,7 @@ def together_of(tmp_path, monkeypatch):
         made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
         whole = order.in_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
         whole = whole or order.Company((tuple(slots),), one_turn=one_turn)
-        found = turns.run_together(made, whole, pytest.fail)
+        found = turns.run_together(made, whole, pytest.fail, lengths)
         assert [trial.trial for trial in found] == [slot.trial for slot in whole.slots]
         found.sort(key=lambda trial: trial.position)
         assert not list((tmp_path / "cache").glob("work/*/*/*"))
@@ -176,6 +177,11 @@ def test_one_process_runs_while_all_others_are_stopped_until_all_steps_are_taken
     assert all(len(one) == 3 for one in rounds)
     turns_seen = those.seen[: 3 * 3]
     assert turns_seen == [[]] * 9, "a child that spins is stopped too"
+
+
+def test_turns_may_differ_by_how_many_a_process_has_had(together_of):
+    _, log, _ = together_of("", "", "", lengths=lambda had: (0, 1) if had < 2 else (3, 9))
+    assert [line[1:] for line in log] == [["0", "1", "5"]] * 3 + [["0", "1", "4"]] * 3 + [["3", "9", "0"]] * 3
 
 
 @pytest.mark.parametrize(("cpus", "most"), [("0", 1), ("0-2", 3)])

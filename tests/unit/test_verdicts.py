@@ -59,14 +59,24 @@ def attempt(a, b=1.03, half=0.04, verdict="faster"):
 
 def test_a_try_is_good_when_it_decides_all_that_differs_in_the_mean_of_all_tries():
     runs = [attempt(1.2)] * 4 + [attempt(1.15, verdict="undecided")]
-    found = verdicts.tries_of(runs)
-    assert (found["differing"], found["good"], found["verdict"]) == (["a"], 4, "MET")
-    assert found["undecided"] == [[], [], [], [], ["a"]]
-    assert found["median_half_widths"] == [0.04] * 5
-    assert verdicts.tries_of([*runs[1:], runs[-1]])["verdict"] == "MISSED"
-    assert verdicts.tries_of(runs[:4])["verdict"].startswith("not decided")
-    assert verdicts.tries_of([attempt(1 / 1.1, verdict="slower")] * 5)["differing"] == ["a"]
-    assert verdicts.tries_of([attempt(1.2), {}] + [attempt(1.2)] * 3)["undecided"][1] == ["a"], "a try without it"
+    found = verdicts.tries_of({"1": runs})
+    assert (found["tries"], found["good"], found["verdict"]) == (5, 4, "MET")
+    [one] = found["each"].values()
+    assert one["differing"] == ["a"]
+    assert one["undecided"] == [[], [], [], [], ["a"]]
+    assert one["median_half_widths"] == [0.04] * 5
+    assert verdicts.tries_of({"1": [*runs[1:], runs[-1]]})["verdict"] == "MISSED"
+    assert verdicts.tries_of({"1": runs[:4], "2": []})["verdict"].startswith("not decided")
+    assert verdicts.tries_of_part([attempt(1 / 1.1, verdict="slower")] * 5)["differing"] == ["a"]
+    assert verdicts.tries_of_part([attempt(1.2), {}, attempt(1.2)])["undecided"][1] == ["a"], "a try without it"
+
+
+def test_what_differs_on_one_machine_need_not_on_another():
+    undecided = [attempt(1.02, verdict="undecided")] * 3
+    found = verdicts.tries_of({"1": [attempt(1.2)] * 2, "2": undecided})
+    assert (found["tries"], found["good"], found["verdict"]) == (5, 5, "MET")
+    assert [one["differing"] for one in found["each"].values()] == [["a"], []]
+    assert verdicts.tries_of({"1": [attempt(1.2)] * 2 + undecided})["good"] == 2, "one machine's tries are one mean"
 
 
 def test_ten_copies_are_five_pairs_and_what_breaks_costs_its_own_pair_alone():
@@ -135,10 +145,11 @@ def test_tries_are_the_runs_of_all_parts_that_are_over(tmp_path, capsys, monkeyp
             append_line(part / "tries.jsonl", json.dumps({"run": f"run-{number}"}))
     assert verdicts.measure(chosen_in(tmp_path, decides=True)) == 0
     said, complained = capsys.readouterr()
-    assert "differ by 8% or more: a 1.3" in said
+    assert "part 2: environments that differ by 8% or more: a 1.3" in said
     assert "5 of 5 tries decided all of them (wanted: 4 of 5): MET" in said
     assert "run-0 is not over" in complained
-    assert json.loads((tmp_path / "decides.json").read_text())["runs"][:3] == ["1/run-1", "1/run-2", "2/run-3"]
+    each = json.loads((tmp_path / "decides.json").read_text())["each"]
+    assert [one["runs"] for one in each.values()] == [["run-1", "run-2"], ["run-3", "run-4", "run-5"]]
 
 
 def test_a_try_that_was_stopped_is_gone_on_with_before_another_begins(tmp_path, monkeypatch):

@@ -184,22 +184,22 @@ time_out() {
   note late "$1" 1
   end_member "$1"
 }
-pending() {  # which of the members are neither over nor (with AT_GATE) wait at their gate
-  waiting=
+pending() {  # [AT_GATE [MOST]]: whether more than MOST (0) are neither over nor (with AT_GATE) wait at their gate
+  waiting= unready=0
   for one in $members; do
     of over over "$one"
     of due left "$one"
-    [ -n "$over" ] || [ -n "${1:+$due}" ] || waiting="$waiting $one"
+    [ -n "$over" ] || [ -n "${1:+$due}" ] || waiting="$waiting $one" unready=$((unready + 1))
   done
-  [ -n "$waiting" ]
+  [ "$unready" -gt "${2:-0}" ]
 }
-await() {  # HUNDREDTHS [AT_GATE]: those that are late are ended
+await() {  # HUNDREDTHS [AT_GATE [MOST]]: until no more than MOST are pending; those that are late are ended
   clock
   until_then=$((now + $1))
-  while pending "${2:-}" && [ "$stops" = 0 ]; do
+  while pending "${2:-}" "${3:-}" && [ "$stops" = 0 ]; do
     clock
     [ "$now" -ge "$until_then" ] && for late in $waiting; do time_out "$late"; done
-    pending "${2:-}" && hear
+    pending "${2:-}" "${3:-}" && hear
   done
 }
 say_at_gate() {  # PLACE TEXT
@@ -249,7 +249,7 @@ take_round() {  # PLACE,PLACE,...
   done
 }
 leave() {  # ends whatever lives or stands still of trials that take turns
-  [ -n "$members" ] || return 0
+  [ -n "$members$helpers" ] || return 0
   for one in $members; do
     of over over "$one"
     of leader leader "$one"
@@ -266,12 +266,17 @@ company() {  # PLACE...: trials that live together, from their start to the end 
   pipe "$whole/events" "$whole/guard"
   for one; do note over "$one" '' && note leader "$one" '' && note runner "$one" ''; done
   exec 8<>"$whole/events" 9<>"$whole/guard"
-  members=$* together=$# blanks=$IFS
+  members= together=$# blanks=$IFS at_once=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
   guard
   tick &
   helper "$!"
-  for first; do [ "$stops" != 0 ] || start_member "$first"; done
-  await $((100 * limit * together)) at_gate
+  for first; do  # one a CPU at once: more of them are ready no sooner
+    await $((100 * limit * at_once)) at_gate $((at_once - 1))
+    [ "$stops" = 0 ] || continue
+    members="$members $first"
+    start_member "$first"
+  done
+  await $((100 * limit * at_once)) at_gate
   while have_turns; do
     for order in $orders; do take_round "$order"; done
   done

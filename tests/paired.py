@@ -1,0 +1,173 @@
+"""Hold turns against long stretches of the same processes: `nox -s selfbench -- --agreement --paired`.
+
+Each process takes the turns that the design asks of it, and then goes on: `--long` seconds of steps in all, `--stretch`
+seconds in one go before others do. Its steps in turns and those of its stretches are of one process, so that what it is
+as a whole (its memory layout, its luck) is in both, and cancels in their ratio; what the machine does in minutes meets
+all arms. A block so says far more than one of each kind from different processes (tests/agreement.py).
+
+Both windows of each trial are kept in `windows.json` of their run, small enough to be committed; `--minutes 0` makes
+the figures again. Where processes live on this machine alone: a batch script's turns are all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from envmatrix.errors import InputError
+from envmatrix.plan import Plan
+from envmatrix.stats.measurements import read_measurements
+from envmatrix.stats.metrics import THROUGHPUT
+from envmatrix.stats.pairing import families, log_ratios
+from envmatrix.store import RunFolder, Trial
+from envmatrix.store.files import write_whole
+from envmatrix.trials.turns import Lengths
+from tests import precision_figures as figures
+from tests.measured_parts import Part
+from tests.precision import Way, in_time, measuring, opened, say, shown
+
+#: Seconds of steps that are set apart where a stretch begins: its process found its caches cold, and its core at rest.
+APART_S = 1.0
+#: The windows of a trial: its steps in turns, and those of its stretches.
+WINDOWS = ("turns", "long")
+KEPT = "windows.json"
+
+Windows = Mapping[str, Sequence[Any]]
+
+
+def run_design(chosen: argparse.Namespace, name: str, minutes: float) -> None:
+    """Run blocks of one design until its share of the time is over."""
+    if chosen.launcher != "here":
+        raise InputError("--paired: a batch script's turns are all alike", remedy="leave --launcher out, or --paired")
+    notes, began, short = chosen.to / "blocks.jsonl", time.monotonic(), opened(chosen, name, "turns")
+    with measuring([short]):
+        if not short.block:
+            short.run_block(notes)
+    in_turns, stretch = steps_in_turns(short), long_steps(short, chosen.stretch)
+    limit = max(short.experiment.run.design.trial_limit, 10 * chosen.long)
+    steps = in_turns + math.ceil(chosen.long / chosen.stretch) * stretch
+    way = opened(chosen, name, "paired", {"steps": steps}, own={"schedule": "turns", "trial_limit": limit})
+    way.lengths = lengths_of(way, in_turns, chosen)
+    with measuring([way]):
+        in_time([way], minutes - (time.monotonic() - began) / 60, notes, even=True)
+
+
+def steps_in_turns(way: Way) -> int:
+    """Return how many steps a trial has that is run as the design says."""
+    run = way.experiment.run
+    return int(run.workloads[run.arms[0].workload].options["steps"])
+
+
+def long_steps(way: Way, seconds: float) -> int:
+    """Return how many steps take so long, by the reference's trials."""
+    measured = read_measurements(way.experiment.folder, way.experiment.plan)
+    known = [measured.median(arm.name, "step_median_s") for arm in way.experiment.plan.arms if not arm.reference]
+    steps = [seconds / step for step in known if step]
+    if not steps:
+        raise SystemExit("no trial of the reference ran well: its log says why")
+    return math.ceil(max(steps))
+
+
+def lengths_of(way: Way, in_turns: int, chosen: argparse.Namespace) -> Lengths:
+    """Return the lengths of the turns of a run that may have been begun earlier: first the design's, then stretches."""
+    design, stretches = way.experiment.run.design, math.ceil(chosen.long / chosen.stretch)
+    stretch = (steps_in_turns(way) - in_turns) // stretches
+    apart = math.ceil(stretch * APART_S / chosen.stretch)
+    say(f"{in_turns} steps in turns of {design.turn}, then {stretches} stretches of {stretch} steps")
+    short = [min(design.turn, in_turns - first) for first in range(0, in_turns, design.turn)]
+    return lambda had: (design.turn_apart, short[had]) if had < len(short) else (apart, stretch)
+
+
+def windows_of(trials: Iterable[Trial], in_turns: int) -> dict[str, list[Any]]:
+    """Return the mean seconds of a step in both windows of each trial that came to its end."""
+    found: dict[str, list[Any]] = {"block": [], "arm": [], **{window: [] for window in WINDOWS}}
+    for trial in trials:
+        timing = trial.record.timing if trial.outcome == "ok" and trial.record else None
+        steps = list((timing and timing.steps_ns) or ())
+        if len(steps) > in_turns:
+            found["block"].append(trial.block)
+            found["arm"].append(trial.arm)
+            for window, taken in zip(WINDOWS, (steps[:in_turns], steps[in_turns:]), strict=True):
+                found[window].append(round(sum(taken) / len(taken) / 1e9, 9))
+    return found
+
+
+def keep(folder: RunFolder, in_turns: int) -> Windows:
+    """Return the windows of a run's trials, and keep them in a small file that takes the place of trials.jsonl."""
+    file = folder.path / KEPT
+    if folder.trials_file.exists():
+        windows = windows_of(folder.trials(folder.load().plan), in_turns)
+        write_whole(file, json.dumps(windows) + "\n")
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def sides_of(part: Part, name: str) -> list[figures.Measured] | None:
+    """Return what a part measured of a design in both windows, None where it has no block of it."""
+    folder, short = (RunFolder(part.path / f"{name}-{way}") for way in ("paired", "turns"))
+    if not (folder.run_file.exists() and short.run_file.exists()):
+        return None
+    run = short.load()
+    in_turns = int(run.workloads[run.arms[0].workload].options["steps"])
+    windows = keep(folder, in_turns)
+    return [measured_of(folder.load().plan, windows, window) for window in WINDOWS] if windows.get("block") else None
+
+
+def measured_of(plan: Plan, windows: Windows, window: str) -> figures.Measured:
+    """Return the log ratios of one window: arms x blocks, NaN where an arm or all copies of its reference broke."""
+    blocks = sorted(set(windows["block"]))
+    rates = {arm.name: np.full(len(blocks), np.nan) for arm in plan.arms}
+    for block, arm, seconds in zip(windows["block"], windows["arm"], windows[window], strict=True):
+        rates[arm][blocks.index(block)] = 1 / seconds
+    arms, rows = [], []
+    for family in families(plan):
+        values, copies = (np.array([rates[arm] for arm in names])
+                          for names in ([arm.name for arm in family.arms], family.copies))  # fmt: skip
+        arms += [arm.name for arm in family.arms]
+        rows += list(log_ratios(values, copies, THROUGHPUT))
+    return figures.Measured(tuple(arms), np.array(rows), np.zeros(len(blocks)))
+
+
+def compared(there: Sequence[Part], name: str) -> dict[str, Any] | None:
+    """Return what both windows found of a design in all parts together, None where none has it."""
+    found = {part.path.name: sides for part in there if (sides := sides_of(part, name))}
+    if not found:
+        return None
+    sides = {window: [measured[side] for measured in found.values()] for side, window in enumerate(WINDOWS)}
+    apart = [figures.Measured(turns.arms, turns.ratios - long.ratios, turns.seconds) for turns, long in found.values()]
+    arms = dict.fromkeys(arm for measured in apart for arm in measured.arms)
+    rows = [_row(arm, sides, apart, len(arms)) for arm in arms]
+    blocks = {part: measured[0].seconds.size for part, measured in found.items()}
+    return {"design": name, "blocks": blocks, "arms": rows}
+
+
+def _row(
+    arm: str, sides: Mapping[str, Sequence[figures.Measured]], apart: Sequence[figures.Measured], together: int
+) -> dict[str, Any]:
+    own = figures.effect(apart, arm)
+    return {
+        "arm": arm,
+        "sd": figures.deviation(apart, arm),
+        "effect": {window: figures.as_json(figures.effect(side, arm)) for window, side in sides.items()},
+        "turns_over_long": figures.as_json(own),
+        "agreement": figures.agreement(own, figures.effect(apart, arm, together)),
+        "blocks_for_2_percent": figures.blocks_for(apart, arm, 0.02),
+    }
+
+
+def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of a comparison."""
+    blocks = "; ".join(f"part {part}: {count}" for part, count in found["blocks"].items())
+    yield f"\n{found['design']}: turns against long stretches of the same processes; 95 % intervals, each for itself"
+    yield f"  blocks: {blocks}"
+    yield f"  {'arm':34} {'sd':>7}  {'effect in turns':20} {'effect long':20} {'their ratio':20}"
+    for row in found["arms"]:
+        sd = "-" if row["sd"] is None else f"{row['sd']:.4f}"
+        effects = [shown(one, ".3f") for one in row["effect"].values()]
+        ratio = shown(row["turns_over_long"], ".3f")
+        yield f"  {row['arm']:34} {sd:>7}  {effects[0]:20} {effects[1]:20} {ratio:20} {row['agreement']}"
