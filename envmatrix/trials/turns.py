@@ -173,8 +173,8 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
     if program:
         external.link_files(work, *program)
     job = replace(job, env={**job.env, **leftovers.mark(experiment.run.name, slot)})
-    # The warden's own limit is behind those of ``_ended``: getting ready, all turns, and finishing.
-    job = replace(job, limits=replace(job.limits, seconds=(3 * together + 1) * job.limits.seconds))
+    # The warden's own limit is behind those of getting ready (all of them, some at once), all turns, and finishing.
+    job = replace(job, limits=replace(job.limits, seconds=(4 * together + 1) * job.limits.seconds))
     engine = experiment.engines[slot.arm.engine]
     if not isinstance(engine, TakesTurns):
         raise NotImplementedError(slot.arm.engine)  # ``alone`` says so before
@@ -182,7 +182,7 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
     gate = stack.enter_context(opened(work))
     workload, design = experiment.run.workloads[slot.arm.workload], experiment.run.design
     running = stack.enter_context(engine.started(job))
-    due = time.monotonic() + _at_once(design) * design.trial_limit
+    due = time.monotonic() + min(_at_once(design), together) * design.trial_limit
     apart = design.turn_apart if workload.tells_steps else 0
     return _Process(slot, job, running, gate, due, bool(workload.command), apart)
 

@@ -267,6 +267,7 @@ company() {  # PLACE...: trials that live together, from their start to the end 
   for one; do note over "$one" '' && note leader "$one" '' && note runner "$one" ''; done
   exec 8<>"$whole/events" 9<>"$whole/guard"
   members= together=$# blanks=$IFS at_once=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+  [ "$at_once" -le "$#" ] || at_once=$#
   guard
   tick &
   helper "$!"
