@@ -163,7 +163,7 @@ def _small(trial: Trial, *, steps: bool) -> Trial:
     timing = (trial.document or {}).get("timing")
     turns = timing.get("turns") if isinstance(timing, dict) else None
     if document and turns:
-        document = {**document, "timing": {"turns": turns, **({"steps_ns": timing["steps_ns"]} if steps else {})}}
+        document = {**document, "timing": {"turns": turns, **({"steps_ns": timing.get("steps_ns")} if steps else {})}}
     return replace(trial, document=document or None)
 
 
