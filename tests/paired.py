@@ -23,14 +23,12 @@ import numpy as np
 from envmatrix.errors import InputError
 from envmatrix.plan import Plan
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.stats.metrics import THROUGHPUT
-from envmatrix.stats.pairing import families, log_ratios
 from envmatrix.store import RunFolder, Trial
 from envmatrix.store.files import write_whole
 from envmatrix.trials.turns import Lengths
 from tests import precision_figures as figures
 from tests.measured_parts import Part
-from tests.precision import Way, in_time, measuring, opened, say, shown
+from tests.precision import Way, in_time, measuring, opened, paired_by_block, say, shown
 
 #: Seconds of steps that are set apart where a stretch begins: its process found its caches cold, and its core at rest.
 APART_S = 1.0
@@ -124,13 +122,7 @@ def measured_of(plan: Plan, windows: Windows, window: str) -> figures.Measured:
     rates = {arm.name: np.full(len(blocks), np.nan) for arm in plan.arms}
     for block, arm, seconds in zip(windows["block"], windows["arm"], windows[window], strict=True):
         rates[arm][blocks.index(block)] = 1 / seconds
-    arms, rows = [], []
-    for family in families(plan):
-        values, copies = (np.array([rates[arm] for arm in names])
-                          for names in ([arm.name for arm in family.arms], family.copies))  # fmt: skip
-        arms += [arm.name for arm in family.arms]
-        rows += list(log_ratios(values, copies, THROUGHPUT))
-    return figures.Measured(tuple(arms), np.array(rows), np.zeros(len(blocks)))
+    return paired_by_block(plan, rates.__getitem__, np.zeros(len(blocks)))
 
 
 def compared(there: Sequence[Part], name: str) -> dict[str, Any] | None:

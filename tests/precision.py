@@ -29,6 +29,7 @@ from envmatrix.api.runs import place
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import Design, Matrix, load
 from envmatrix.matrix.model import EnvironmentEntry
+from envmatrix.plan import Plan
 from envmatrix.record.model import Timing
 from envmatrix.runner.loop import _sweep
 from envmatrix.stats.measurements import Measurements, fold
@@ -213,16 +214,19 @@ def measured_of(folder: RunFolder, notes: Mapping[tuple[str, int], float]) -> tu
     run = folder.load()
     numbers = fold(run.plan, trials_of(folder, run.plan))
     whole = [index for index, block in enumerate(numbers.blocks) if (folder.path.name, int(block)) in notes]
+    seconds = np.array([notes[folder.path.name, int(numbers.blocks[index])] for index in whole])
+    return paired_by_block(run.plan, lambda arm: numbers.of(arm, THROUGHPUT.name)[whole], seconds), numbers
+
+
+def paired_by_block(plan: Plan, rates: Callable[[str], figures.Floats], seconds: figures.Floats) -> Measured:
+    """Return the log ratios of a plan's arms over their references, of the rates of each arm block by block."""
     arms, rows = [], []
-    for family in families(run.plan):
-        values, copies = (
-            np.array([numbers.of(name, THROUGHPUT.name)[whole] for name in names])
-            for names in ([arm.name for arm in family.arms], family.copies)
-        )
-        arms += [arm.name for arm in family.arms]
+    for family in families(plan):
+        names = [arm.name for arm in family.arms]
+        values, copies = (np.array([rates(name) for name in those]) for those in (names, family.copies))
+        arms += names
         rows += list(log_ratios(values, copies, THROUGHPUT))
-    seconds = [notes[folder.path.name, int(numbers.blocks[index])] for index in whole]
-    return Measured(tuple(arms), np.array(rows), np.array(seconds)), numbers
+    return Measured(tuple(arms), np.array(rows), seconds)
 
 
 def read_notes(file: Path) -> dict[tuple[str, int], float]:
