@@ -161,11 +161,10 @@ def said_of(found: Mapping[str, Any]) -> Iterator[str]:
 def write(chosen: argparse.Namespace) -> None:
     """Write agreement.json of all parts, and print its tables."""
     there = parts.chosen_parts(chosen)
-    names = sorted(
-        {path.parent.name.removesuffix("-turns") for one in there for path in one.path.glob("*-turns/run.json")}
-    )
     is_paired = all(part.plan.get("paired") for part in there)
     compare, table = (paired.compared, paired.lines_of) if is_paired else (compared, lines_of)
+    way = "-paired" if is_paired else "-turns"
+    names = sorted({path.parent.name.removesuffix(way) for one in there for path in one.path.glob(f"*{way}/run.json")})
     found = [one for name in names if (one := compare(there, name))]
     document = {"schema": 1, "command": ["selfbench", *sys.argv[1:]], "parts": parts.as_json(there), "designs": found}
     write_whole(chosen.to / "agreement.json", json.dumps(document, indent=1) + "\n")
