@@ -1,4 +1,4 @@
-"""A program whose best environment is known: eight variables say how much it has to do. To try `envmatrix tune` with."""
+"""A program whose best environment is known: eight variables say how much it does. To try `envmatrix tune` with."""
 
 import math
 import os
