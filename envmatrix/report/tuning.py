@@ -41,10 +41,14 @@ def lines_of(answer: TuneAnswer) -> list[str]:
     phases = ", ".join(f"{name} {trials}" for name, trials in answer.phases.items())
     found += [
         "",
-        f"{answer.seen} of {count(answer.cells - 1, 'configuration')} tried "
-        f"in {answer.spent_s:.0f} s (trials: {phases})",
+        f"{_tried(answer)} (trials: {phases})",
     ]
     return found
+
+
+def _tried(answer: TuneAnswer) -> str:
+    """Say how much of the space was tried, and in which time."""
+    return f"{answer.seen:,} of {count(answer.cells - 1, 'configuration')} tried in {answer.spent_s:.0f} s"
 
 
 def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
@@ -94,7 +98,7 @@ def to_html(
     return page_environment().get_template("tune.html.j2").render(
         **page_values(len(_PHASES)), name=name, answer=answer, lines=lines, figure=Markup(_history(steps)),  # noqa: S704
         legend=[(kind, phase, Markup(mark(6, 6, kind, 4.0))) for kind, phase in enumerate(_PHASES)],  # noqa: S704
-        levels=_levels(search, steps), subject=subject,
+        levels=_levels(search, steps), subject=subject, tried=_tried(answer),
     )  # fmt: skip
 
 

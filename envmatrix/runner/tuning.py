@@ -292,6 +292,6 @@ def _tell(tuning: Tuning, step: Proposal, number: int) -> None:
     what = f"{step.blocks} blocks of it" if step.phase == "confirm" else count(len(step.rows), "configuration")
     what += f" in {step.blocks} blocks side by side" if step.phase != "confirm" and step.blocks > 1 else ""
     tuning.say(
-        f"{step.phase} ({number}): {what}; {seen} of {len(tuning.space.codes) - 1} seen; "
+        f"{step.phase} ({number}): {what}; {seen:,} of {len(tuning.space.codes) - 1:,} seen; "
         f"{ahead}; {left_text(tuning.left_s)} left"
     )

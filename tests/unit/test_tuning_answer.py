@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from envmatrix.report.tuning import lines_of
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.metrics import VALUE
 from envmatrix.stats.tuning_answer import TuneAnswer
@@ -32,3 +33,8 @@ def test_what_a_recipe_gains_in_a_number_that_is_no_speed_is_no_speed():
     assert "is 1.200 times as good as the baseline in accuracy (95 %" in confirmed(1.1, metric=metric).headline
     assert confirmed(1.1, unchecked=True).headline.endswith("fresh blocks). Equal work not checked.")
     assert "times as fast as the baseline (95 % interval 1.00004 to" in confirmed(1.00004).headline
+
+
+def test_how_much_of_a_large_space_was_tried_is_told_in_numbers_that_can_be_read():
+    said = lines_of(replace(confirmed(1.1), seen=1234, cells=6561))
+    assert said[-1].startswith("1,234 of 6,560 configurations tried in 60 s (trials: ")
