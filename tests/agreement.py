@@ -65,6 +65,8 @@ def run(chosen: argparse.Namespace) -> None:
                          remedy="ask for the same, or name another folder: --to DIR")  # fmt: skip
     if chosen.paired and not chosen.stretch:
         raise InputError("--paired wants --stretch", remedy="such as --stretch 10: seconds in one go before others do")
+    if chosen.paired and chosen.long <= chosen.stretch:
+        raise InputError("--paired wants two stretches at least, with turns between them", remedy="a longer --long")
     chosen.to = parts.part_here(whole, plan_of(chosen), chosen.node, say)
     try:
         for name in designs_of(chosen):

@@ -105,7 +105,7 @@ def windows_of(trials: Iterable[Trial], turn: int) -> dict[str, list[Any]]:
     for trial in trials:
         timing = trial.record.timing if trial.outcome == "ok" and trial.record else None
         taken = _taken(timing, turn) if timing else {}
-        if all(taken.values()) and taken:
+        if taken and all(taken.values()):
             found["block"].append(trial.block)
             found["arm"].append(trial.arm)
             for window, steps in taken.items():

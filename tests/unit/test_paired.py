@@ -97,8 +97,11 @@ def test_first_come_the_turns_of_the_design_and_then_stretches_with_turns_betwee
 
 
 def test_pairs_want_stretches_and_this_machine_and_a_folder_of_their_own(tmp_path):
-    chosen = SimpleNamespace(to=tmp_path, stretch=0.0, paired=True, launcher="slurm")
+    chosen = SimpleNamespace(to=tmp_path, stretch=0.0, long=60.0, paired=True, launcher="slurm")
     with pytest.raises(InputError, match="wants --stretch"):
+        agreement.run(chosen)
+    chosen.stretch = chosen.long
+    with pytest.raises(InputError, match="wants two stretches at least"):
         agreement.run(chosen)
     with pytest.raises(InputError, match="turns are all alike"):
         paired.run_design(chosen, "mine", 1.0)
