@@ -317,7 +317,7 @@ class Design(Frozen):
         3, ge=1, le=100_000, description="timed steps of a turn; of a program that tells of none, tenths of a second"
     )
     turn_apart: int = Field(
-        1, ge=0, le=1000, description="steps before those of a turn that find another process's data in the caches"
+        2, ge=0, le=1000, description="steps before those of a turn that find another process's data in the caches"
     )
     steady: bool = Field(
         False,

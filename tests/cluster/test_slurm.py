@@ -363,7 +363,7 @@ include: envmatrix:malloc
 factors: {image: {mine: {image: SIF}}}
 environments: {baseline: {}}
 workloads: {own: {command: [python3, spin.py], files: programs}}
-designs: {default: {environments: jemalloc, workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 60m}}
+designs: {default: {environments: tcmalloc, workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 60m}}
 """
 
 
@@ -379,4 +379,4 @@ def test_a_ready_image_takes_turns_with_what_it_lacks_mounted_in_apptainer(proje
     found = {trial["environment"]: trial for trial in done_once(project)}
     assert {(trial["outcome"], trial["together"]) for trial in found.values()} == {("ok", 3)}
     served = {name: trial["record"]["evidence"]["malloc"]["library"] for name, trial in found.items()}
-    assert served == {"baseline": "libc", "control": "libc", "jemalloc": "libjemalloc"}
+    assert served == {"baseline": "libc", "control": "libc", "tcmalloc": "libtcmalloc"}

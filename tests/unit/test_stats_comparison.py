@@ -287,8 +287,8 @@ def test_runs_of_two_schedules_are_not_comparable(tmp_path):
     old, new = (made(tmp_path, name, {}, design={"schedule": name}) for name in ("sequential", "turns"))
     with pytest.raises(InputError, match="schedules differ: one trial after the other and turns of 3 steps"):
         compare_runs(old, new)
-    other = made(tmp_path, "two", {}, design={"schedule": "turns", "turn_apart": 2})
-    with pytest.raises(InputError, match="3 steps, 1 before them set apart and turns of 3 steps, 2 before them"):
+    other = made(tmp_path, "two", {}, design={"schedule": "turns", "turn_apart": 1})
+    with pytest.raises(InputError, match="3 steps, 2 before them set apart and turns of 3 steps, 1 before them"):
         compare_runs(new, other)
     assert "schedules differ" in compare_runs(old, new, anyway=True).cautions[1]
     one, other = old.load(), new.load()

@@ -280,7 +280,7 @@ def test_reports_show_the_copy_and_who_is_compared_with_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metric", "turn"), [({"wall": True}, "0.3 s"), ({"steps": "^x"}, "3 timed steps and 1 before them")]
+    ("metric", "turn"), [({"wall": True}, "0.3 s"), ({"steps": "^x"}, "3 timed steps and 2 before them")]
 )
 def test_turns_of_programs_are_told_in_seconds_or_in_steps(tmp_path, metric, turn):
     own = {"cnn": Workload(name="cnn", command=("python", "x.py"), metric=metric)}
@@ -318,7 +318,7 @@ def test_how_long_turns_were_is_said_of_what_took_them(tmp_path):
     run = make_run(plan, design={"schedule": "turns"}, workloads={"cnn": Workload(name="cnn"), "own": own})
     trials = (replace(trial, together=3 if trial.workload == "cnn" else None) for trial in make_trials(plan, FAST, 2))
     assert summarise_measured(run, fold(plan, trials)).schedule.startswith(
-        "turns of 3 timed steps and 1 before them, 3"
+        "turns of 3 timed steps and 2 before them, 3"
     )
 
 
