@@ -128,8 +128,8 @@ def make_trials(plan: Plan, machine: Machine, blocks: int, seed: int = 1) -> Ite
             noise = chance.gauss(0, machine.noise) + drift + (abs(chance.gauss(0, 0.3)) if disturbed else 0.0)
             seconds = 4.0 / machine.speed.get(slot.arm.runs, 1.0) * math.exp(noise)
             outcome = machine.outcome.get(slot.arm.environment, "ok")
-            clock += seconds + 2
             more = {"wall_s": seconds + 2, "started": clock, "node": "made-up-host"}
+            clock += seconds + 2
             if outcome == "ok":
                 yield trial_of(slot, "ok", document=record_of(slot, machine, seconds, chance), **more)
             else:

@@ -89,10 +89,11 @@ def how_to_decide(result: Result) -> str:
 
 def _taken(result: Result) -> tuple[float, int]:
     """Return how long the trials of a run took here, in seconds (0 on other machines), and how many blocks it has."""
+    from envmatrix.store.taken import taken_s
+
     trials = list(result.trials())
     here = result.summary.run.launcher == DEFAULT
-    took_s = sum((trial.wall_s or 0.0) / (trial.together or 1) for trial in trials) if here else 0.0
-    return took_s, len({trial.block for trial in trials})
+    return taken_s(trials) if here else 0.0, len({trial.block for trial in trials})
 
 
 def how_to_tell(result: Result, found: Comparison, allowed: float, named: str = "") -> str:

@@ -132,7 +132,7 @@ def provenance(summary: Summary) -> list[tuple[str, str]]:
     rows += [("processor", summary.processors)] if summary.processors else []
     rows += [(f"host {key}", _text(value)) for key, value in host.items() if key != "cpu_model"]
     rows += [(f"version of {key}", str(value)) for key, value in run.versions.items()]
-    rows += [("resumed", change.text()) for change in run.history]
+    rows += [(change.what, change.text()) for change in run.history]
     return rows
 
 

@@ -104,7 +104,7 @@ def _facts(summary: Summary) -> str:
         ("trials", outcomes), ("data", data), ("seed", str(run.plan.seed)),
         ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
         *([("schedule", summary.schedule)] if summary.schedule else []),
-        *(("resumed", change.text()) for change in run.history),
+        *((change.what, change.text()) for change in run.history),
     ]  # fmt: skip
     return "## Run\n\n" + table(("what", "value"), rows) + "\n"
 

@@ -177,7 +177,7 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     workloads = _plain("the workloads, medians", summary.workload_table, width)
     begun = _plain("start and steady state", summary.start_table, width) if _was_looked_at(summary) else []
     looks = [Text(clean(text)) for text in (summary.race_sentence, summary.looks_sentence) if text]
-    changes = [Text(clean(f"resumed: {change.text()}")) for change in summary.run.history]
+    changes = [Text(clean(f"{change.what}: {change.text()}")) for change in summary.run.history]
     return Stack(
         *parts, *own, *engines, *workloads, *begun, *looks, *changes, *_data_line(summary), *_caution_lines(summary)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import mean
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import shown_name
@@ -12,6 +11,7 @@ from envmatrix.plan.looks import SHARE, START_S, WHOLE_S, reserve_s
 from envmatrix.printable import clean
 from envmatrix.report.formatting import count
 from envmatrix.store import Trial
+from envmatrix.store.taken import Taken
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.hints import beyond_folder, lacking_module
 from envmatrix.trials.last_words import tail
@@ -49,7 +49,8 @@ class FirstBlock:
         }
         self._broken: dict[str, Trial] = {}
         self._well: set[str] = set()
-        self._walls: list[float] = []
+        self._taken = Taken()
+        self._asked = False
         self._told: set[str] = set()
 
     def add(self, trial: Trial) -> list[str]:
@@ -121,17 +122,18 @@ class FirstBlock:
     def _too_short(self, trial: Trial) -> list[str]:
         """Say before it is spent that a budget ends before any claim can be made."""
         if trial.outcome == "ok" and trial.wall_s:
-            self._walls.append(trial.wall_s / (trial.together or 1))
-        if len(self._walls) != _ENOUGH:
+            self._taken.add(trial)
+        if self._asked or self._taken.trials < max(_ENOUGH, trial.together or 1):
             return []
+        self._asked = True
         plan = self._experiment.plan
         if plan.max_blocks < plan.min_blocks:  # a short look, which is to claim nothing
             return []
         arms = len(plan.arms_of(0)) - len(self._experiment.run.skipped)
         if plan.first:
-            line = past_budget(plan.budget_s, plan.first, mean(self._walls), arms, self._width)
+            line = past_budget(plan.budget_s, plan.first, self._taken.each_s, arms, self._width)
             return [line] if line else []
-        line = too_short(plan.budget_s, plan.min_blocks, mean(self._walls), arms, self._width, self._looks)
+        line = too_short(plan.budget_s, plan.min_blocks, self._taken.each_s, arms, self._width, self._looks)
         return [line] if line else []
 
 

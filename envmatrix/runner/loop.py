@@ -23,6 +23,7 @@ from envmatrix.say import Say
 from envmatrix.stats.racing import Race
 from envmatrix.store import RunFolder, Trial
 from envmatrix.store.planned import Misfit
+from envmatrix.store.taken import Taken
 from envmatrix.trials import leftovers
 from envmatrix.trials.alone import alone_on_machine
 from envmatrix.trials.experiment import Experiment
@@ -157,7 +158,7 @@ class _Loop:
         self.estimate = RunningEstimate(experiment.plan, experiment.run.workloads)
         self.race = Race(active=())
         self.done: set[str] = set()
-        self.spent_s = 0.0
+        self._taken = Taken()
         self.finished: Counter[int] = Counter()
         self.given = 0
         self.begun = 0
@@ -180,7 +181,7 @@ class _Loop:
     def count(self, trial: Trial) -> None:
         """Take a finished trial into account."""
         self.done.add(trial.trial)
-        self.spent_s += (trial.wall_s or 0.0) / (trial.together or 1)  # together they take as long as one of them
+        self._taken.add(trial)
         self.groups_of.note(trial)
         self.finished[trial.block] += 1
         self.ended.outcomes[trial.outcome] = self.ended.outcomes.get(trial.outcome, 0) + 1
@@ -195,6 +196,11 @@ class _Loop:
             left_s, spent_s = self.left_s(), self.spent_s / self.width
             left = left_s / spent_s * self.complete if spent_s else 0.0
             self.observer.block_ended(self.complete - 1, self.estimate, left_s, left)
+
+    @property
+    def spent_s(self) -> float:
+        """The seconds that trials took, all blocks that run side by side together."""
+        return self._taken.seconds
 
     @property
     def complete(self) -> int:

@@ -55,6 +55,11 @@ class Change(BaseModel):
     was: Mapping[str, str] = Field(default_factory=dict)
     command: tuple[str, ...] = ()
 
+    @property
+    def what(self) -> str:
+        """What was done to the run, as far as is known: ``read`` where it only was there to be read, else ``resumed``."""
+        return "resumed" if self._asked() or self.launcher_options is not None or self.files else "read"
+
     def text(self) -> str:
         """Say what changed, for people: ``2026-11-21T10:00:00+00:00: budget 300 to 600 (envmatrix 0.1.0)``."""
         asked: dict[str, float | Asked] = dict(self._asked())

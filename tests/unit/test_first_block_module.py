@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from envmatrix.matrix.model import Workload
@@ -45,3 +47,15 @@ def test_a_program_of_the_command_line_is_told_of_options_and_not_of_keys_of_a_m
     assert "CORPUS" in said.partition("begin again with --pass-env ")[2]
     assert "(-- .venv/bin/python ...), or lay what it lacks over this one (-r requirements.txt)" in said
     assert "`" not in said
+
+
+def test_what_a_block_takes_is_told_when_all_that_take_turns_have_ended(tmp_path):
+    """Each of them starts later and is alive for less time than all together: two of them said 9 seconds, not 10."""
+    plan = make_plan(("fast", "slow", "twin"), budget_s=50.0)
+    first = FirstBlock(Experiment(make_run(plan), RunFolder(tmp_path), {}, {}, tmp_path, tmp_path), 1)
+    said = [
+        first.add(replace(trial, started=1e9 + 2 * trial.position, wall_s=10.0 - 2 * trial.position, together=5))
+        for trial in make_trials(plan, Machine({}), 1)
+    ]
+    assert said[:-1] == [[]] * 4
+    assert "a trial takes about 2s, a block of 5 about 10s" in said[-1][0]

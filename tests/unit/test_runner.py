@@ -43,8 +43,8 @@ def quiet(monkeypatch, tmp_path):
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
 
 
-def carry_out(tmp_path, monkeypatch, plan, *, stop_after=None):
-    made = {trial.trial: trial for trial in make_trials(plan, Machine(speed=SPEED), plan.max_blocks)}
+def carry_out(tmp_path, monkeypatch, plan, *, stop_after=None, changed=lambda trial: trial):
+    made = {trial.trial: changed(trial) for trial in make_trials(plan, Machine(speed=SPEED), plan.max_blocks)}
     folder = RunFolder(tmp_path / "run")
     if not folder.run_file.exists():
         folder.create(make_run(plan), MATRIX_TEXT)
@@ -88,6 +88,21 @@ def test_it_stops_when_the_budget_is_spent(tmp_path, monkeypatch, quiet):
     assert "budget of 30 s is spent" in ended.why
     assert 0 < len(names) < 200
     assert len(names) % 5 == 0
+
+
+def test_a_budget_counts_a_group_that_starts_one_after_the_other_from_its_first_start_to_its_last_end(
+    tmp_path, monkeypatch, quiet
+):
+    """It counted the mean of what each of them was alive: six minutes of `default` took seven."""
+    plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=100.0)
+
+    def together(trial):
+        later = 2.0 * trial.position  # each starts two seconds after the one before, all end after ten
+        return replace(trial, started=1e9 + 10 * trial.block + later, wall_s=10 - later, together=5)
+
+    ended, names, _ = carry_out(tmp_path, monkeypatch, plan, changed=together)
+    assert ended.why == "the budget of 100 s is spent after 10 blocks"
+    assert len(names) == 50
 
 
 @pytest.mark.parametrize("race", [False, True])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import envmatrix
 from envmatrix.api.answers import figure, write_report
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
+from envmatrix.report.terminal import present
 from envmatrix.runner.estimate import RunningEstimate
 from envmatrix.stats import spending
 from envmatrix.stats.analysis import between, estimate
@@ -131,6 +134,19 @@ def test_resuming_notes_how_much_could_be_read_even_if_it_changes_nothing_else(a
     resumed(opened(again.path, tmp_path)).folder.unlock()
     resumed(opened(again.path, tmp_path)).folder.unlock()
     assert again.load().plan.looked == (8, 16), "once for each number of blocks"
+
+
+def test_what_was_only_read_is_not_said_to_be_resumed(again, tmp_path):
+    resumed(opened(again.path, tmp_path), budget=900).folder.unlock()
+    found = summarise(again)
+    assert [change.what for change in found.run.history] == ["read", "resumed"]
+    at, later = (change.at for change in found.run.history)
+    assert f"| read | {at}: after 8 blocks" in to_markdown(found)
+    assert f"| resumed | {later}: after 16 blocks, budget " in to_markdown(found)
+    out = io.StringIO()
+    present(found, Console(file=out, width=200))
+    assert f"\nread: {at}" in out.getvalue()
+    assert f"\nresumed: {later}" in out.getvalue()
 
 
 def test_a_later_look_widens_every_interval_of_the_run_and_says_so(again):
