@@ -57,7 +57,7 @@ class Change(BaseModel):
 
     @property
     def what(self) -> str:
-        """What was done to the run, as far as is known: ``read`` where it only was there to be read, else ``resumed``."""
+        """What was done to the run, as far as is known: it was ``read`` where nothing was changed, else ``resumed``."""
         return "resumed" if self._asked() or self.launcher_options is not None or self.files else "read"
 
     def text(self) -> str:

@@ -82,7 +82,7 @@ def test_the_trials_of_a_block_take_turns_in_its_job_or_one_turn_each(turning, e
     assert [(trial["outcome"], trial["together"]) for trial in in_turns] == [("ok", 3)] * 3
     for trial in in_turns:
         turns = trial["record"]["timing"]["turns"]
-        assert [(len(turn["apart_ns"]), turn["steps"]) for turn in turns] == [(1, 2), (1, 1)]
+        assert [(len(turn["apart_ns"]), turn["steps"]) for turn in turns] == [(2, 2), (2, 1)]
         assert len(trial["record"]["timing"]["steps_ns"]) == 3
     summary = json.loads((turning.newest() / "summary.json").read_text())
     assert sum(arm.get("in_turns", 0) for arm in summary["arms"]) == 3

@@ -185,7 +185,7 @@ def test_trials_take_turns_and_one_that_dies_in_its_own_leaves_the_others(turnin
     }, [trial["reason"] for trial in found.values()]  # fmt: skip
     assert "exit status 9" in found["dies"]["reason"]
     assert [trial["together"] for trial in found.values()] == [3] * 3
-    assert found["control"]["record"]["timing"]["turns"] == [{"apart_ns": [1], "steps": 2}] * 2
+    assert found["control"]["record"]["timing"]["turns"] == [{"apart_ns": [1, 1], "steps": 2}] * 2
     assert turning.left() == []
 
 
@@ -205,7 +205,7 @@ def test_programs_that_tell_of_their_steps_take_turns_of_steps_and_have_their_st
 ) -> None:
     found = three_of_which_one_dies(turning, "stepping", "local")
     timing = found["control"]["record"]["timing"]
-    assert [(len(turn["apart_ns"]), turn["steps"]) for turn in timing["turns"]][:2] == [(1, 2), (1, 2)]
+    assert [(len(turn["apart_ns"]), turn["steps"]) for turn in timing["turns"]][:2] == [(2, 2), (2, 2)]
     assert found["control"]["record"]["metric"]["value"] == 1e9 * len(timing["steps_ns"]) / sum(timing["steps_ns"])
     assert turning.left() == []
 

@@ -42,7 +42,7 @@ def test_a_block_takes_turns_and_answers(project):
     assert [(trial["outcome"], trial["together"]) for trial in trials] == [("ok", 3)] * 6
     for trial in trials:
         timing = trial["record"]["timing"]
-        assert [(len(turn["apart_ns"]), turn["steps"]) for turn in timing["turns"]] == [(1, 2), (1, 1)]
+        assert [(len(turn["apart_ns"]), turn["steps"]) for turn in timing["turns"]] == [(2, 2), (2, 1)]
         assert len(timing["steps_ns"]) == 3
     summary = json.loads((project.newest() / "summary.json").read_text())
     assert "3 processes alive at once; 6 of 6 trials" in summary["schedule"]
