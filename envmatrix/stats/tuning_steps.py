@@ -21,6 +21,7 @@ from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.slow_trials import described
 from envmatrix.stats.tuning import REFERENCES, Batch, Phase
 from envmatrix.store import Run, RunFolder
+from envmatrix.store.taken import covered_s
 
 #: A longer pause between two trials was no work of the search: it waited for another one, or the machine slept (s).
 _LONGEST_GAP_S = 10.0
@@ -134,14 +135,14 @@ def running_share(steps: Iterable[Step], sessions: Sequence[float] = ()) -> floa
 
 
 def _running_and_between(spans: Iterable[tuple[float, float]], sessions: Sequence[float]) -> tuple[float, float]:
-    running = between = last = 0.0
+    between = last = 0.0
     begun = np.sort(np.asarray(sessions, dtype=np.float64))
-    for number, (begin, end) in enumerate(sorted(spans)):
+    in_order = sorted(spans)
+    for number, (begin, end) in enumerate(in_order):
         stopped = np.searchsorted(begun, begin, "right") > np.searchsorted(begun, last, "right")
         between += min(max(0.0, begin - last), _LONGEST_GAP_S) if number and not stopped else 0.0
-        running += max(0.0, end - max(begin, last))
         last = max(last, end)
-    return running, between
+    return covered_s(in_order), between
 
 
 def dropped_levels(space: Space, steps: Iterable[Step]) -> dict[tuple[int, int], str]:

@@ -29,9 +29,9 @@ class Taken:
             self.seconds += wall_s / (trial.together or 1)
             return
         spans = self._spans[trial.block, trial.node]
-        before = _covered_s(spans)
+        before = covered_s(spans)
         bisect.insort(spans, (trial.started, trial.started + wall_s))
-        self.seconds += _covered_s(spans) - before
+        self.seconds += covered_s(spans) - before
 
     @property
     def each_s(self) -> float:
@@ -47,7 +47,7 @@ def taken_s(trials: Iterable[Trial]) -> float:
     return taken.seconds
 
 
-def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
+def covered_s(spans: Iterable[tuple[float, float]]) -> float:
     """Return the length of what sorted spans cover."""
     covered, last = 0.0, float("-inf")
     for begin, end in spans:
