@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,8 @@ class Toy:
 
     def __init__(self, folder: Path, cache: Path, variables: dict[str, str]) -> None:
         self.folder, self.cache = folder, cache
-        self.mark = f"mark-{folder.name}-{os.getpid()}"
+        self.mark = f"mark-{uuid.uuid4().hex}"
+        self.started: list[subprocess.Popen[str]] = []
         self.variables = {**os.environ, **variables, "ENVMATRIX_CACHE": str(cache)}
         (folder / "program").mkdir(parents=True)
         (folder / "matrix.yaml").write_text(MATRIX.replace("FAULTS-MARK", self.mark))
@@ -104,10 +106,12 @@ class Toy:
 
     def start(self, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         argv = [*before, sys.executable, "-m", "envmatrix", *arguments]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             argv, cwd=self.folder, env=self.variables, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+        self.started.append(process)
+        return process
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments)
@@ -188,6 +192,10 @@ def toy(tmp_path: Path, cache: Path, variables: dict[str, str]) -> Iterator[Toy]
     """Give a project, and end what a failing test leaves running."""
     made = Toy(tmp_path / "toy", cache, variables)
     yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
     for pid in made.left():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

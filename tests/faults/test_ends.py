@@ -65,11 +65,12 @@ def test_a_daemon_that_outlived_its_warden_is_ended_before_the_next_trial_and_th
     toy.let_end()
     toy.let_end()  # one of the two is the baseline or the control: a run goes on where one of them ran well
     until(toy.programs, 400)
-    warden = int((Path("/proc") / str(wrapper(toy)[0]) / "stat").read_text().rpartition(")")[2].split()[1])
+    outlived = wrapper(toy)
+    warden = int((Path("/proc") / str(outlived[0]) / "stat").read_text().rpartition(")")[2].split()[1])
     os.kill(warden, signal.SIGKILL)
     until(lambda: len(toy.trials()) == 3)
-    until(lambda: toy.programs() and wrapper(toy), 400)  # not the daemons of the trial before
-    os.kill(wrapper(toy)[0], signal.SIGKILL)
+    after = until(lambda: toy.programs() and set(wrapper(toy)) - set(outlived), 400)
+    os.kill(after.pop(), signal.SIGKILL)
     until(lambda: len(toy.trials()) == 4)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=200)
