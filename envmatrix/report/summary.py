@@ -31,7 +31,7 @@ from envmatrix.stats.pairing import group_of
 from envmatrix.stats.racing import Race
 from envmatrix.stats.selection import Choice, choose
 from envmatrix.stats.slow_trials import SlowTrials, described
-from envmatrix.stats.starts import Start, starts
+from envmatrix.stats.starts import Start, starts, told_first
 from envmatrix.store import Run, RunFolder, Trial
 
 
@@ -81,6 +81,7 @@ class Group:
     choice: Choice | None = None
     unchecked: bool = False
     short: str = ""
+    first: str = ""
 
     @property
     def title(self) -> str:
@@ -174,7 +175,8 @@ class Group:
     def sentences(self) -> tuple[str, ...]:
         """What is said below the headline."""
         claims = any(row.effect and row.effect.low is not None for row in self.rows)
-        return tuple(text for text in (self.best_set_sentence, self.short if claims else "") if text)
+        limits = (self.short, self.first) if claims else ()
+        return tuple(text for text in (self.best_set_sentence, *limits) if text)
 
     @property
     def baseline_name(self) -> str:
@@ -333,8 +335,12 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
     others = [row for row in rows if row not in (baseline, control, *alone)]
     choice = choose(analysis, measured, [row.arm for row in others], run.environments)
     metric, ranked = analysis.primary[workload], tuple(sorted(others, key=_best_first))
-    unknown, short = unchecked(run.workloads.get(workload)), told_short(measured.apart)
-    return Group(workload, engine, metric, baseline, control, ranked, alone, stand_in, choice, unknown, short)
+    own = run.workloads.get(workload)
+    first = told_first(baseline.arm, measured, own) if baseline and own else ""
+    return Group(
+        workload, engine, metric, baseline, control, ranked, alone, stand_in, choice, unchecked(own),
+        told_short(measured.apart), first,
+    )  # fmt: skip
 
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:

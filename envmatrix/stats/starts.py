@@ -14,12 +14,16 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.record.model import Timing
 from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.steady import Steadiness, classify
 from envmatrix.store import Trial
 
 #: Points of a curve.
 _POINTS = 48
 _BEFORE = ("startup_ns", "preparation_ns", "compile_ns")
+#: Of trials whose steps are over sooner it is said that minutes can be otherwise: what allocators gain grows for some
+#: seconds (docs/statistics.md).
+_FIRST_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,20 @@ def starts(
     once = [arm for arm in arms if not (arm.is_control or arm.is_alone)]
     found = [_start(arm, measured, workloads[arm.workload], of.get(arm.name)) for arm in once]
     return tuple(start for start in found if start.first_s is not None or start.steady or start.failed)
+
+
+def told_first(arm: Arm, measured: Measurements, workload: Workload) -> str:
+    """Return what is said beside an answer that is of the first seconds of a program alone, '' of others."""
+    steps, step_s = (_median(measured, arm, name) for name in ("steps", "step_median_s"))
+    if workload.command or not steps or not step_s:
+        return ""
+    before = _option(workload, "warmup_steps")
+    if (before + steps) * step_s >= _FIRST_S:
+        return ""
+    return (
+        f"First seconds: trials time steps {before + 1} to {before + round(steps)}, {show_seconds(steps * step_s)} in "
+        "all. Over minutes an environment can gain more or less: raise `warmup_steps` to know."
+    )
 
 
 def _start(arm: Arm, measured: Measurements, workload: Workload, look: Trial | None) -> Start:

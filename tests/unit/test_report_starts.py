@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from envmatrix.errors import InputError
+from envmatrix.matrix.model import Workload
 from envmatrix.plan.looks import look_slot
 from envmatrix.report.catalog import draw
 from envmatrix.report.caution import Kind
@@ -19,6 +20,7 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.start_table import spark
 from envmatrix.report.summary import summarise
 from envmatrix.report.terminal import present
+from envmatrix.stats.starts import told_first
 from envmatrix.store import trial_of
 from tests.synthetic import Machine, make_plan, write_run
 
@@ -84,6 +86,27 @@ def test_what_is_not_steady_and_what_times_its_warm_up_is_warned_of(looked):
         "fast", "steps 11 to 30, which trials time, are not yet steady: fast is from step 61 on",
     )  # fmt: skip
     assert "`warmup_steps: 60` in workload cnn" in late.remedy
+
+
+def test_an_answer_of_the_first_seconds_of_a_program_says_so_in_every_report(folder):
+    summary = summarise(folder)
+    said = "First seconds: trials time steps 11 to 30, 3.95 s in all."
+    for told in (to_markdown(summary), to_html(summary), printed(summary)):
+        assert said in told.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"options": {"warmup_steps": 30}}, True),
+        ({"options": {"warmup_steps": 31}}, False),
+        ({"command": ["python", "x.py"]}, False),
+    ],
+)
+def test_it_is_not_said_of_ten_seconds_and_more_nor_of_programs_of_ones_own(folder, body, says):
+    summary = summarise(folder)
+    workload = Workload.model_validate({"name": "cnn", **body})
+    assert bool(told_first(summary.plan.arms[0], summary.measured, workload)) is says
 
 
 def test_every_report_tells_it(looked):
