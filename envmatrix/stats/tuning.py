@@ -106,6 +106,19 @@ class Search:
         return Neighbours(self.space.codes)
 
     @cached_property
+    def _couples(self) -> tuple[Ints, Ints, Ints]:
+        """Each pair of factors, and the number of its first pair of levels; the last is how many there are in all."""
+        one, other = np.triu_indices(len(self.space.sizes), 1)
+        sizes = np.array(self.space.sizes, np.int64)
+        return one, other, np.append(0, np.cumsum(sizes[one] * sizes[other]))
+
+    def meetings(self, rows: Sequence[int] | Ints) -> Ints:
+        """Return the pairs of levels, (rows, pairs of factors) numbers, that cells have; a reference is a level too."""
+        one, other, starts = self._couples
+        codes = self.space.codes[np.asarray(rows, np.int64)].astype(np.int64)
+        return np.asarray(starts[:-1] + codes[:, one] * np.array(self.space.sizes)[other] + codes[:, other])
+
+    @cached_property
     def first(self) -> tuple[int, ...]:
         """Cells that show each level once, with as few others as it takes, and the named recipes."""
         codes = self.space.codes
@@ -227,23 +240,19 @@ class Search:
     def _balanced(
         self, batches: Sequence[Batch], known: Known, count: int, chance: np.random.Generator
     ) -> tuple[int, ...]:
-        """Return cells whose levels and pairs of levels were met least."""
-        met = np.zeros(self.terms.count + 1)
-        for batch in batches:
-            np.add.at(met, self.columns[list(batch.rows)].ravel(), 1.0)
-        able = np.flatnonzero(known.allowed)
-        able = able[able > 0]
+        """Return cells whose pairs of levels were met least, a factor's reference being a level too; new cells first."""
+        seen = [row for batch in batches for row in batch.rows]
+        able = np.flatnonzero(known.allowed)[1:]
+        new = np.setdiff1d(able, seen)
+        able = new if len(new) >= count else able
+        met = np.bincount(self.meetings(seen).ravel(), minlength=self._couples[2][-1])
         found: list[int] = []
         for _ in range(min(count, len(able))):
             pool = np.setdiff1d(chance.choice(able, min(_POOL, len(able)), replace=False), found)
             if not pool.size:
                 break
-            worth = 1.0 / (1.0 + met)
-            worth[self.terms.count] = 0.0
-            row = int(
-                pool[np.argmax(worth[self.columns[pool]].sum(axis=1) / (1 + (self.space.codes[pool] > 0).sum(1)))]
-            )
-            np.add.at(met, self.columns[row], 1.0)
+            row = int(pool[np.argmax((1.0 / (1.0 + met))[self.meetings(pool)].sum(axis=1))])
+            met[self.meetings([row])] += 1
             found.append(row)
         return tuple(found)
 

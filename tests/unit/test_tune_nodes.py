@@ -72,7 +72,7 @@ def test_four_nodes_get_candidates_of_their_own_in_fewer_rounds():
         if step.parts > 1:
             assert (ran[REFERENCES:].sum(axis=1) == 1).all(), "a candidate runs on one node"
     assert four.ran <= 1.05 * 400
-    assert len(of_four) < 0.6 * len(of_one)
+    assert len(screens) < 0.5 * sum(step.phase == "screen" for step in of_one)
     assert of_four[-1].phase == "confirm"
 
 

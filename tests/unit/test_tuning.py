@@ -377,3 +377,16 @@ def test_a_world_of_few_cells_and_trials_is_told_apart():
     found = simulated_tuning.searched("envmatrix tune", 0.03, 5, 1, simulated_tuning.FEW, trials=100)
     assert {figure.procedure for figure in found} == {"envmatrix tune, 100 trials"}
     assert simulated_tuning.world(5, 0.03, simulated_tuning.FEW, trials=100).trials == 100
+
+
+def test_a_balanced_screen_shows_new_cells_first_and_a_factors_reference_as_often_as_its_levels():
+    there = simulated_tuning.world(3, 0.03, (3, 7, 2, 2, 3))
+    search, batches, total = Search(there.space), [], 300
+    while (step := search.next_step(batches, Budget(total, total - there.ran))) and there.ran < 0.3 * total:
+        batches.append(there.batch(step))
+    screened = [row for batch in batches if batch.phase == "screen" for row in batch.rows]
+    assert len(screened) > 40
+    assert len(set(screened)) == len(screened)
+    for factor, size in enumerate(there.space.sizes):
+        shares = np.bincount(there.space.codes[screened, factor], minlength=size) / len(screened)
+        assert shares.min() > 0.5 / size, f"f{factor}"
