@@ -240,7 +240,7 @@ class Search:
     def _balanced(
         self, batches: Sequence[Batch], known: Known, count: int, chance: np.random.Generator
     ) -> tuple[int, ...]:
-        """Return cells whose pairs of levels were met least, a factor's reference being a level too; new cells first."""
+        """Return cells whose pairs of levels were met least, a reference being a level too; new cells first."""
         seen = [row for batch in batches for row in batch.rows]
         able = np.flatnonzero(known.allowed)[1:]
         new = np.setdiff1d(able, seen)
