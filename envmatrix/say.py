@@ -14,6 +14,18 @@ def silent(_text: str) -> None:
     """Tell nobody."""
 
 
+def once(say: Say) -> Say:
+    """Return what tells each text the first time alone: of steps that all have the same to say."""
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            say(text)
+
+    return tell
+
+
 def left_text(seconds: float) -> str:
     """Write a duration as people read it: 4 min 05 s."""
     minutes, rest = divmod(round(seconds), 60)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from envmatrix.report.formatting import count
 from envmatrix.runner.loop import Ended
 from envmatrix.runner.loop import run as run_trials
 from envmatrix.runner.progress import LineProgress
-from envmatrix.say import Say, left_text
+from envmatrix.say import Say, left_text, once
 from envmatrix.stats.tuning import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
 from envmatrix.stats.tuning_answer import expected, text_of
 from envmatrix.stats.tuning_steps import Step, dropped_levels, read_step, running_share, spent_s, trials_of
@@ -54,6 +55,11 @@ class Tuning:
     say: Say
     steps: list[Step] = field(default_factory=list)
     sessions: tuple[float, ...] = ()
+
+    @cached_property
+    def say_once(self) -> Say:
+        """Who is told what getting a step ready has to say, which is mostly the same for all of them."""
+        return once(self.say)
 
     @property
     def space(self) -> Space:
@@ -147,7 +153,7 @@ def search_on(tuning: Tuning, watch: Watch, *, engine: str) -> Ended | None:
         for number, folder in enumerate(folders := tuning.folder.steps(), 1):
             if number == len(folders):  # it may have been killed in its middle
                 note_reading(folder)  # and somebody may have read it: its interval is that of a later look
-                experiment = _with_more(tuning, reopen(folder, Path(tuning.matrix.path), tuning.say))
+                experiment = _with_more(tuning, reopen(folder, Path(tuning.matrix.path), tuning.say_once))
                 ended = _run(tuning, experiment, number, watch)
                 if ended.interrupted:
                     return ended
@@ -208,7 +214,7 @@ def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experime
     label = f"{number:03d}-{step.phase}-{study.name}"  # no other run is called so
     command = ("tune", study.name, label, "--matrix", tuning.matrix.path, *looked_at)
     return begin(
-        matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say, command, where.launcher,
+        matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say_once, command, where.launcher,
         where.host, where.options, name=label, parts=step.parts,
     )  # fmt: skip
 

@@ -179,6 +179,19 @@ def test_a_search_killed_before_the_run_of_a_step_was_written_goes_on_all_the_sa
     assert len(machine.ran) == sum(result.answer.phases.values())
 
 
+def test_what_every_step_has_to_say_as_it_gets_ready_is_told_once(machine, monkeypatch):
+    prepare = LocalEngine.prepare
+
+    def prepared(engine, image, libraries, say):
+        say("data: made up")
+        return prepare(engine, image, libraries, say)
+
+    monkeypatch.setattr(LocalEngine, "prepare", prepared)
+    said = []
+    tunes.carry_out(begun(said), watch)
+    assert said.count("data: made up") == 1
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("at", [0, 40])
 def test_ctrl_c_ends_it_and_what_is_written_says_so_until_it_is_over(machine, at):
