@@ -24,7 +24,8 @@ _LOG_BYTES = 20_000
 class Failure:
     """Which rank broke first, how, and which still ran; ``guilt``: 0 killed, 1 by itself, 2 it only lost a peer.
 
-    ``timeout`` is set when it waited for others in vain (``timeouts.found_in``).
+    ``timeout`` is set when it waited for others in vain (``timeouts.found_in``); then those that still ran are the ones
+    that it may have waited for: one that says in its log that it waited too, and is slow to end, is none of them.
     """
 
     def __init__(
@@ -86,7 +87,10 @@ class Ranks:
             self._gather(_TIME_OUT_GATHER_S, lambda: None not in [process.poll() for process in self.processes])
             rank = self._first_broken()
             timeout = timeouts.found_in(self.last_words(rank))
-        running = [rank for rank, process in enumerate(self.processes) if process.poll() is None]
+        running = [
+            rank for rank, process in enumerate(self.processes)
+            if process.poll() is None and not (timeout and self._waited(rank))
+        ]  # fmt: skip
         how, (guilt, _, _) = ended_how(self._code(rank)), self._innocence(rank)
         self.end()
         return Failure(rank, how, running, guilt, timeout)
@@ -98,6 +102,10 @@ class Ranks:
 
     def _first_broken(self) -> int:
         return min((rank for rank, process in enumerate(self.processes) if process.poll()), key=self._innocence)
+
+    def _waited(self, rank: int) -> bool:
+        said = self.last_words(rank)
+        return bool(timeouts.found_in(said)) or any(word in said for word in _CONNECTION_LOST)
 
     def _innocence(self, rank: int) -> tuple[int, int, int]:
         said = self.last_words(rank)
@@ -119,11 +127,10 @@ class Ranks:
             process.wait()
 
 
+_CONNECTION_LOST = ("Connection closed by peer", "Connection reset", "Broken pipe")
 #: What Gloo, NCCL and the store say when the other side is gone.
 _LOST_A_PEER = (
-    "Connection closed by peer",
-    "Connection reset",
-    "Broken pipe",
+    *_CONNECTION_LOST,
     "Timed out waiting",
     "NCCL",
     "failed to recv",

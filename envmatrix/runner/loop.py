@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -56,14 +56,19 @@ class Ended:
     outcomes: dict[str, int] = field(default_factory=dict)
 
 
-def run(experiment: Experiment, launcher: Launcher, observer: Observer, say: Say) -> Ended:
-    """Run what is left of the plan; a Ctrl-C or SIGTERM ends it cleanly between two lines on disk."""
+def run(
+    experiment: Experiment, launcher: Launcher, observer: Observer, say: Say, usual: Mapping[str, int] | None = None
+) -> Ended:
+    """Run what is left of the plan; a Ctrl-C or SIGTERM ends it cleanly between two lines on disk.
+
+    ``usual``: the most bytes that a process of each workload is known to have had before.
+    """
     folder = experiment.folder
     folder.lock()
     if folder.mend():
         say("the last trial's line was only half written; it is set aside and that trial runs again")
     check_race(race=experiment.plan.race, width=launcher.width)
-    loop = _taken_up(lambda: _Loop(experiment, observer, launcher, say), folder, say)
+    loop = _taken_up(lambda: _Loop(experiment, observer, launcher, say, usual), folder, say)
     loop.announce()
     try:
         blocks = loop.blocks()
@@ -149,7 +154,10 @@ def _sweep(experiment: Experiment, say: Say) -> None:
 class _Loop:
     """What the loop remembers: which slots are done, the time spent, and the running estimate."""
 
-    def __init__(self, experiment: Experiment, observer: Observer, launcher: Launcher, say: Say) -> None:
+    def __init__(
+        self, experiment: Experiment, observer: Observer, launcher: Launcher, say: Say,
+        usual: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         width = launcher.width
         self.experiment = experiment
         self.say = say
@@ -165,7 +173,7 @@ class _Loop:
         #: How many trials that took turns with the last one on disk, and have ended, are not on disk yet.
         self.unwritten = 0
         self.ended = Ended()
-        self.groups_of = Groups(experiment, say, elsewhere=not launcher.measures_here)
+        self.groups_of = Groups(experiment, say, elsewhere=not launcher.measures_here, usual=usual)
         self.long = Looks(experiment, experiment.folder.looks(experiment.plan), say, here=launcher.measures_here)
         self.first = FirstBlock(experiment, width, len(self.long.left))
 

@@ -90,6 +90,14 @@ class Tuning:
         """Seconds that are left for trials alone, without what lies between them: what a run counts."""
         return self.left_s * running_share(self.steps, self.sessions)
 
+    @property
+    def peaks(self) -> dict[str, int]:
+        """The most bytes that a process of each workload had so far."""
+        found: dict[str, int] = {}
+        for workload, most in (item for step in self.steps for item in step.peaks.items()):
+            found[workload] = max(found.get(workload, 0), most)
+        return found
+
     def begin_session(self, at: float) -> None:
         """Note that the search goes on from now, ``at`` (seconds since the epoch)."""
         self.folder.note_session(at)
@@ -253,7 +261,7 @@ def _run(tuning: Tuning, experiment: Experiment, number: int, watch: Watch) -> E
     with watch(experiment, label) as observer:
         launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.say, None)
         try:
-            ended = run_trials(experiment, launcher, observer, observer.say)
+            ended = run_trials(experiment, launcher, observer, observer.say, tuning.peaks)
         finally:
             experiment.folder.unlock()
     _read(tuning, experiment.folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.equal_work import unchecked
 from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, fold, read_trials
-from envmatrix.stats.metrics import THROUGHPUT, Metric
+from envmatrix.stats.metrics import MEMORY, THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain, gains_by_node
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.slow_trials import described
@@ -37,7 +37,8 @@ class Step:
 
     ``spans`` are (start, end) of its trials in seconds since the epoch, ``effects`` those of its rows. ``cautions`` are
     sentences without which its effects may not be told, ``unchecked`` says that nothing shows equal work.
-    ``baseline_s`` is what a trial of the baseline took, ``nodes`` what was confirmed is on each of several nodes.
+    ``baseline_s`` is what a trial of the baseline took, ``nodes`` what was confirmed is on each of several nodes,
+    ``peaks`` the most bytes that a process of each workload had.
     """
 
     batch: Batch
@@ -50,6 +51,7 @@ class Step:
     cautions: tuple[str, ...] = ()
     unchecked: bool = False
     nodes: tuple[NodeGain, ...] = ()
+    peaks: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_step(folder: RunFolder, space: Space) -> Step:
@@ -74,7 +76,17 @@ def read_step(folder: RunFolder, space: Space) -> Step:
     return Step(
         batch, reasons, no_ops, spans, tuple(effects.values()), float(np.median(walls)) if walls else None,
         analysis.primary[workload], tuple(filter(None, cautions)), unchecked(run.workloads.get(workload)), nodes,
+        _peaks(measured, run.arms),
     )  # fmt: skip
+
+
+def _peaks(measured: Measurements, arms: Iterable[Arm]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for arm in arms:
+        known = measured.of(arm.name, MEMORY.name)
+        for most in known[np.isfinite(known)].astype(np.int64).tolist():
+            found[arm.workload] = max(found.get(arm.workload, 0), most)
+    return found
 
 
 def row_of(space: Space, run: Run, arm: Arm) -> int:

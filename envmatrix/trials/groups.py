@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from envmatrix.engines.base import HeldByScripts
 from envmatrix.plan import Slot
@@ -18,13 +18,17 @@ class Groups:
     """Parts blocks, and remembers how much memory each arm has taken.
 
     ``elsewhere``: a script starts the trials on another machine, and must be able to stop them for a while.
+    ``usual``: the most bytes that a process of each workload is known to have had before.
     """
 
-    def __init__(self, experiment: Experiment, say: Say, *, elsewhere: bool = False) -> None:
+    def __init__(
+        self, experiment: Experiment, say: Say, *, elsewhere: bool = False, usual: Mapping[str, int] | None = None
+    ) -> None:
         self._experiment = experiment
         self._say = say
         self._said: set[str] = set()
         self._peaks: dict[str, int] = {}
+        self._usual = dict(usual or {})
         self._roots = compared(experiment.plan.arms)
         self._turns = experiment.run.design.schedule == "turns"
         engines = experiment.engines
@@ -37,6 +41,7 @@ class Groups:
         peak = (trial.record.metrics or {}).get("peak_rss_bytes") if self._turns and trial.record else None
         if peak:
             self._peaks[trial.arm] = max(self._peaks.get(trial.arm, 0), int(peak))
+            self._usual[trial.workload] = max(self._usual.get(trial.workload, 0), int(peak))
 
     def in_turns(self, slot: Slot) -> bool:
         """Whether a trial's steps are taken in turns, also where it then lives alone for want of memory."""
@@ -73,7 +78,7 @@ class Groups:
         root, design = self._roots[group[0].arm.name], self._experiment.run.design
         one_turn = root in self._one_turn
         whole = Company((tuple(group),), one_turn=one_turn)
-        wanted, there = needs([slot.arm for slot in group], self._peaks, design.memory), free_memory()
+        wanted, there = self._needs(group), free_memory()
         if sum(wanted.values()) <= room(there) or len(group) == 1:
             return [whole]
         steps = self._experiment.run.workloads[group[0].arm.workload].options.get("steps")
@@ -91,7 +96,10 @@ class Groups:
 
     def bytes_of(self, group: Sequence[Slot]) -> int:
         """Return how many bytes the processes of a group may need at once."""
-        return sum(needs([slot.arm for slot in group], self._peaks, self._experiment.run.design.memory).values())
+        return sum(self._needs(group).values())
+
+    def _needs(self, group: Sequence[Slot]) -> dict[str, int]:
+        return needs([slot.arm for slot in group], self._peaks, self._experiment.run.design.memory, self._usual)
 
     def _say_once(self, what: str, text: str) -> None:
         if what not in self._said:

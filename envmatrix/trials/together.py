@@ -13,8 +13,10 @@ from envmatrix.plan.environment import Environment
 from envmatrix.plan.turns import compared, with_own_references
 from envmatrix.store import Run
 
-#: What a process is taken to need before one of its arm was measured: torch with its libraries takes a third of it.
+#: What a process is taken to need before one of its workload was measured: torch with its libraries takes a third of it.
 UNKNOWN_BYTES = 2**30
+#: An arm of which none was measured may need so many times the most that others of its workload had.
+OF_OTHERS = 1.25
 #: Options of a workload, with the values that ``schedule: auto`` wants for turns.
 _PLAIN: Mapping[str, object] = {"task": "training", "compile": "none", "workers": 0}
 #: The share of the memory that is there which a group may take.
@@ -134,12 +136,16 @@ def _of_program(workload: Workload) -> str:
     return "that something is prepared for (`prepare`) just before it runs" if workload.prepare else ""
 
 
-def needs(arms: Iterable[Arm], peaks: Mapping[str, int], limit: int | None) -> dict[str, int]:
+def needs(
+    arms: Iterable[Arm], peaks: Mapping[str, int], limit: int | None, usual: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """Return arm -> the most bytes that its process may need.
 
-    ``peaks`` are the most bytes that a process of an arm has had, ``limit`` what each may have at most.
+    ``peaks`` are the most bytes that a process of an arm has had, ``usual`` that one of a workload has had in any arm,
+    ``limit`` what each may have at most.
     """
-    found = {arm.name: peaks.get(arm.name, UNKNOWN_BYTES) for arm in arms}
+    unknown = {workload: int(OF_OTHERS * most) for workload, most in (usual or {}).items()}
+    found = {arm.name: peaks.get(arm.name, unknown.get(arm.workload, UNKNOWN_BYTES)) for arm in arms}
     return {name: min(need, limit) if limit else need for name, need in found.items()}
 
 

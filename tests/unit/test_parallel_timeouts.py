@@ -82,6 +82,13 @@ def test_the_rank_that_did_not_take_part_is_named_not_those_that_waited_for_it(t
     assert told.endswith("on node n1")
 
 
+@pytest.mark.parametrize("said", [GLOO, "RuntimeError: Connection closed by peer [127.0.0.1]:5"])
+def test_a_rank_that_waited_too_and_is_slow_to_end_is_not_taken_for_the_one_that_is_missing(tmp_path, said):
+    slow = says(said, 0, "time.sleep(1000)", THERE)
+    failure = started(tmp_path, [says(GLOO, 0.3, "sys.exit(1)", MEETS), FOREVER, slow]).wait()
+    assert failure.running == [1]
+
+
 def test_a_rank_that_died_is_blamed_before_the_one_that_then_waited_for_it(tmp_path):
     killed = f"import os, time; {THERE}time.sleep(0.3); os.kill(os.getpid(), 9)"
     failure = started(tmp_path, [says(GLOO, 0, "sys.exit(1)", MEETS), killed]).wait()

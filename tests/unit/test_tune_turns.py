@@ -45,6 +45,8 @@ def test_what_took_no_turns_is_read_as_a_gain_over_the_copy_of_the_baseline_that
     gains = step.batch.scores[2:] - step.batch.scores[0]
     assert np.exp(gains.mean(axis=1)) == pytest.approx([1.2, 1.5, 1.0], rel=0.01)
     assert not step.batch.broken.any()
+    peaks = [trial.record.metrics["peak_rss_bytes"] for trial in folder.trials(folder.load().plan)]
+    assert step.peaks == {"cnn": int(max(peaks))}
 
 
 def test_of_blocks_side_by_side_those_alone_have_the_lone_copy_of_the_baseline_that_compare_with_it():

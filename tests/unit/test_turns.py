@@ -14,6 +14,7 @@ from envmatrix.launchers.catalog import place
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import turns as order
 from envmatrix.plan.schedule import make_arms
+from envmatrix.store import trial_of
 from envmatrix.trials import together
 from envmatrix.trials.gate import FOLDER, GateError, opened
 from envmatrix.trials.groups import Groups
@@ -136,6 +137,9 @@ def test_what_processes_need_is_what_they_had_at_most_within_their_limit():
     assert together.needs(PLAN.arms, {}, None) == dict.fromkeys(names, gib)
     assert together.needs(PLAN.arms, {}, gib // 2) == dict.fromkeys(names, gib // 2)
     assert together.needs(PLAN.arms, {names[2]: gib // 4}, None) == {**dict.fromkeys(names, gib), names[2]: gib // 4}
+    assert together.needs(PLAN.arms, {names[2]: gib}, None, {"cnn": gib // 2, "other": gib}) == {
+        **dict.fromkeys(names, gib * 5 // 8), names[2]: gib
+    }  # fmt: skip
     assert together.room(5 * gib) == 4 * gib
 
 
@@ -193,6 +197,16 @@ def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypa
         assert sorted(slot.trial for one in companies for slot in one.slots) == sorted(slot.trial for slot in group)
     assert len(told) == (1 if said else 0)
     assert all(f"{said}: 6 processes at once may need 6.0 GiB, and {gib}.0 GiB are free" in line for line in told)
+
+
+def test_what_processes_of_the_same_workload_took_before_says_what_is_needed(monkeypatch):
+    monkeypatch.setattr("envmatrix.trials.groups.free_memory", lambda: 3 * 2**30)
+    known = Groups(experiment(LARGE), pytest.fail, usual={"cnn": 2**28})
+    assert [len(wave) for one in known.companies(LARGE.block(0)) for wave in one.waves] == [6]
+    noted, slots = Groups(experiment(LARGE), pytest.fail), LARGE.block(0)
+    document = {"schema": 1, "metrics": {"peak_rss_bytes": 2**28}}
+    noted.note(trial_of(slots[0], "ok", wall_s=1.0, document=document))
+    assert [len(wave) for one in noted.companies(slots) for wave in one.waves] == [6]
 
 
 def test_free_memory_is_what_the_machine_and_the_control_group_leave(tmp_path):
