@@ -13,7 +13,7 @@ from envmatrix.plan.environment import Environment
 from envmatrix.plan.turns import compared, with_own_references
 from envmatrix.store import Run
 
-#: What a process is taken to need before one of its workload was measured: torch with its libraries takes a third of it.
+#: What a process is taken to need before one of its workload was measured: torch with its libraries takes a third.
 UNKNOWN_BYTES = 2**30
 #: An arm of which none was measured may need so many times the most that others of its workload had.
 OF_OTHERS = 1.25
