@@ -89,7 +89,7 @@ class Machine:
             ended = "ran past its limit and was ended after 10 s"
             return trial_of(slot, "timed_out", f"{ended} (raise `trial_limit` of design screen, or less work)", **about)
         value = 100.0 * (1.0 + gain) * (1.0 + self.chance.gauss(0.0, self.noise))
-        return trial_of(slot, "ok", document={"schema": 1, "metrics": {"value": value}}, **about)
+        return trial_of(slot, "ok", document={"schema": 1, "metrics": {"value": value, "peak_rss_bytes": 2**28}}, **about)
 
 
 @pytest.fixture
@@ -190,6 +190,20 @@ def test_what_every_step_has_to_say_as_it_gets_ready_is_told_once(machine, monke
     said = []
     tunes.carry_out(begun(said), watch)
     assert said.count("data: made up") == 1
+
+
+def test_each_step_is_told_what_memory_processes_had_in_those_before_it(machine, monkeypatch):
+    told, groups = [], loop.Groups
+
+    def made(*given, usual, **more):
+        told.append(usual)
+        return groups(*given, usual=usual, **more)
+
+    monkeypatch.setattr(loop, "Groups", made)
+    tunes.carry_out(begun(), watch)
+    assert told[0] == {}
+    assert all(usual == {"own": 2**28} for usual in told[1:])
+    assert len(told) > 3
 
 
 @pytest.mark.filterwarnings("error")

@@ -74,6 +74,9 @@ def test_four_nodes_get_candidates_of_their_own_in_fewer_rounds():
     assert four.ran <= 1.05 * 400
     assert len(screens) < 0.5 * sum(step.phase == "screen" for step in of_one)
     assert of_four[-1].phase == "confirm"
+    others = [[len(steps) for _, steps, _ in (searched(4, number), searched(1, number))] for number in (5, 9)]
+    of_all = np.sum([[len(of_four), len(of_one)], *others], axis=0)
+    assert of_all[0] < 0.6 * of_all[1], "one node's races are short in some worlds"
 
 
 def test_four_nodes_find_most_of_what_there_is_to_gain():
