@@ -3,10 +3,13 @@
 import os
 import signal
 import sys
+from functools import cache
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+
+from envmatrix.engines.catalog import find_engine
 
 # The machine may be busy: an example that takes long says nothing about the code. CI must not depend on luck either.
 settings.register_profile("envmatrix", deadline=None, derandomize=True)
@@ -34,6 +37,22 @@ class _Lanes(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config, log):
     """Tests in lanes, for --dist=loadscope (xdist's own groups, ``loadgroup``, have no effect under pytest 9.2)."""
     return _Lanes(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@cache
+def why_not(engine):
+    """Say why an engine cannot be used here, None where it can."""
+    return find_engine(engine).unavailable()
+
+
+def pytest_runtest_setup(item):
+    """Skip a test of an engine that is not here, before anything is made for it (``demand`` says when that fails)."""
+    needed = [engine for engine in ("docker", "apptainer") if item.get_closest_marker(engine)]
+    if needed:
+        from tests.engines.conftest import demand
+
+        for engine in needed:
+            demand(why_not(engine))
 
 
 @pytest.fixture

@@ -89,7 +89,9 @@ class Machine:
             ended = "ran past its limit and was ended after 10 s"
             return trial_of(slot, "timed_out", f"{ended} (raise `trial_limit` of design screen, or less work)", **about)
         value = 100.0 * (1.0 + gain) * (1.0 + self.chance.gauss(0.0, self.noise))
-        return trial_of(slot, "ok", document={"schema": 1, "metrics": {"value": value, "peak_rss_bytes": 2**28}}, **about)
+        return trial_of(
+            slot, "ok", document={"schema": 1, "metrics": {"value": value, "peak_rss_bytes": 2**28}}, **about
+        )
 
 
 @pytest.fixture
