@@ -19,8 +19,10 @@ _LIBRARIES = ("libcuda", "libcudart", "libcudnn", "libcublas", "libcublasLt", "l
 def collect() -> dict[str, Any]:
     """Return the evidence on CUDA; where there is none it still says why (driver, libraries, this torch)."""
     torch = sys.modules["torch"]
+    used = attempt(torch.cuda.is_initialized)  # before anything here is asked of a GPU
     paths = attempt(dynamic.loaded_paths) or []
     return {
+        "used": used,
         "built_with": attempt(lambda: torch.version.cuda),
         "available": attempt(torch.cuda.is_available),
         "driver": attempt(_kernel_driver),

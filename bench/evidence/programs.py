@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
+from collections.abc import Mapping
 from typing import Any, Optional
 
 from bench import variables
 from bench.evidence import outside
 from bench.evidence.reading import text
 from bench.evidence.tree import Program, Watch
+from bench.parallel import observed
 
 #: A program works when it takes this share of the CPU time of all; below it, it is a wrapper or a helper.
 WORKS = 0.1
 #: The kernel counts in ticks, and a process may lose one of each kind.
 _LOST_S = 0.02
+#: What NCCL says in a process of this number, in the folder of the probes.
+_NCCL = "nccl-{}.log"
+_GPUS = "/dev/nvidia[0-9]*"
+#: Parts of the evidence that claims are held against and in which two processes of a program may be alike.
+_HELD = ("malloc", "openmp", "torch", "onednn", "parallel", "preloaded", "variables")
 #: So many programs of one command are told of.
 _MOST = 20
 Probe = dict[str, Any]
 _Asked = tuple[Program, Optional[Probe]]
+
+
+def asked_of_nccl(folder: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that have each process' NCCL write at its start what it takes; {} where the user asks for some.
+
+    Without a GPU none starts. NCCL writes a few lines for each communicator, and puts the process number for ``%p``.
+    """
+    if "NCCL_DEBUG" in given or not glob.glob(_GPUS):
+        return {}
+    path = os.path.join(folder, _NCCL.format("%p"))
+    return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": path}
 
 
 def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = False) -> tuple[dict[str, Any], int]:
@@ -65,7 +84,7 @@ def _kind(program: Program, probe: Probe | None) -> str:
         given = None if program.variables is None else sorted(variables.all_shown(program.variables).items())
         return repr((program.name, program.path, sorted(program.libraries or ()), given, program.threads_set))
     told = _of(program, probe)
-    return repr([told.get(part) for part in ("malloc", "openmp", "torch", "onednn", "preloaded", "variables")])
+    return repr([told.get(part) for part in _HELD])
 
 
 def _at_work(found: list[_Asked], works_s: float) -> tuple[list[_Asked], float]:
@@ -88,6 +107,10 @@ def _probes(folder: str) -> dict[int, Probe]:
         if name.endswith(".json"):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 found[int(name[:-5])] = json.load(file)
+    for pid, probe in found.items():
+        taken = observed.taken_by_nccl(os.path.join(folder, _NCCL.format(pid)))
+        if taken is not None:
+            probe["evidence"]["parallel"] = {"nccl": taken}
     return found
 
 

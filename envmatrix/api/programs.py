@@ -86,6 +86,7 @@ class Made:
     """The matrix that was made for a program, its text with comments, what its run is called, and how long it took.
 
     ``more`` says what is left out to have the first answer soon, and the budget that has time for all; else ''.
+    ``torch``: it runs PyTorch over GNU's OpenMP runtime. ``on_gpu`` is how many of its processes worked on a GPU.
     """
 
     matrix: Matrix
@@ -93,6 +94,8 @@ class Made:
     name: str
     took_s: float
     more: str
+    torch: bool
+    on_gpu: int
 
 
 def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: Callable[[str], None]) -> Made:
@@ -115,6 +118,8 @@ def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: 
             f"{_stem(asked.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
             seen.wall_s,
             _more(starter, seen, overrides),
+            starter.torch,
+            _on_gpu(seen.record),
         )
 
 
@@ -356,6 +361,12 @@ def _relative(starter: Starter, file: Path) -> Starter:
 def _runs_torch(record: Record) -> bool:
     evidence = record.evidence
     return bool(evidence and evidence.torch and evidence.openmp and evidence.openmp.library == _GNU)
+
+
+def _on_gpu(record: Record) -> int:
+    first = record.evidence
+    known = [first, *(one.evidence for one in first.programs or ())] if first else []
+    return sum(bool(one and one.cuda and one.cuda.used) for one in known)
 
 
 def _possible(torch: bool) -> list[str]:

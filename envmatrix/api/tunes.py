@@ -15,12 +15,12 @@ from envmatrix.api.places import Names, PathLike, fraction, load_matrix, matrix_
 from envmatrix.api.programs import Asked as AskedProgram
 from envmatrix.api.programs import cleaned_up_on_failure, make_matrix
 from envmatrix.api.runs import place
+from envmatrix.api.usual_space import usual_space
 from envmatrix.benchmark import nodes_of
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where, suggestion
 from envmatrix.host import Host, this_host
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, scheduled
 from envmatrix.matrix import Design, Matrix
-from envmatrix.matrix.extended import with_includes
 from envmatrix.matrix.model import NAME
 from envmatrix.plan.environment import resolve
 from envmatrix.plan.export import export_lines
@@ -193,10 +193,7 @@ def begin_program(asked: AskedProgram, sought: Sought, say: Say, show: Callable[
     file = Path("matrix.yaml")
     made = make_matrix(asked, Overrides(), file, _only_of_look(say), show)
     with cleaned_up_on_failure(made.matrix.workloads.values(), say):
-        torch = "threads" not in made.text.partition("factors:")[2].partition("environments:")[0]
-        libraries = ("recipes", "hugepages") if torch else ("malloc", "hugepages")
-        matrix = with_includes(made.text, file, [f"envmatrix:{one}" for one in libraries])
-        levels = {one.name: tuple(one.levels) for one in matrix.factors.values() if not one.is_image}
+        matrix, levels = usual_space(made, file)
         design = matrix.designs["default"].model_copy(update={"target": _TARGET})
         named = [one for one in matrix.environments if one != design.baseline]
         return _begun(matrix, design, levels, named, sought, f"tune-{made.name}", say, trial_s=made.took_s)

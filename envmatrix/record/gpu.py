@@ -79,8 +79,12 @@ class Nvml(Part):
 
 
 class Cuda(Part):
-    """CUDA in this process; ``libraries`` maps a family such as libcudart to the files that are mapped."""
+    """CUDA in this process; ``libraries`` maps a family such as libcudart to the files that are mapped.
 
+    ``used``: PyTorch had begun to work on a GPU before it was asked about any.
+    """
+
+    used: Flag = None
     built_with: NumberText = None
     available: Flag = None
     driver: Text = None

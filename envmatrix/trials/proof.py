@@ -17,7 +17,7 @@ from envmatrix.record.paths import SHORT, lookup
 #: More of an own program's CPU time must not have gone where nobody could look (bench/evidence/programs.py).
 _UNSEEN = 0.1
 #: Parts of the evidence that a program without PyTorch and without threads has nothing for.
-_OF_TORCH = ("openmp", "torch", "blas", "onednn", "collectives", "cuda", "xla")
+_OF_TORCH = ("openmp", "torch", "blas", "onednn", "collectives", "cuda", "parallel", "xla")
 #: What only a Python has, so that helpers in other languages have nothing to show of it.
 _OF_PYTHON = ("system.python", "system.gil", "system.jit", "system.executable", "packages.")
 #: Which runtime's settings these are says nothing where no thread of it ever ran.

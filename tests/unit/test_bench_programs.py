@@ -1,9 +1,11 @@
 """Which programs of a trial are held against its environment: those that did the work, alone or together."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+from bench.evidence import programs
 from bench.evidence.programs import _at_work, _merged
 from bench.evidence.tree import Program
 
@@ -44,3 +46,23 @@ def test_what_is_left_of_too_many_is_unseen():
     many = [program(pid, 0.009, libraries={f"/{pid}.so"}) for pid in range(2, 52)]
     found, left_s = _at_work(_merged([program(1, BIG), *many], 0.1), 0.1)
     assert (len(found), left_s) == (20, pytest.approx(0.45 - 19 * 0.009))
+
+
+def test_what_nccl_took_in_each_process_is_in_its_evidence(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "_GPUS", str(tmp_path))
+    asked = programs.asked_of_nccl(str(tmp_path), {})
+    assert asked["NCCL_DEBUG"] == "INFO"
+    for pid in (7, 8):
+        (tmp_path / f"{pid}.json").write_text('{"evidence": {"malloc": null}, "probe_ns": 1}')
+    said = "host:7:7 [0] NCCL INFO NCCL_ALGO set by environment to Ring.\nhost:7:7 [0] NCCL INFO 4 coll channels, x\n"
+    Path(asked["NCCL_DEBUG_FILE"].replace("%p", "7")).write_text(said)
+    found = programs._probes(str(tmp_path))
+    assert found[7]["evidence"]["parallel"] == {"nccl": {"NCCL_ALGO": "Ring", "channels": "4"}}
+    assert "parallel" not in found[8]["evidence"]
+
+
+def test_nccl_is_asked_nothing_where_the_user_asks_or_no_gpu_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "_GPUS", str(tmp_path))
+    assert programs.asked_of_nccl(str(tmp_path), {"NCCL_DEBUG": "WARN"}) == {}
+    monkeypatch.setattr(programs, "_GPUS", str(tmp_path / "nvidia[0-9]*"))
+    assert programs.asked_of_nccl(str(tmp_path), {}) == {}
