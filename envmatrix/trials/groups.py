@@ -13,6 +13,9 @@ from envmatrix.store import Trial
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.together import free_memory, in_one_turn, needs, room, sequential
 
+#: So many of those that take no turns are named; in a search they have long names.
+_MOST_NAMED = 2
+
 
 class Groups:
     """Parts blocks, and remembers how much memory each arm has taken.
@@ -70,8 +73,10 @@ class Groups:
         own = [slot.arm for slot in group if slot.arm.is_alone]
         if not own:
             return f"what is compared with {root}"
-        names = dict.fromkeys(slot.arm.environment for slot in group if not slot.arm.is_alone)
-        return f"{', '.join(sorted(names))} and {own[0].environment}, which they are compared with"
+        names = sorted({slot.arm.environment for slot in group if not slot.arm.is_alone})
+        if (more := len(names) - _MOST_NAMED) > 0:
+            names = [*names[:_MOST_NAMED], f"{more} more"]
+        return f"{', '.join(names)} and {own[0].environment}, which they are compared with"
 
     def companies(self, group: Sequence[Slot]) -> list[Company]:
         """Part what lives together into what the memory that is there now can hold at once."""

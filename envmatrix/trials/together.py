@@ -35,7 +35,7 @@ def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine
     if why := _cannot_wait(arm, environment, workload, engine):
         return why
     if not environment.turns:
-        return f"a level of environment {environment.name} says `turns: false`: a pause would change what it does"
+        return "a level says `turns: false`, as a pause would change what it does"
     return ""
 
 
