@@ -36,9 +36,10 @@ def taken_by_nccl(path: str | None) -> dict[str, str] | None:
 def described(said: str) -> dict[str, str]:
     """Read NCCL's lines of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV (its src/misc/param.cc and init.cc).
 
-    Variables have their names; ``channels`` and ``nvls_channels`` are those of the communicator made last.
+    Variables have their names, but for those of NCCL_DEBUG, which whoever asks sets; ``channels`` and ``nvls_channels``
+    are those of the communicator made last.
     """
-    taken = dict(re.findall(r"NCCL INFO (NCCL_\w+) set by environment to (.*?)\.?$", said, re.MULTILINE))
+    taken = dict(re.findall(r"NCCL INFO (NCCL_(?!DEBUG)\w+) set by environment to (.*?)\.?$", said, re.MULTILINE))
     made = re.findall(r"NCCL INFO (\d+) coll channels,(?:.*? (\d+) nvls channels,)?", said)
     channels = zip(("channels", "nvls_channels"), made[-1]) if made else ()
     return {**taken, **{name: number for name, number in channels if number}}

@@ -95,6 +95,7 @@ def test_nccl_says_what_it_took_in_its_own_words():
     said = (
         "host:1:1 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.\n"
         "host:1:1 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n"
+        "host:1:1 [0] NCCL INFO NCCL_DEBUG_FILE set by environment to /tmp/bench-probe.7/nccl-1.log\n"
         "host:1:1 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
     )
     assert observed.described(said) == {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring"}
