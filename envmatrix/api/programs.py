@@ -278,7 +278,7 @@ def _starter(
     limit_s = max(60.0, 10 * seen.wall_s)
     return Starter(
         interpreter, workloads, torch, chosen, metric, why, budget_s, overrides.budget is None, limit_s,
-        requirements=asked.requirements,
+        requirements=asked.requirements, on_gpu=_on_gpu(seen.record) > 0,
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class Starter:
 
     ``torch``: whether it runs PyTorch over GNU's OpenMP runtime, as pip installs it. ``metric`` and ``why`` say what is
     measured and how that was chosen; ``environments`` are names of FOR_TORCH or FOR_ANY. ``claims_first``: the budget
-    waits until a claim can be made.
+    waits until a claim can be made. ``on_gpu``: it works on a GPU.
     """
 
     interpreter: str
@@ -67,6 +67,7 @@ class Starter:
     trial_limit_s: float = 300.0
     notes: Sequence[str] = field(default_factory=tuple)
     requirements: Sequence[Path] = ()
+    on_gpu: bool = False
 
     def text(self) -> str:
         """Return the text of the matrix, with comments for whoever edits it."""
@@ -106,6 +107,8 @@ class Starter:
             f"    budget: {as_budget(self.budget_s):34}# or after this time",
             *(["    claims_first: true                        # but not before a claim can be made"]
               if self.claims_first else []),
+            *(["    schedule: sequential                      # no turns: all would hold memory of the GPU at once"]
+              if self.on_gpu else []),
             f"    trial_limit: {as_duration(self.trial_limit_s):29}# a trial that runs longer is ended",
             "",
         ])  # fmt: skip

@@ -71,11 +71,13 @@ def with_schedule(
     """Return a design of which ``schedule: auto`` is decided, and its arms.
 
     In turns there are copies of references for those that take none; what is ``skipped`` runs in no way, so that it
-    needs none.
+    needs none. Programs of one's own on a GPU would hold its memory all at once, and it works on for one that is
+    stopped.
     """
     there = [arm for arm in arms if arm.name not in skipped]
     if design.schedule == "auto":
-        valid = _turns_are_valid(there, environments, workloads, engines)
+        own_on_gpu = design.gpus and any(workloads[arm.workload].command for arm in there)
+        valid = not own_on_gpu and _turns_are_valid(there, environments, workloads, engines)
         design = design.model_copy(update={"schedule": "turns" if valid else "sequential"})
     lone = lone_arms(there, environments, workloads, engines) if design.schedule == "turns" else ()
     return design, with_own_references(arms, lone)

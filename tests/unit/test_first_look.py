@@ -71,6 +71,13 @@ def test_a_first_look_that_was_disturbed_makes_the_run_no_longer(made):
     assert (len(design.environments), design.budget, design.claims_first) == (2, 120.0, True)
 
 
+@pytest.mark.parametrize(("processes", "schedule"), [(0, "auto"), (1, "sequential")])
+def test_a_program_that_was_seen_to_work_on_a_gpu_takes_no_turns(made, monkeypatch, processes, schedule):
+    monkeypatch.setattr(programs, "_on_gpu", lambda _: processes)
+    found = made(5.0)
+    assert (found.matrix.designs["default"].schedule, found.on_gpu) == (schedule, processes)
+
+
 def test_a_budget_that_is_given_is_kept_whatever_can_be_claimed_then(made):
     made_of = made(60.0, budget="5m")
     design = made_of.matrix.designs["default"]

@@ -120,6 +120,20 @@ def test_a_design_that_says_nothing_takes_turns_where_they_are_valid_for_all_tha
     assert design.schedule == schedule
 
 
+@pytest.mark.parametrize(("gpus", "schedule"), [((), "turns"), (("all",), "sequential")])
+def test_programs_that_share_a_gpu_take_no_turns_by_themselves(gpus, schedule):
+    arms = make_arms(("baseline", "a"), ("own",), ("local",), "baseline")
+    about = {name: make_environment(name) for name in ("baseline", "a")}
+    own = Workload.model_validate({"name": "own", "command": ["python", "train.py"], "metric": STEPS})
+    engines = {"local": ENGINES.make("local", None)}
+    design, _ = together.with_schedule(
+        make_design(PLAN, schedule="auto", gpus=gpus), arms, about, {"own": own}, engines
+    )
+    assert design.schedule == schedule
+    asked = make_design(PLAN, schedule="turns", gpus=gpus)
+    assert together.with_schedule(asked, arms, about, {"own": own}, engines)[0].schedule == "turns"
+
+
 def test_what_is_skipped_does_not_decide_whether_the_others_take_turns():
     arms = make_arms(("baseline", "a"), ("cnn", "ddp"), ("local",), "baseline")
     about = {name: make_environment(name) for name in ("baseline", "a")}
