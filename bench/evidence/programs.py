@@ -31,14 +31,8 @@ _Asked = tuple[Program, Optional[Probe]]
 
 
 def asked_of_nccl(folder: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that have each process' NCCL write at its start what it takes; {} where the user asks for some.
-
-    Without a GPU none starts. NCCL writes a few lines for each communicator, and puts the process number for ``%p``.
-    """
-    if "NCCL_DEBUG" in given or not glob.glob(_GPUS):
-        return {}
-    path = os.path.join(folder, _NCCL.format("%p"))
-    return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": path}
+    """Return variables that have each process' NCCL tell the folder of the probes what it takes; without a GPU {}."""
+    return observed.asked_of_nccl(os.path.join(folder, _NCCL.format("%p")), given) if glob.glob(_GPUS) else {}
 
 
 def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = False) -> tuple[dict[str, Any], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from functools import partial
 
 from bench.evidence.reading import attempt, text
@@ -25,6 +26,16 @@ def connections() -> int:
 def is_lazy(before: int | None, after: int | None, world: int) -> bool | None:
     """Whether processes that joined are connected to nobody yet; None where it cannot be told."""
     return None if before is None or after is None or world < 2 else after <= before
+
+
+def asked_of_nccl(path: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that have NCCL write into a file what it takes at its start; {} where the user has it say some.
+
+    It writes a few lines for each communicator, and puts the process number for ``%p`` in ``path``.
+    """
+    if "NCCL_DEBUG" in given:
+        return {}
+    return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": path}
 
 
 def taken_by_nccl(path: str | None) -> dict[str, str] | None:

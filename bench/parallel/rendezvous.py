@@ -73,8 +73,7 @@ def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timede
 def _words_of_nccl(folder: str, rank: int) -> str:
     """Have NCCL say at its start what it takes from its environment, in a file unless the user has it say something."""
     path = os.path.join(folder, f"nccl-{rank}.log")
-    if "NCCL_DEBUG" not in os.environ:
-        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,ENV", NCCL_DEBUG_FILE=path)
+    os.environ.update(observed.asked_of_nccl(path, os.environ))
     return path
 
 

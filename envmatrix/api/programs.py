@@ -119,7 +119,7 @@ def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: 
             seen.wall_s,
             _more(starter, seen, overrides),
             starter.torch,
-            _on_gpu(seen.record),
+            starter.on_gpu,
         )
 
 
@@ -278,7 +278,7 @@ def _starter(
     limit_s = max(60.0, 10 * seen.wall_s)
     return Starter(
         interpreter, workloads, torch, chosen, metric, why, budget_s, overrides.budget is None, limit_s,
-        requirements=asked.requirements, on_gpu=_on_gpu(seen.record) > 0,
+        requirements=asked.requirements, on_gpu=_on_gpu(seen.record),
     )  # fmt: skip
 
 

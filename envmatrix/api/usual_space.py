@@ -16,14 +16,14 @@ _ON_GPU = ("malloc", "hugepages", "threads", "cuda-allocator", "cuda-loading", "
 def usual_space(made: Made, file: Path) -> tuple[Matrix, dict[str, tuple[str, ...]]]:
     """Return the matrix of a program, as if ``file`` held it, with all that is searched; and levels by their factors.
 
-    Levels that change results are left out: nothing checks what a program on the command line computes.
+    TF32 is none of it: it changes results, and nothing checks what a program on the command line computes.
     """
     libraries = ["recipes" if made.torch else "malloc", "hugepages"]
     libraries += ["cuda"] if made.on_gpu else []
     libraries += ["collectives"] if made.on_gpu > 1 else []
     matrix = with_includes(made.text, file, [f"envmatrix:{one}" for one in libraries])
     levels = {
-        factor.name: tuple(name for name, level in factor.levels.items() if not level.changes_numerics)
+        factor.name: tuple(factor.levels)
         for factor in matrix.factors.values()
         if not factor.is_image and (factor.name in _ON_GPU or not made.on_gpu)
     }

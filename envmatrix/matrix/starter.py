@@ -53,7 +53,7 @@ class Starter:
 
     ``torch``: whether it runs PyTorch over GNU's OpenMP runtime, as pip installs it. ``metric`` and ``why`` say what is
     measured and how that was chosen; ``environments`` are names of FOR_TORCH or FOR_ANY. ``claims_first``: the budget
-    waits until a claim can be made. ``on_gpu``: it works on a GPU.
+    waits until a claim can be made. ``on_gpu`` is how many of its processes work on a GPU.
     """
 
     interpreter: str
@@ -67,7 +67,7 @@ class Starter:
     trial_limit_s: float = 300.0
     notes: Sequence[str] = field(default_factory=tuple)
     requirements: Sequence[Path] = ()
-    on_gpu: bool = False
+    on_gpu: int = 0
 
     def text(self) -> str:
         """Return the text of the matrix, with comments for whoever edits it."""

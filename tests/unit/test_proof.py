@@ -157,6 +157,20 @@ def test_a_helper_that_is_no_python_has_nothing_to_show_of_one(path, unproven):
     assert (said.wrong, len(said.unproven)) == ((), unproven)
 
 
+@pytest.mark.parametrize(
+    ("parallel", "wrong", "unproven"),
+    [({"nccl": {"NCCL_ALGO": "Ring"}}, 0, 0), ({"nccl": {"NCCL_ALGO": "Tree"}}, 1, 0), (None, 0, 1)],
+)
+def test_what_nccl_took_in_an_own_program_proves_its_setting_and_a_helper_without_torch_is_not_asked(
+    parallel, wrong, unproven
+):
+    rank = {"source": "probe", "libraries": ["/libtorch_cuda.so"], **({"parallel": parallel} if parallel else {})}
+    helper = {"pid": 2, "name": "helper", "evidence": {"source": "probe", "libraries": ["/libc.so.6"]}}
+    seen = read_evidence({**rank, "programs": [{"pid": 1}, helper]})
+    said = prove(environment(promised={"parallel.nccl.NCCL_ALGO": "Ring"}), seen)
+    assert (len(said.wrong), len(said.unproven)) == (wrong, unproven)
+
+
 def test_a_variable_that_one_working_program_did_not_get_is_a_contradiction(tmp_path):
     program = f"{PYTHON} -c '{work(tmp_path / 'looks')}'"
     found = evidence_of(tmp_path, ["sh", "-c", f"{program}; A=2 {program}"], {"A": "1", "BENCH_VARIABLES": "A"})
