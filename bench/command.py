@@ -258,7 +258,7 @@ def _run(
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
-    variables.update(programs.asked_of_nccl(probed, variables))
+    variables.update(programs.asked_of_nccl(probed))
     if numbers.marks:  # what a Python prints comes at once
         variables["PYTHONUNBUFFERED"] = "1"
     kills, start = attempt(cgroup.oom_kills), time.perf_counter_ns()

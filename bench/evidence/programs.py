@@ -6,7 +6,6 @@ import glob
 import json
 import os
 import re
-from collections.abc import Mapping
 from typing import Any, Optional
 
 from bench import variables
@@ -30,9 +29,9 @@ Probe = dict[str, Any]
 _Asked = tuple[Program, Optional[Probe]]
 
 
-def asked_of_nccl(folder: str, given: Mapping[str, str]) -> dict[str, str]:
+def asked_of_nccl(folder: str) -> dict[str, str]:
     """Return variables that have each process' NCCL tell the folder of the probes what it takes; without a GPU {}."""
-    return observed.asked_of_nccl(os.path.join(folder, _NCCL.format("%p")), given) if glob.glob(_GPUS) else {}
+    return observed.asked_of_nccl(os.path.join(folder, _NCCL.format("%p"))) if glob.glob(_GPUS) else {}
 
 
 def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = False) -> tuple[dict[str, Any], int]:

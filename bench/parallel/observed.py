@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from functools import partial
 
 from bench.evidence.reading import attempt, text
@@ -28,12 +27,12 @@ def is_lazy(before: int | None, after: int | None, world: int) -> bool | None:
     return None if before is None or after is None or world < 2 else after <= before
 
 
-def asked_of_nccl(path: str, given: Mapping[str, str]) -> dict[str, str]:
+def asked_of_nccl(path: str) -> dict[str, str]:
     """Return variables that have NCCL write into a file what it takes at its start; {} where the user has it say some.
 
     It writes a few lines for each communicator, and puts the process number for ``%p`` in ``path``.
     """
-    if "NCCL_DEBUG" in given:
+    if "NCCL_DEBUG" in os.environ:
         return {}
     return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV", "NCCL_DEBUG_FILE": path}
 

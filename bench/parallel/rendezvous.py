@@ -73,7 +73,7 @@ def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timede
 def _words_of_nccl(folder: str, rank: int) -> str:
     """Have NCCL say at its start what it takes from its environment, in a file unless the user has it say something."""
     path = os.path.join(folder, f"nccl-{rank}.log")
-    os.environ.update(observed.asked_of_nccl(path, os.environ))
+    os.environ.update(observed.asked_of_nccl(path))
     return path
 
 
