@@ -34,7 +34,7 @@ _GRACE_S = 1.0
 _LOOK_S = 0.1
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 #: What the kernel counts of the machine or the control group, whichever process asks.
-_OF_ALL = ("pressure_s", "throttled_s", "energy_j", "gpu_energy_j")
+_OF_ALL = ("pressure_s", "throttled_s", "others_s", "energy_j", "gpu_energy_j")
 
 
 class Output:

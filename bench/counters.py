@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from bench.evidence import cgroup, nvml
+from bench.evidence import cgroup, nvml, tree
 from bench.evidence.reading import attempt, text
 
 _MAY_SHRINK = ("run_delay_s", "energy_j")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _RAPL = "/sys/class/powercap/intel-rapl:[0-9]*/energy_uj"
 
 
@@ -30,6 +31,7 @@ def read() -> dict[str, Any]:
         "run_delay_s": attempt(_run_delay_s),
         "pressure_s": attempt(_pressure_s),
         "throttled_s": attempt(_throttled_s),
+        "others_s": attempt(_others_s),
         "energy_j": attempt(_energy_j),
         "gpu_energy_j": attempt(_gpu_energy_j),
         "steal_ticks": _steal_ticks(),
@@ -43,10 +45,12 @@ def since(before: Mapping[str, Any]) -> dict[str, Any]:
         name: None if value is None or after[name] is None else after[name] - value for name, value in before.items()
     }
     # Threads that ended took their waiting with them, and the counter of energy begins anew at its end.
-    return {
+    shown = {
         name: None if name in _MAY_SHRINK and value is not None and value < 0 else value
         for name, value in grown.items()
     }
+    others_s = shown["others_s"]  # a difference of ticks: where nobody else ran it may be some below 0
+    return dict(shown, others_s=None if others_s is None else max(0.0, others_s))
 
 
 def _run_delay_s() -> float:
@@ -72,6 +76,15 @@ def _throttled_s() -> float:
         if "throttled_time" in found:
             return int(found["throttled_time"]) / 1e9
     raise OSError("no control group counts it")
+
+
+def _others_s() -> float:
+    """Return the CPU time of all CPUs (no idle, no stolen time) less that of this process and all it started."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    own_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S - own_s - tree.cpu_s_below(os.getpid())
 
 
 def _energy_j() -> float:

@@ -28,6 +28,7 @@ MARKS: Mapping[str, str] = {
     "unproven": "Not all that the environment promises was seen in its processes; it is not recommended.",
     "no-op-here": "On this machine the environment does nothing that its reference does not do.",
     "changes-numerics": "A level changes what is computed (a smaller type, other kernels): results differ by design.",
+    "cpu-contention": "Other programs had the CPUs: a verdict stands only if that cannot explain the whole effect.",
     "incomplete-blocks": "In some blocks the environment or its reference has no trial that ended well.",
 }
 WARNINGS: Mapping[str, str] = {

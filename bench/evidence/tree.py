@@ -127,6 +127,16 @@ class _Stat:
     image: tuple[str, ...]
 
 
+def cpu_s_below(pid: int) -> float:
+    """Return the CPU time of all living processes below one, and of those that they have waited for."""
+    found = 0
+    for child in children(pid):
+        stat = attempt(partial(_stat, child))
+        found += stat.ticks + stat.of_children if stat else 0
+        found += round(cpu_s_below(child) * _TICKS_PER_S)
+    return found / _TICKS_PER_S
+
+
 @dataclass
 class _Process:
     """A process at the last look; ``waited`` holds nanoseconds on a CPU, and ready without one, of each thread."""

@@ -146,6 +146,8 @@ def merge(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if name in first["metrics"]:
             values = [record["metrics"][name] for record in records]
             first["metrics"][name] = None if None in values else sum(values)
+    if len(records) > 1:
+        first["metrics"]["others_s"] = None  # each rank counts the others of them too
     _take_the_slowest(first, [part["training_ns"] for part in parts])
     first["evidence"]["parallel"]["ranks"] = parts
     return first

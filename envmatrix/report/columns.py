@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from envmatrix.report.formatting import NONE, effect_note, interval, p_value, ratio, reference_name, speed_up
+from envmatrix.report.shown import reason
 from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.stats.effects import Effect, Flag, Verdict
 from envmatrix.stats.failures import BROKEN
@@ -96,6 +97,7 @@ def _verdict(row: Row, group: Group) -> Cell:
     words = {Flag.FAILS_MORE: ", fails more", Flag.UNPROVEN: ", unproven"}
     words |= {Flag.UNEQUAL_WORK: ", other work"} if row.effect.verdict == "faster" else {}
     asides = "".join(text for flag, text in words.items() if flag in row.effect.flags)
+    asides = f": {reason(row.effect)}{asides}" if row.effect.withheld else asides
     return Cell(f"{group.metric.said(row.effect.verdict)}{asides}", verdict=row.effect.verdict)
 
 
@@ -202,6 +204,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("high", value=lambda _, effect: effect.high),
     Column("p", "adjusted p", lambda _, effect: effect.p, _p, media=("html",)),
     Column("verdict", "verdict", lambda _, effect: effect.verdict, _verdict, kind="word"),
+    Column("withheld", value=lambda _, effect: effect.withheld or None),
     Column("median", _metric_title, cell=_value, short=lambda group: group.metric.unit, gives_way=2),
     Column("cv", "cv", lambda row, effect: row.cv if effect.primary else None, _cv, gives_way=4),
     Column("slow_trials", "slow trials", _slow_count, _slow, kind="text", shown=has_slow, gives_way=6),

@@ -12,6 +12,7 @@ from envmatrix.printable import one_line
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count
 from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.contention import DISTURBED
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import logs_of
 from envmatrix.store import Run
@@ -20,7 +21,6 @@ Floats = NDArray[np.float64]
 #: From the first to the last block; pairs cancel drift, but a machine that drifts this much is not at rest.
 DRIFT = 0.05
 STOLEN = 0.01
-DISTURBED = 0.05
 #: Told of single blocks too, where most are quiet.
 MUCH_DISTURBED = 0.25
 BUSY = 0.05
@@ -81,24 +81,22 @@ def stolen(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Ca
         )  # fmt: skip
 
 
-def disturbed(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
-    """Find trials whose threads were ready to run while others had their CPUs.
-
-    Where what is compared with was left alone, the others were not the machine's: threads or ranks of the trial itself.
-    """
+def disturbed(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+    """Find trials whose threads were ready to run while others had their CPUs: other programs, or one another."""
     shares = measured.disturbed()
     there = np.isfinite(shares)
-    if there.any() and float(np.median(shares[there])) > DISTURBED:
+    waits = analysis.for_cpus
+    waited = [arm.name for arm in run.plan.arms if arm.name in waits and waits[arm.name].share > DISTURBED]
+    own = bool(waited) and all(waits[name].own for name in waited)
+    if there.any() and (own or any(waits[name].is_busy for name in waited)):
+        of_those = shares[[arm in waited for arm in measured.arms]] if own else shares
         worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
-        waited = [arm for arm in run.plan.arms if (measured.usually_disturbed(arm.name) or 0.0) > DISTURBED]
-        own = bool(waited) and all(arm.reference and not arm.is_control for arm in waited)
-        of_own = shares[[arm in waited for arm in run.plan.arms]] if own else shares
         yield Caution(
-            Kind.DISTURBED, ", ".join(arm.name for arm in waited) if own else "the machine",
-            f"disturbed {np.nanmedian(of_own):.0%}: so much of the time in which their threads could have run they "
+            Kind.DISTURBED, ", ".join(waited) if own else "the machine",
+            f"disturbed {np.nanmedian(of_those):.0%}: so much of the time in which their threads could have run they "
             f"waited for a CPU (most, {shares[worst]:.0%}: {shown_name(measured.arms[worst[0]])} in block "
             f"{measured.blocks[worst[1]]})",
-            "use no more threads or ranks than CPUs: its reference was left alone, so that these wait for one another"
+            "use no more threads or ranks than CPUs: other programs took none, so these wait for one another"
             if own
             else "run `envmatrix doctor`: it names what runs beside; more threads than CPUs wait for one another too",
         )  # fmt: skip

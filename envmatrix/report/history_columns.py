@@ -10,6 +10,7 @@ import numpy as np
 
 from envmatrix.printable import one_line
 from envmatrix.report.formatting import NONE, bounds, count, ratio, sure_ratio
+from envmatrix.report.shown import WITHHELD
 from envmatrix.stats.history import History, Series
 from envmatrix.stats.metrics import VALUE, Metric
 from envmatrix.stats.primary import told_metric
@@ -56,7 +57,7 @@ def metric_of(*several: Series) -> Metric:
 
 def _latest(series: Series) -> str:
     metric = metric_of(series)
-    shown = metric.show(series.points[-1].median)
+    shown = metric.show(series.points[-1].mean)
     return f"{shown} {metric.unit}" if metric.name == VALUE.name and metric.unit not in ("", "s", "B") else shown
 
 
@@ -71,7 +72,8 @@ def _speed_up(series: Series) -> str:
         return NONE
     shown = ratio if last.low <= 1.0 <= last.high else sure_ratio
     more = (("equal work not checked", last.unchecked), ("short run", last.short))
-    said = (*last.barred, *(text for text, there in more if there))
+    undecided = [f"undecided: {WITHHELD.get(last.withheld, last.withheld)}"] if last.withheld else []
+    said = (*undecided, *last.barred, *(text for text, there in more if there))
     return ", ".join((f"{shown(last.ratio)} ({bounds(last.low, last.high)})", *said))
 
 

@@ -1,4 +1,4 @@
-"""The figures of a history: ratios to the baseline with their intervals, and the machine's own medians, over runs."""
+"""The figures of a history: ratios to the baseline with their intervals, and the machine's own means, over runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ When = tuple[str, str]
 
 @dataclass(frozen=True)
 class Curve:
-    """One series as it is drawn: ``kind`` is its colour and mark, ``by_ratio`` whether ratios are drawn or medians."""
+    """One series as it is drawn: ``kind`` is its colour and mark, ``by_ratio`` whether ratios are drawn or means."""
 
     kind: int
     series: Series
@@ -36,7 +36,7 @@ class Curve:
     def points(self) -> list[tuple[Point, float]]:
         """The runs that have a value, with it; a ratio without an interval is none."""
         if not self.by_ratio:
-            return [(point, point.median) for point in self.series.points]
+            return [(point, point.mean) for point in self.series.points]
         return [(point, point.ratio) for point in self.series.points if point.ratio is not None and self.ends(point)]
 
     def ends(self, point: Point) -> tuple[float, float] | None:

@@ -18,7 +18,7 @@ from envmatrix.stats.history import History, Series, group_of
 
 _METHOD = (
     "binary segmentation (Scott & Knott 1974) on the logs of each environment's ratio to the baseline of the same run, "
-    "in which the machine cancels; of the control, a second copy of the baseline, on its medians, which are the "
+    "in which the machine cancels; of the control, a second copy of the baseline, on its means, which are the "
     "machine's own. A split must fit better than it does in 95.5 % of other orders of the same runs, more for several "
     f"environments (Bonferroni); at least three runs a level, {FEWEST} or more in all. The "
     "factor of a change is the mean of the runs since over that of those before, without an interval: the place was "
@@ -40,8 +40,8 @@ class Update:
 class View:
     """All series of one host, workload, engine, schedule and metric.
 
-    ``figure`` is of ratios to the baseline where there are any, else of medians, and '' of a single run; ``machine`` of
-    the medians of control and baseline, '' where ``figure`` has them.
+    ``figure`` is of ratios to the baseline where there are any, else of means, and '' of a single run; ``machine`` of
+    the means of control and baseline, '' where ``figure`` has them.
     """
 
     title: str
@@ -72,11 +72,11 @@ def _view(number: int, group: tuple[str, ...], series: tuple[Series, ...]) -> Vi
     runs = tuple(sorted({when(point) for one in series for point in one.points}))
     marked = tuple((one.created, one.run) for one in updates)
     of_ratio = Frame(runs, title, "ratio to the baseline", known.show, f"h{number}", marked)
-    of_median = Frame(runs, f"{title}: the machine", axis_title(known), known.show, f"m{number}", marked)
+    of_mean = Frame(runs, f"{title}: the machine", axis_title(known), known.show, f"m{number}", marked)
     ratios = [Curve(kind, one, by_ratio=True) for kind, one in enumerate(series) if compared[kind]]
-    medians = [Curve(kind, one, by_ratio=False) for kind, one in enumerate(series) if not compared[kind]]
-    first = figure(of_ratio, ratios) if ratios else figure(of_median, medians)
-    second = figure(of_median, medians) if ratios else ""
+    means = [Curve(kind, one, by_ratio=False) for kind, one in enumerate(series) if not compared[kind]]
+    first = figure(of_ratio, ratios) if ratios else figure(of_mean, means)
+    second = figure(of_mean, means) if ratios else ""
     if len(runs) < 2:  # a single point in an empty frame: the table says more
         first = second = ""
     legend = tuple((kind, one.environment) for kind, one in enumerate(series))

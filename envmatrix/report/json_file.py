@@ -39,6 +39,7 @@ def _row_to_json(row: Row, group: Group, facts: ArmFacts, workload: Workload | N
         "slow_trials": {key: getattr(row.slow, key) for key in _SLOW} if row.slow else None,
         "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
         "high": _finite(effect.high) if effect else None, "flags": list(effect.flags) if effect else [],
+        "withheld": (effect.withheld or None) if effect else None,
         "outcomes": dict(row.outcomes), "levels": dict(row.levels), "versions": seen, "skipped": row.skipped or None,
         **({"in_turns": facts.in_turns, "turns_of": turns_of} if facts.in_turns else {}),
     }  # fmt: skip

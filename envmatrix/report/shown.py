@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
+from envmatrix.report.formatting import bounds, interval, ratio
+from envmatrix.stats.contention import told_busy
 from envmatrix.stats.effects import Effect, Flag, may_lead
 from envmatrix.stats.selection import Choice
 
@@ -13,6 +16,61 @@ BARRED: Mapping[str, tuple[str, str, str]] = {
     Flag.UNPROVEN: ("to be what its name says", "is unproven", "are unproven"),
     Flag.UNEQUAL_WORK: ("to do equal work", "did other work", "did other work"),
 }
+
+#: Why a verdict is withheld, in the few words that a row has room for.
+WITHHELD: Mapping[str, str] = {Flag.SLOW_TRIALS: "slow trials", Flag.CONTENDED: "contention"}
+#: From here on what a control's interval leaves open is said where nothing is shown.
+_NOISY = 1.25
+
+
+def reason(effect: Effect) -> str:
+    """Return why a verdict is withheld, in a few words; '' if none is."""
+    return WITHHELD.get(effect.withheld, effect.withheld)
+
+
+def busy_machine(effects: Sequence[Effect], best: Effect | None, reference: str) -> str:
+    """Return the beginning of an answer that was measured on a busy machine, '' on one that was left alone."""
+    there = [one for one in effects if one.contended.shares]
+    held = [one for one in there if one.withheld == Flag.CONTENDED]
+    told = best if best else max(held or there, key=lambda one: one.ratio or 0.0, default=None)
+    said = told_busy(told.contended, reference, told.environment) if told else ""
+    return said[:1].upper() + said[1:]
+
+
+def without_contention(effect: Effect) -> str:
+    """Return what the ratio can be on a machine that is left alone, '' where it was."""
+    low, high, contended = effect.low, effect.high, effect.contended
+    if low is None or high is None or contended.shares is None:
+        return ""
+    return f" On a quiet machine it can be {bounds(low * contended.low, high * contended.high)}."
+
+
+def explained(effects: Sequence[Effect], as_fast: str) -> str:
+    """Return which environments contention keeps from a verdict, and what to do; '' if none is."""
+    held = [one for one in effects if one.withheld == Flag.CONTENDED]
+    if not held:
+        return ""
+    most = max(held, key=lambda one: abs(math.log(one.ratio or 1.0)))
+    more = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
+    return f"{most.environment}{more} measured {ratio(most.ratio)} times {as_fast}, which that waiting can explain"
+
+
+def of_control(control: Effect | None, best: Effect | None, gain: float, reference: str) -> str:
+    """Return what the control takes from an answer: it is off 1, or its interval is wider than what is claimed."""
+    low, high = (control.low, control.high) if control else (None, None)
+    if control is None or low is None or high is None or low <= 0:
+        return ""
+    if not low <= 1.0 <= high:
+        return (
+            f" But a second copy of {reference}, the control, is {ratio(control.ratio)} ({interval(control)}): "
+            "something beside the environments acts on the trials."
+        )
+    reach = max(high, 1.0 / low)
+    if best and reach >= gain:
+        return f" But a second copy of {reference}, the control, may differ by as much: {interval(control)}."
+    if not best and reach >= _NOISY:
+        return f" At this noise (control {interval(control)}) smaller differences cannot be seen."
+    return ""
 
 
 def was_faster(effect: Effect) -> bool:
@@ -28,6 +86,21 @@ def is_faster_by_little(effect: Effect) -> bool:
 def is_faster_but(effect: Effect, flag: str) -> bool:
     """Whether an arm is called faster and has this mark."""
     return effect.verdict == "faster" and flag in effect.flags
+
+
+def barred(effects: Sequence[Effect]) -> tuple[list[str], list[str]]:
+    """Return what environments that are called faster lack to be named, and which lack it."""
+    conditions, reasons = [], []
+    for flag, (condition, one, several) in BARRED.items():
+        names = [effect.environment for effect in effects if is_faster_but(effect, flag)]
+        if names:
+            conditions.append(condition)
+            reasons.append(f"{', '.join(names)} {one if len(names) == 1 else several}")
+    gone = [effect.environment for effect in effects if was_faster(effect)]
+    if gone:
+        conditions.append("to be the best")
+        reasons.append(f"{', '.join(gone)} left the race, as another was surely better")
+    return conditions, reasons
 
 
 def why_recommended(choice: Choice, faster: str) -> str:

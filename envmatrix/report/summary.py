@@ -15,7 +15,15 @@ from envmatrix.report.formatting import bounds, count, listed, percent, referenc
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.own_table import own_table
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.shown import BARRED, is_faster_but, is_faster_by_little, was_faster, why_recommended
+from envmatrix.report.shown import (
+    barred,
+    busy_machine,
+    explained,
+    is_faster_by_little,
+    of_control,
+    why_recommended,
+    without_contention,
+)
 from envmatrix.report.start_table import start_cautions, start_table
 from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
@@ -107,8 +115,17 @@ class Group:
 
     @property
     def headline(self) -> str:
-        """The answer: who is recommended, and what it gains with that choice allowed for."""
-        return f"{self._answer} Equal work not checked." if self.unchecked else self._answer
+        """The answer: who is recommended, and what it gains with that choice allowed for, with what weakens it."""
+        best = self.best.effect if self.best else None
+        effects = [row.effect for row in self.rows if row.effect]
+        control, gain = self.control.effect if self.control else None, self.choice.gain if self.choice else 1.0
+        busy, doubt = (
+            busy_machine(effects, best, self.baseline_name),
+            of_control(control, best, gain, self.baseline_name),
+        )
+        answer = self._answer
+        answer = answer[0].lower() + answer[1:] if busy and not best else answer  # an environment's name stays
+        return "".join((busy, answer, doubt, " Equal work not checked." if self.unchecked else ""))
 
     @property
     def _answer(self) -> str:
@@ -122,19 +139,24 @@ class Group:
                 f"{self.metric.as_fast_as(reference)}, its choice allowed for (95 % interval "
                 f"{bounds(effect.low, effect.high)}, {count(effect.blocks, 'block')})."
                 + (f" {best.slow} than its others." if best.slow else "")
+                + without_contention(effect)
             )
         if not any(row.effect for row in self.rows):
             return f"Nothing was compared with {self.baseline_name}."
         if not any(row.effect and row.effect.low is not None for row in self.rows):
             return self._unknown
-        conditions, reasons = self._barred()
-        small = [row.arm.environment for row in self.rows if row.effect and is_faster_by_little(row.effect)]
+        effects = [row.effect for row in self.rows if row.effect]
+        conditions, reasons = barred(effects)
+        small = [effect.environment for effect in effects if is_faster_by_little(effect)]
         little = " by more than the design's margin" if small else ""
         reasons += [f"{', '.join(small)} {'is' if len(small) == 1 else 'are'} by less"] if small else []
+        held = explained(effects, self.metric.as_fast_as(self.baseline_name))
+        quiet = " Make the machine quiet (`envmatrix doctor` names what runs) and repeat." if held else ""
+        reasons += [held] if held else []
         also = "".join(f"{', and' if number else ' and'} {text}" for number, text in enumerate(conditions))
         said = f": {'; '.join(reasons)}" if reasons else ""
         faster = self.metric.said("faster")
-        return f"No environment is shown to be {faster} than {self.baseline_name}{little}{also}{said}."
+        return f"No environment is shown to be {faster} than {self.baseline_name}{little}{also}{said}.{quiet}"
 
     @property
     def _unknown(self) -> str:
@@ -144,20 +166,6 @@ class Group:
         if all(map(_never_well, self.rows)):
             return f"Nothing can be said: no trial of {', '.join(row.arm.environment for row in self.rows)} ended well."
         return "Too little was measured for any claim."
-
-    def _barred(self) -> tuple[list[str], list[str]]:
-        """Return what environments that are called faster lack to be named, and which lack it."""
-        conditions, reasons = [], []
-        for flag, (condition, one, several) in BARRED.items():
-            names = [row.arm.environment for row in self.rows if row.effect and is_faster_but(row.effect, flag)]
-            if names:
-                conditions.append(condition)
-                reasons.append(f"{', '.join(names)} {one if len(names) == 1 else several}")
-        gone = [row.arm.environment for row in self.rows if row.effect and was_faster(row.effect)]
-        if gone:
-            conditions.append("to be the best")
-            reasons.append(f"{', '.join(gone)} left the race, as another was surely better")
-        return conditions, reasons
 
     @property
     def best_set_sentence(self) -> str:

@@ -15,7 +15,12 @@ from envmatrix.stats.precision import precise_enough
 from envmatrix.stats.racing import Race, next_arms
 from envmatrix.store import Trial
 
-_DOUBTS = {Flag.UNEQUAL_WORK: "other work", Flag.FAILS_MORE: "fails more", Flag.UNPROVEN: "unproven"}
+_DOUBTS = {
+    Flag.UNEQUAL_WORK: "other work",
+    Flag.FAILS_MORE: "fails more",
+    Flag.UNPROVEN: "unproven",
+    Flag.CONTENDED: "busy machine",
+}
 
 
 def _doubts(effect: Effect) -> str:
@@ -86,4 +91,6 @@ class RunningEstimate:
             return "none ahead so far"
         best = max(ahead, key=lambda effect: effect.ratio or 0.0)
         said = ", equal work not checked" if unchecked(self._workloads.get(best.workload)) else ""
-        return f"ahead so far: {called(best, effects)} {best.ratio:.2f}x{said} (no verdict before the end)"
+        return (
+            f"ahead so far: {called(best, effects)} {best.ratio:.2f}x{_doubts(best)}{said} (no verdict before the end)"
+        )

@@ -11,7 +11,17 @@ import numpy as np
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
-from envmatrix.stats.effects import LEVEL, Effect, Flag, Verdict, claim, verdict_of
+from envmatrix.stats.contention import Waiting, contended, cpu_waits
+from envmatrix.stats.effects import (
+    LEVEL,
+    Effect,
+    Flag,
+    Verdict,
+    claim,
+    unless_contended,
+    verdict_of,
+    withheld,
+)
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.failures import fails_more, slowest_filled
 from envmatrix.stats.maxt import student_quantile
@@ -44,7 +54,8 @@ class Analysis:
     """All effects of a run, in the order of the plan, metric by metric; ``race`` where the run raced.
 
     ``level`` is the confidence that intervals are computed with; ``looks`` after how many blocks the run was read, the
-    last now. ``slow`` (arms, blocks) marks the slow trials of the primary metrics.
+    last now. ``slow`` (arms, blocks) marks the slow trials of the primary metrics, ``for_cpus`` says how arms
+    waited for CPUs.
     """
 
     plan: Plan
@@ -54,6 +65,7 @@ class Analysis:
     level: float = LEVEL
     looks: tuple[int, ...] = ()
     slow: Bools = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
+    for_cpus: Mapping[str, Waiting] = field(default_factory=dict)
 
     def primary_effects(self) -> tuple[Effect, ...]:
         """Return the effects that verdicts rest on: one for every arm that has a reference."""
@@ -81,6 +93,7 @@ class _Run:
     level: float
     primary: Mapping[str, Metric]
     slow: Bools
+    for_cpus: Mapping[str, Waiting]
     own: bool = False
 
 
@@ -105,7 +118,8 @@ def estimate(
     looks = looks_of(plan, len(measured.blocks))
     slow = slow_trials(plan, measured, primary)
     levels, level = race.levels if race else {}, level_at(plan, looks[-1])
-    run = _Run(plan, measured, environments or {}, levels, level, primary, slow)
+    for_cpus = cpu_waits(plan, measured)
+    run = _Run(plan, measured, environments or {}, levels, level, primary, slow, for_cpus)
     effects: list[Effect] = []
     for family in families(plan):
         work = {arm.name: unequal_work(measured, arm, plan) for arm in family.arms}
@@ -115,7 +129,7 @@ def estimate(
         for metric in (first, *(metric for metric in others if metric.name in measured.table)):
             effects += [
                 replace(
-                    _annotated(effect, arm, work[arm.name], run, family.copies),
+                    _annotated(effect, arm, work[arm.name], run, family.copies, metric),
                     primary=metric is first,
                     worst=effect.worst if metric is first else None,
                 )
@@ -124,7 +138,7 @@ def estimate(
             ]
     order = {arm.name: index for index, arm in enumerate(plan.arms)}
     ordered = tuple(sorted(effects, key=lambda effect: order[effect.arm]))
-    return Analysis(plan, ordered, primary, race, level, looks, slow)
+    return Analysis(plan, ordered, primary, race, level, looks, slow, for_cpus)
 
 
 def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
@@ -207,7 +221,9 @@ def _holding(effect: Effect, usual: Effect, margin: float) -> Effect:
     return replace(found, low=low, high=high, p=max(effect.p, usual.p), verdict=verdict_of(low, high, margin))
 
 
-def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copies: Sequence[str]) -> Effect:
+def _annotated(
+    effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copies: Sequence[str], metric: Metric
+) -> Effect:
     facts = run.measured.facts[arm.name]
     outcomes, environment = facts.outcomes, run.environments.get(arm.runs)
     found = {
@@ -224,7 +240,10 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copie
         Flag.NO_OP: not arm.is_control and _is_no_op(arm, run),
     }
     if waits(run.plan, run.slow, (arm.name, *copies), effect.blocks):
-        effect = replace(effect, verdict="undecided")
+        effect = withheld(effect, Flag.SLOW_TRIALS)
+    if metric.is_speed:
+        effect = unless_contended(effect, contended(run.for_cpus, copies, arm.name), run.plan.margin)
+        found[Flag.CONTENDED] = effect.contended.shares is not None or effect.withheld == Flag.CONTENDED
     return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
 
 
@@ -294,7 +313,7 @@ def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:
     return replace(
         effect, environment=new.environment, workload=new.workload, engine=new.engine, arm=new.name,
         reference=old.name, ratio=ratio, low=low, high=high, verdict=_OPPOSITE.get(effect.verdict, effect.verdict),
-        usual=usual, worst=None,
+        usual=usual, worst=None, contended=effect.contended.inverted,
     )  # fmt: skip
 
 
@@ -309,10 +328,12 @@ def _contrast(
     if original(old.name, plan) != original(new.name, plan):
         measured, slow = in_one_way(plan, measured, analysis.primary, slow)
     # The family's mean variance is another one for each reference; a pair must be the same both ways round.
-    run = _Run(plan, measured, environments, {new.name: surest}, analysis.level, analysis.primary, slow, own=True)
+    judged = (analysis.level, analysis.primary, slow, analysis.for_cpus)
+    run = _Run(plan, measured, environments, {new.name: surest}, *judged, own=True)
     at = next(position for position, arm in enumerate(family.arms) if arm.name == new.name)
-    effect = _family_effects(family, analysis.primary[old.workload], run)[at]
-    return replace(_annotated(effect, family.arms[at], work, run, family.copies), primary=True)
+    metric = analysis.primary[old.workload]
+    effect = _family_effects(family, metric, run)[at]
+    return replace(_annotated(effect, family.arms[at], work, run, family.copies, metric), primary=True)
 
 
 def _work_of(measured: Measurements, old: Arm, new: Arm, plan: Plan) -> tuple[str, ...]:

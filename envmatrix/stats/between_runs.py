@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from envmatrix.errors import InputError, StoreError
@@ -21,10 +21,12 @@ from envmatrix.stats.comparison import (
     status_of,
     unchecked_works,
     unless_broken,
+    unless_contended,
     unless_other_work,
     weaker,
 )
-from envmatrix.stats.effects import verdict_of
+from envmatrix.stats.contention import Waiting, contended, cpu_waits
+from envmatrix.stats.effects import Contended, verdict_of
 from envmatrix.stats.equal_work import other_work
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
@@ -160,6 +162,15 @@ class _Pair:
             yield from (f"in {run.name} {text}" for text in (*said, *lacking(run, measured)))
 
     @cached_property
+    def _waits(self) -> tuple[Mapping[str, Waiting], ...]:
+        return tuple(cpu_waits(run.plan, seen) for run, seen in zip(self.runs, self.measured, strict=True))
+
+    def contended(self, arm: str) -> Contended:
+        """Return what CPU contention in either run can have done to the ratio of an arm."""
+        old, new = (waits.get(arm, Waiting()) for waits in self._waits)
+        return contended({"old": old, "new": new}, ("old",), "new")
+
+    @cached_property
     def beside(self) -> tuple[tuple[Run, Measurements], ...]:
         """Further runs of what the older one measured, for any of its arms."""
         old = self.runs[0]
@@ -198,4 +209,5 @@ def _across(arm: Arm, metric: Metric, pair: _Pair, family: int, allowed: float) 
         runs=len(olds), smallest=smallest_seen(ratio, found.high if found else None, allowed),
         other=other_than_speed(metric),
     )  # fmt: skip
-    return unless_broken(compared, *(measured.facts[arm.name] for measured in pair.measured))
+    compared = unless_broken(compared, *(measured.facts[arm.name] for measured in pair.measured))
+    return unless_contended(compared, pair.contended(arm.name)) if metric.is_speed else compared

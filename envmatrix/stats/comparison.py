@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from envmatrix.errors import ExitCode, InputError, suggestion
 from envmatrix.plan import Arm, shown_name
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.effects import Flag, Verdict
+from envmatrix.stats.contention import EXPLAINED, told_busy
+from envmatrix.stats.effects import Contended, Flag, Verdict
 from envmatrix.stats.equal_work import unchecked
 from envmatrix.stats.failures import broken_of
 from envmatrix.stats.gaps import told_missing
@@ -64,6 +65,7 @@ class Compared:
     wanted: int | None = None
     unsure: str = ""
     other: str = ""
+    machine: str = ""
 
     @property
     def _slower(self) -> str:
@@ -76,7 +78,9 @@ class Compared:
         """Return the beginning of the sentence."""
         how, where = ("good", f" in {self.other}") if self.other else ("fast", "")
         more = f" and {self.runs - 1} more runs of the same thing" if self.runs >= FEWEST_RUNS else ""
-        return f"{shown_name(self.name)}: {self.new} is {figures} times as {how} as {self.old}{more}{where}"
+        return (
+            f"{shown_name(self.name)}: {self.machine}{self.new} is {figures} times as {how} as {self.old}{more}{where}"
+        )
 
     def line(self) -> str:
         """Return the sentence for people."""
@@ -179,6 +183,15 @@ def unless_broken(found: Compared, old: ArmFacts, new: ArmFacts) -> Compared:
     if found.status != "not slower" or broken * max(1, of_old) <= before * of_new:
         return found
     return unsure(found, f"{broken} of {of_new} trials of {found.new} broke, {before} of {of_old} of {found.old}")
+
+
+def unless_contended(found: Compared, contended: Contended) -> Compared:
+    """Say that the machine was busy, and take an answer back that does not hold for all that this can have done."""
+    found = replace(found, machine=told_busy(contended, found.old, found.new))
+    if found.low is None or found.high is None or found.status == "cannot say" or found.other:
+        return found
+    status = status_of(found.low * contended.low, found.high * contended.high, found.allowed)
+    return found if status == found.status else unsure(found, EXPLAINED)
 
 
 def unless_other_work(found: Compared, other: bool) -> Compared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from envmatrix.stats.maxt import adjusted_p, critical_value
@@ -36,6 +36,24 @@ class Flag:
     UNPROVEN = "unproven"
     SLOW_TRIALS = "slow-trials"
     NO_OP = "no-op-here"
+    CONTENDED = "cpu-contention"
+
+
+@dataclass(frozen=True)
+class Contended:
+    """What CPU contention can have done to a ratio: without it ``low`` to ``high`` times as much (``contention``).
+
+    ``shares``: of the time in which reference and environment waited for a CPU, None on a machine that was left alone.
+    """
+
+    low: float = 1.0
+    high: float = 1.0
+    shares: tuple[float, float] | None = None
+
+    @property
+    def inverted(self) -> Contended:
+        """The same of the comparison turned round."""
+        return Contended(1.0 / self.high, 1.0 / self.low, self.shares and (self.shares[1], self.shares[0]))
 
 
 @dataclass(frozen=True)
@@ -49,7 +67,8 @@ class Effect:
     pairs, ``incomplete`` the blocks in which one of the two is absent. ``error`` is the standard error of the log
     ratio, worth that of ``units`` independent blocks. Where the arm or its reference has slow trials, ``usual`` is the
     ratio without them; interval, p and verdict hold for both ratios. ``worst`` is what ``low`` would be had every
-    trial that broke been as slow as can be (None: none broke, or no interval).
+    trial that broke been as slow as can be (None: none broke, or no interval). ``withheld`` is the flag for which a
+    verdict that the interval alone would have is 'undecided'; ``contended`` what CPU contention can have done to it.
     """
 
     workload: str
@@ -74,6 +93,8 @@ class Effect:
     error: float | None = None
     units: int = 0
     usual: float | None = None
+    withheld: str = ""
+    contended: Contended = Contended()
 
     @property
     def half_width(self) -> float | None:
@@ -107,6 +128,20 @@ def verdict_of(low: float, high: float, margin: float) -> Verdict:
     if low > 1.0:
         return "faster"
     return "slower" if high < 1.0 else "undecided"
+
+
+def unless_contended(effect: Effect, contended: Contended, margin: float) -> Effect:
+    """Take a verdict back that CPU contention could explain: it must hold for the whole of what that can have done."""
+    found = replace(effect, contended=contended)
+    if effect.low is None or effect.high is None or effect.verdict == "undecided":
+        return found
+    verdict = verdict_of(effect.low * contended.low, effect.high * contended.high, margin)
+    return found if verdict == effect.verdict else withheld(found, Flag.CONTENDED)
+
+
+def withheld(effect: Effect, flag: str) -> Effect:
+    """Take a verdict back, for the reason that ``flag`` names."""
+    return effect if effect.verdict == "undecided" else replace(effect, verdict="undecided", withheld=flag)
 
 
 @dataclass(frozen=True)

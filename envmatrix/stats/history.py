@@ -17,7 +17,7 @@ from envmatrix.plan.schedule import CONTROL
 from envmatrix.plan.turns import turn_length
 from envmatrix.regular import read_bytes
 from envmatrix.stats.change_points import ERROR, FEWEST, change_points, fewest_runs
-from envmatrix.stats.effects import BARS
+from envmatrix.stats.effects import BARS, Flag
 from envmatrix.stats.metrics import VALUE, number
 from envmatrix.stats.pairing import ratio_of
 from envmatrix.store import RunFolder
@@ -31,21 +31,23 @@ _EFFECTS = b'\n "effects": ['
 
 @dataclass(frozen=True)
 class Point:
-    """One run's result for one environment: ``median`` in the metric's unit, ``ratio`` over the baseline.
+    """One run's result for one environment: ``mean`` as in its report, ``ratio`` over the baseline.
 
-    ``barred`` says why it may not be called the best, as that it did other work; ``unchecked`` that nothing shows it to
+    ``barred`` says why it may not be called the best, as that it did other work, or what weakens it; ``withheld`` why
+    it has no verdict though its interval leaves out 1; ``unchecked`` that nothing shows it to
     have done the same work; ``short`` that the run was too short to allow for slow phases of the machine. ``versions``
     are what its processes read back, as (evidence, value), ``metric`` the label, unit and better direction of
-    ``median``, '' where an older run does not say.
+    ``mean``, '' where an older run does not say.
     """
 
     run: str
     created: str
-    median: float
+    mean: float
     ratio: float | None
     low: float | None
     high: float | None
     barred: tuple[str, ...] = ()
+    withheld: str = ""
     unchecked: bool = False
     short: bool = False
     versions: tuple[tuple[str, str], ...] = ()
@@ -67,7 +69,7 @@ class Series:
     """The runs of one environment, workload, engine and schedule on one host, oldest first.
 
     An environment is followed by its ratio to the baseline of the same run, in which the machine cancels; the control,
-    which is that baseline again, by its median, which is the machine's own. ``followed`` counts the runs that have it;
+    which is that baseline again, by its mean, which is the machine's own. ``followed`` counts the runs that have it;
     the baseline has none, and below ``needed`` no change is looked for. ``schedule`` is 'turns of 3 steps', 'turns of
     0.3 s' of a program of the user's own, or '' for one trial after the other: a turn sees other seconds than a short
     trial does.
@@ -91,8 +93,8 @@ class Series:
 
     @property
     def course(self) -> list[float]:
-        """What is followed, or the medians where nothing is."""
-        return [value for value in map(self.value, self.points) if value] or [point.median for point in self.points]
+        """What is followed, or the means where nothing is."""
+        return [value for value in map(self.value, self.points) if value] or [point.mean for point in self.points]
 
     @property
     def has_enough(self) -> bool:
@@ -101,7 +103,7 @@ class Series:
 
     def value(self, point: Point) -> float | None:
         """Return what is followed of a run."""
-        return point.median if self.is_machine else point.ratio
+        return point.mean if self.is_machine else point.ratio
 
 
 @dataclass(frozen=True)
@@ -141,17 +143,19 @@ class _Read:
 
 def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
     for arm in body.arms:
-        median = _finite(arm.get("median"))
-        if median is None or median <= 0:
+        mean = _finite(arm.get("mean", arm.get("median")))  # older summaries have the median alone
+        if mean is None or mean <= 0:
             continue
         workload, engine, environment, metric = (str(arm.get(name)) for name in _ARM)
         ratio, low, high = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
         flags = arm.get("flags")
-        barred = tuple(sorted(BARS.intersection(map(str, flags)))) if isinstance(flags, list) else ()
+        known = set(map(str, flags)) if isinstance(flags, list) else set()
+        barred = tuple(sorted(known & {*BARS, Flag.CONTENDED}))
         unknown, versions = (workload, engine) in body.unchecked, _versions(arm.get("versions"))
         label, unit, better = (str(arm.get(name) or "") for name in ("label", "unit", "better"))
-        about = (barred, unknown, body.short, versions, (label, unit, better))
-        point = Point(run, body.created, median, ratio, low, high, *about)
+        held = str(arm.get("withheld") or "")
+        about = (barred, held, unknown, body.short, versions, (label, unit, better))
+        point = Point(run, body.created, mean, ratio, low, high, *about)
         schedule = body.schedules[workload, engine]
         yield (body.host, workload, engine, schedule, metric, environment), point
 

@@ -31,7 +31,10 @@ WORK = ("loss", "accuracy", "samples", "steps", "parameters")
 _CONDITIONS = ("load_1m", "steal_ticks", "mhz")
 #: What is among a record's metrics and is none that anything is compared by.
 TURN_START = "turn_start"
-_COLUMNS = (*METRICS, TURN_START, *WORK, *_CONDITIONS, "started")
+_BESIDE = (TURN_START, "others_s")
+#: How long a trial was counted: its timed part, or the whole of a program (of its turns, if it took some).
+COUNTED = "counted_s"
+_COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK, *_CONDITIONS, "started")
 #: Evidence shown in reports, as dotted paths into the record's ``evidence``.
 EVIDENCE = (
     "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.affinity",
@@ -289,11 +292,18 @@ def _row(trial: Reading | Trial, record: Record) -> list[float]:
     if _began_beside_others(trial, record):
         metrics.pop("run_delay_s", None)
     return [
-        *(number(trial.wall_s) if name == "trial_s" else number(metrics.get(name)) for name in (*METRICS, TURN_START)),
+        *(number(trial.wall_s) if name == "trial_s" else number(metrics.get(name)) for name in (*METRICS, *_BESIDE)),
+        _counted_s(trial, record),
         *(_loss(getattr(result, name)) for name in WORK),
         *(number(getattr(system, name)) for name in _CONDITIONS),
         number(trial.started),
     ]
+
+
+def _counted_s(trial: Reading | Trial, record: Record) -> float:
+    timing = record.timing
+    told = (number((record.metrics or {}).get("training_s")), number(timing and timing.wall_ns) / 1e9, trial.wall_s)
+    return next((number(value) for value in told if math.isfinite(number(value))), math.nan)
 
 
 def _in_one_go(record: Record | None) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envmatrix.stats.analysis import Analysis, waiting
+from envmatrix.stats.contention import EXPLAINED
 from envmatrix.stats.effects import LEVEL, Effect, Flag
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
 from envmatrix.stats.welch import means_of_effect, quotient
@@ -60,6 +61,8 @@ def _unsure(run: Analysis, effect: Effect | None) -> str:
         return ""
     if waiting(run, (effect.arm, effect.reference), effect.blocks):
         return f"a side has slow trials, which takes {LEAST_BLOCKS} blocks"
+    if effect.withheld == Flag.CONTENDED:
+        return EXPLAINED
     return "more of its trials broke than of its reference" if Flag.FAILS_MORE in effect.flags else ""
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from envmatrix.plan.space import Space
 from envmatrix.stats.comparison import figure
-from envmatrix.stats.effects import BARS, Effect, may_lead
+from envmatrix.stats.contention import EXPLAINED, told_busy
+from envmatrix.stats.effects import BARS, Effect, Flag, may_lead
 from envmatrix.stats.metrics import THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain
 from envmatrix.stats.pairing import ratio_of
@@ -19,6 +20,10 @@ from envmatrix.stats.tuning import REFERENCES, Search
 from envmatrix.stats.tuning_steps import Step, dropped_levels, spent_s
 
 _SURE = 1.96
+_WITHHELD: Mapping[str, str] = {
+    Flag.SLOW_TRIALS: f"; with slow trials there is no verdict below {LEAST_BLOCKS} blocks",
+    Flag.CONTENDED: f"; {EXPLAINED}",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,9 @@ class TuneAnswer:
     def headline(self) -> str:
         """The answer in a sentence."""
         is_told = self.effect is not None and self.effect.low is not None
-        return f"{self._answer} Equal work not checked." if self.unchecked and is_told else self._answer
+        busy = told_busy(self.effect.contended, "the baseline", "it") if self.effect and is_told else ""
+        answer = f"{busy[:1].upper()}{busy[1:]}{self._answer}"
+        return f"{answer} Equal work not checked." if self.unchecked and is_told else answer
 
     @property
     def _answer(self) -> str:
@@ -102,7 +109,7 @@ class TuneAnswer:
         if not may_lead(effect):
             reasons = ", ".join(sorted(BARS.intersection(effect.flags)))
             return f"{name} is not recommended ({reasons}), whatever its speed."
-        waits = f"; with slow trials there is no verdict below {LEAST_BLOCKS} blocks" if effect.low > 1.0 else ""
+        waits = _WITHHELD.get(effect.withheld, "")
         return (
             f"Nothing is shown to be {metric.said('faster')} than the baseline: {name} is {ratio} as "
             f"{metric.said('fast')} {said}{waits}."

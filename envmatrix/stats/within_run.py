@@ -19,6 +19,7 @@ from envmatrix.stats.comparison import (
     status_of,
     unchecked_works,
     unless_broken,
+    unless_contended,
     unless_other_work,
     unsure,
     weaker,
@@ -52,6 +53,7 @@ def compare_environments(
         item = replace(item, other=other_than_speed(analysis.primary[one.workload]))
         item = unless_broken(item, measured.facts[one.name], measured.facts[other.name])
         item = unless_other_work(item, Flag.UNEQUAL_WORK in effect.flags)
+        item = unless_contended(item, effect.contended)
         slow = waiting(analysis, (one.name, other.name), effect.blocks)
         items.append(unsure(item, f"a side has slow trials, which takes {LEAST_BLOCKS} blocks" if slow else ""))
         if Flag.UNEQUAL_WORK in effect.flags:

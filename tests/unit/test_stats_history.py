@@ -246,7 +246,7 @@ def test_a_programs_own_number_is_called_what_its_report_calls_it(tmp_path):
             folder.append(of_a_program(trial, None))
         write_reports(folder)
     page, out = to_html(read_history(tmp_path)), io.StringIO()
-    for said in ("Wall time, each run's median", "Throughput, each", "Steps a second, each"):
+    for said in ("Wall time, each run's mean", "Throughput, each", "Steps a second, each"):
         assert said in page
     for axis in ("wall time", "throughput, images/s", "steps a second, steps/s"):
         assert f">{axis}</text>" in page
@@ -256,7 +256,7 @@ def test_a_programs_own_number_is_called_what_its_report_calls_it(tmp_path):
     assert all(f" {unit} " in cells[name] for name, unit in units.items())
     older = replace(read_history(tmp_path).series[0].points[0], metric=("", "", ""))
     series = Series("host", "mine", "local", "fast", "value", (older, replace(older, run="third")), ())
-    assert "Reported value: each run's median" in to_html(History(1, (series,), ()))
+    assert "Reported value: each run's mean" in to_html(History(1, (series,), ()))
 
 
 def test_turns_of_a_program_are_a_part_of_a_second_and_one_that_took_none_is_no_series_in_turns(tmp_path):
@@ -320,7 +320,7 @@ def test_a_single_run_is_told_in_the_table_and_no_figure_is_drawn_of_it():
     pages = [to_html(History(1, (Series("host", "cnn", "local", "fast", "samples_per_s", some, ()),), ()))
              for some in (points[:1], points)]  # fmt: skip
     assert ["<polyline" in page for page in pages] == [False, True]
-    told = "One run so far: figures are drawn from the second one on. Latest: throughput, samples/s, its median."
+    told = "One run so far: figures are drawn from the second one on. Latest: throughput, samples/s, its mean."
     assert [told in page for page in pages] == [True, False]
 
 

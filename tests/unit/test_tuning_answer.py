@@ -10,8 +10,8 @@ from envmatrix.stats.metrics import VALUE
 from envmatrix.stats.tuning_answer import TuneAnswer
 
 
-def confirmed(low, *flags, verdict="faster", **more):
-    effect = Effect("own", "good", "local", "base", "value", 1.2, low, 1.3, 0.01, verdict, 12, flags)
+def confirmed(low, *flags, verdict="faster", withheld="", **more):
+    effect = Effect("own", "good", "local", "base", "value", 1.2, low, 1.3, 0.01, verdict, 12, flags, withheld=withheld)
     there = {"size": "large"}
     recipe = there if verdict == "faster" and not flags else {}
     return TuneAnswer(recipe, there, effect, (), {}, {}, 4, 3, 60.0, **more)
@@ -23,7 +23,7 @@ def test_what_bars_a_recipe_is_named_and_nothing_else_of_it():
 
 
 def test_a_recipe_with_slow_trials_and_too_few_blocks_is_not_called_faster():
-    said = confirmed(1.1, verdict="undecided").headline
+    said = confirmed(1.1, verdict="undecided", withheld="slow-trials").headline
     assert said.startswith("Nothing is shown to be faster than the baseline: size=large is 1.200 times as fast")
     assert said.endswith("; with slow trials there is no verdict below 20 blocks.")
 
