@@ -10,7 +10,7 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 
 ENGINES_NOTE = (
-    "Medians; in brackets the ratio to the reference, made of pairs in the same block and not of the medians, with its "
+    "Geometric means; in brackets the ratio to the reference, made of pairs in the same block, with its "
     "interval: above 1 is better."
 )
 #: Whole trial: from starting the engine's command, or the request to its daemon, until the process has ended.
@@ -21,10 +21,10 @@ _TOLD = ("", "s", "B")
 
 
 def _cell(arm: Arm, metric: Metric, analysis: Analysis, measured: Measurements) -> str:
-    median = measured.median(arm.name, metric.name)
-    if median is None:
+    mean = measured.mean(arm.name, metric.name)
+    if mean is None:
         return NONE
-    value = metric.show(median)
+    value = metric.show(mean)
     value += "" if metric.unit in _TOLD else f" {metric.unit}"
     effect = analysis.find(arm.name, metric.name)
     if effect is None:

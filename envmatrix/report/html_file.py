@@ -27,6 +27,7 @@ from envmatrix.report.summary import Group, Row, Summary
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.timeline import colour_of, timeline
 from envmatrix.report.words import coded, linked, words_of
+from envmatrix.report.workload_table import WORKLOADS_NOTE
 from envmatrix.stats.attribution import Attribution
 from envmatrix.stats.effects import BARS
 from envmatrix.stats.failures import BROKEN
@@ -188,7 +189,7 @@ def _attributed(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
 
 def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | None]]:
     """Return (id, title, caption, table)."""
-    workloads = "Medians over trials. They describe the workloads; environments are compared above."
+    workloads = f"{WORKLOADS_NOTE} They describe the workloads; environments are compared above."
     own = "Ratios above 1 are better, whichever way the number counts."
     return [
         ("own", "Further metrics", own, summary.own_table),

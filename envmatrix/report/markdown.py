@@ -15,6 +15,7 @@ from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Group, Summary
 from envmatrix.report.words import words_of
+from envmatrix.report.workload_table import WORKLOADS_NOTE
 from envmatrix.stats.nodes import CANCELS, NodeReport
 from envmatrix.stats.pairing import families
 
@@ -142,5 +143,5 @@ def to_markdown(summary: Summary) -> str:
     parts += [_plain("Further metrics", summary.own_table, _OWN)]
     parts += [_plain("What the engines cost", summary.engine_table, ENGINES_NOTE)]
     parts += [_plain("Start and steady state", summary.start_table, starts_note(summary.start_table))]
-    parts += [_plain("Workloads", summary.workload_table, "Medians over trials.")]
+    parts += [_plain("Workloads", summary.workload_table, WORKLOADS_NOTE)]
     return "\n".join([*filter(None, parts), _method(summary) + "\n", _cautions(summary), _facts(summary)])

@@ -81,8 +81,8 @@ def families(summary: Summary) -> Iterator[Family]:
         (({**labels, "verdict": effect.verdict}, 1) for labels, effect in effects),
     )  # fmt: skip
     yield _family(
-        "median", "", "Median of the primary metric over trials, in its unit.",
-        ((_labels(summary, row, metric=group.metric.name, unit=group.metric.unit), row.median) for row, group in rows),
+        "mean", "", "Geometric mean of the primary metric over trials, in its unit.",
+        ((_labels(summary, row, metric=group.metric.name, unit=group.metric.unit), row.value) for row, group in rows),
     )  # fmt: skip
     yield _family(
         "memory_bytes", "bytes", "Median of the peak memory over trials.",

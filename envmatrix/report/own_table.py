@@ -20,14 +20,14 @@ def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTabl
         for metric in own_metrics(run.workloads.get(arm.workload))
         if metric.name in measured.table
     ]
-    head = ("workload", "environment", "metric", "better", "median", "ratio", "95 % interval", "verdict")
+    head = ("workload", "environment", "metric", "better", "mean", "ratio", "95 % interval", "verdict")
     return PlainTable(head, tuple(rows)) if rows else None
 
 
 def _row(arm: Arm, metric: Metric, measured: Measurements, analysis: Analysis) -> tuple[str, ...]:
-    median = measured.median(arm.name, metric.name)
+    mean = measured.mean(arm.name, metric.name)
     effect = analysis.find(arm.name, metric.name)
     told = (speed_up(effect), interval(effect), metric.said(effect.verdict)) if effect else ("1", "", "reference")
     unit = f" {metric.unit}" if metric.unit not in ("", "s", "B") else ""
-    shown = NONE if median is None else f"{metric.show(median)}{unit}"
+    shown = NONE if mean is None else f"{metric.show(mean)}{unit}"
     return f"{arm.workload} on {arm.engine}", arm.environment, metric.label, metric.better, shown, *told

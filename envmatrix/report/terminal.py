@@ -21,6 +21,7 @@ from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Group, Summary
 from envmatrix.report.words import words_sentence
+from envmatrix.report.workload_table import WORKLOADS_NOTE
 from envmatrix.stats.effects import Verdict
 from envmatrix.store import Run
 
@@ -174,7 +175,7 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     parts += [Text(clean(found.line())) for found in summary.nodes]
     own = _plain("further metrics (ratio above 1: better than the reference)", summary.own_table, width)
     engines = _plain(f"the engines. {ENGINES_NOTE}", summary.engine_table, width)
-    workloads = _plain("the workloads, medians", summary.workload_table, width)
+    workloads = _plain(f"the workloads. {WORKLOADS_NOTE}", summary.workload_table, width)
     begun = _plain("start and steady state", summary.start_table, width) if _was_looked_at(summary) else []
     looks = [Text(clean(text)) for text in (summary.race_sentence, summary.looks_sentence) if text]
     changes = [Text(clean(f"{change.what}: {change.text()}")) for change in summary.run.history]

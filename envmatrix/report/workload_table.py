@@ -8,16 +8,17 @@ from envmatrix.plan import Plan
 from envmatrix.report.formatting import NONE
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.metrics import show_bytes, show_rate, show_seconds
+from envmatrix.stats.metrics import THROUGHPUT, show_bytes, show_rate, show_seconds
 
 
 def _percent(value: float) -> str:
     return f"{value:.1%}"
 
 
-#: Column title, what is shown of the trials' medians (with another metric to be divided by), and how.
+WORKLOADS_NOTE = "Samples a second are geometric means over trials, as above; all else are medians."
+#: Column title, what is shown of the trials (with another metric to be divided by), and how.
 _COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
-    ("samples/s", "samples_per_s", "", show_rate),
+    ("samples/s", THROUGHPUT.name, "", show_rate),
     ("latency p50", "latency_p50_s", "", show_seconds),
     ("latency p99", "latency_p99_s", "", show_seconds),
     ("accuracy", "accuracy", "", _percent),
@@ -31,7 +32,7 @@ _COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
 
 
 def _median(measured: Measurements, arm: str, metric: str, over: str) -> float | None:
-    value = measured.median(arm, metric)
+    value = (measured.mean if metric == THROUGHPUT.name else measured.median)(arm, metric)
     if not over or value is None:
         return value
     whole = measured.median(arm, over)
