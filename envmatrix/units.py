@@ -57,6 +57,22 @@ def as_duration(seconds: float) -> str:
     return f"{minutes}m" if minutes < 120 else f"{minutes // 60}h{f'{minutes % 60}m' if minutes % 60 else ''}"
 
 
+#: Nobody is told to measure for longer than this (seconds, or blocks of one run): it is noise that has to go.
+LONGEST_S, MOST_BLOCKS = 12 * 3600.0, 2000
+QUIET_FIRST = "make the machine quiet first (`envmatrix doctor`)"
+
+
+def is_too_long(seconds: float, blocks: float = 0) -> bool:
+    """Whether so much more is beyond what is suggested to anybody."""
+    return seconds > LONGEST_S or blocks > MOST_BLOCKS
+
+
+def as_hours(seconds: float) -> str:
+    """Write a long time for people: 40 hours, 12 days."""
+    hours = seconds / 3600
+    return f"{hours:.0f} hours" if hours < 96 else f"{hours / 24:,.0f} days"
+
+
 def as_packages(number: int) -> str:
     """Return '1 package', '2 packages'."""
     return f"{number} package{'' if number == 1 else 's'}"

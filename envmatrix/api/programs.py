@@ -26,7 +26,6 @@ from envmatrix.matrix.requirements import read
 from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH, Starter
 from envmatrix.plan.environment import Image
 from envmatrix.record.model import Record
-from envmatrix.runner.first_block import too_short
 from envmatrix.say import Say, Ticker
 from envmatrix.trials import leftovers
 from envmatrix.trials.alone import alone_on_machine
@@ -36,7 +35,7 @@ from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import looked_for
 from envmatrix.trials.requested import Overrides
 from envmatrix.trials.wrapped import unwrapped
-from envmatrix.units import as_budget, parse_duration
+from envmatrix.units import as_budget, is_too_long, parse_duration
 from envmatrix.validation import in_words
 
 #: A program that takes longer than this (seconds) once is for a matrix of its own.
@@ -283,16 +282,14 @@ def _starter(
 
 
 def _about_time(budget_s: float, trial_s: float, arms: int, overrides: Overrides) -> str:
-    """Say when the first table comes: when a claim can be made, or at the end of the budget that was given."""
+    """Say how much is run. When the first table comes, and whether a budget is enough, the first trials tell."""
     blocks = overrides.min_blocks or _MIN_BLOCKS
     if overrides.budget:
-        line = too_short(budget_s, blocks, trial_s, arms)
-        return line or f"budget {as_budget(budget_s)}: enough for {blocks} blocks of {arms} trials and a little more"
+        return f"budget {as_budget(budget_s)}: time for {int(budget_s / trial_s)} trials as long as that one"
     most = overrides.max_blocks or 0
-    if 0 < most <= blocks:
+    if 0 < most < blocks:
         return f"the table comes after {most} x {arms} trials: about {as_budget(trial_s * arms * most)}"
-    blocks_s = max(budget_s, trial_s * arms * blocks)
-    return f"the first table comes after about {as_budget(blocks_s)}: {blocks} blocks of {arms} trials, or more"
+    return f"{blocks} blocks of {arms} trials, or more: the first ones tell how long that takes"
 
 
 def _affordable(trial_s: float, most: int, overrides: Overrides) -> tuple[int, float]:
@@ -332,7 +329,8 @@ def _more(starter: Starter, seen: Look, overrides: Overrides) -> str:
     if overrides.environments or not left:
         return ""
     all_s = _each_s(seen.wall_s * len(starter.workloads), overrides) * (len(known) + 2)
-    return f"left out, to be done soon: {', '.join(left)} (--budget {as_budget(all_s)} has time for all)"
+    enough = "" if is_too_long(all_s) else f" (--budget {as_budget(all_s)} has time for all)"
+    return f"left out, to be done soon: {', '.join(left)}{enough}"
 
 
 def _about_set(chosen: Sequence[str], *, torch: bool, record: Record) -> str:

@@ -71,20 +71,28 @@ def _is_open(effect: Effect, target: float) -> bool:
 
 
 def how_to_decide(result: Result) -> str:
-    """Say which environments are undecided, and the command that gives them as much time again; '' where none is."""
-    from envmatrix.units import as_budget
+    """Say which environments are undecided, and what decides: as much time again, or less noise; '' where none is."""
+    from envmatrix.runner.outlook import blocks_until
+    from envmatrix.units import QUIET_FIRST, as_budget, as_hours, is_too_long
 
     run = result.summary.run
-    names = [one.environment for one in result.effects if _is_open(one, run.plan.target)]
-    if not names or run.plan.race or run.plan.max_blocks < run.plan.min_blocks:  # the last: to claim nothing
+    open_ones = [one for one in result.effects if _is_open(one, run.plan.target)]
+    if not open_ones or run.plan.race or run.plan.max_blocks < run.plan.min_blocks:  # the last: to claim nothing
         return ""
     if result.interrupted or result.lost or result.incomplete:
         return ""
+    undecided = f"undecided: {', '.join(dict.fromkeys(one.environment for one in open_ones))}"
+    if any(one.contended.shares for one in open_ones):
+        return f"{undecided}; more blocks of a busy machine do not decide: {QUIET_FIRST}, then begin another run"
     took_s, blocks = _taken(result)
-    full = blocks >= run.plan.max_blocks
-    more = f" --max-blocks {2 * run.plan.max_blocks}" if full else ""
-    again = f"envmatrix resume {result.name} --budget {as_budget(2 * max(took_s, run.plan.budget_s))}{more}"
-    return f"undecided: {', '.join(dict.fromkeys(names))}; as much time again: {again}"
+    wanted = max(blocks_until(one, run.plan.target) or 0 for one in open_ones)
+    needed_s, again_s = took_s * wanted / blocks, 2 * max(took_s, run.plan.budget_s)
+    if is_too_long(max(needed_s, again_s), wanted):
+        time = f"about {as_hours(needed_s)}" if needed_s > again_s else f"some {wanted:,} blocks"
+        return f"{undecided}; at this noise {100 * run.plan.target:g}% would take {time}: {QUIET_FIRST}"
+    more = f" --max-blocks {2 * run.plan.max_blocks}" if blocks >= run.plan.max_blocks else ""
+    again = f"envmatrix resume {result.name} --budget {as_budget(again_s)}{more}"
+    return f"{undecided}; as much time again: {again}"
 
 
 def _taken(result: Result) -> tuple[float, int]:
@@ -101,7 +109,7 @@ def how_to_tell(result: Result, found: Comparison, allowed: float, named: str = 
 
     ``named``: which environments of the run are compared, as options.
     """
-    from envmatrix.units import as_budget
+    from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, as_budget, as_hours, is_too_long
 
     plan = result.summary.run.plan
     open_ones = [one for one in found.items if one.status == "cannot say" and not (one.unsure or one.runs)]
@@ -112,6 +120,9 @@ def how_to_tell(result: Result, found: Comparison, allowed: float, named: str = 
     if wanted <= blocks:  # as narrow as it need be: it lies near what is allowed
         return ""
     seconds = max(took_s, 0.0 if took_s else plan.budget_s) * 1.1 * wanted / blocks
+    if is_too_long(seconds, wanted):
+        time = f"about {as_hours(seconds)}" if took_s else f"more than {MOST_BLOCKS:,} blocks"
+        return f"at this noise it would take {time} to tell: {QUIET_FIRST}"
     more = f" --max-blocks {wanted}" if wanted > plan.max_blocks else ""
     more += f" --target {50 * allowed:g}%" if 0 < allowed < 2 * plan.target else ""
     again = f"envmatrix resume {result.name} --budget {as_budget(max(seconds, plan.budget_s + 60))}{more}"

@@ -41,6 +41,7 @@ from envmatrix.stats.selection import Choice, choose
 from envmatrix.stats.slow_trials import SlowTrials, described
 from envmatrix.stats.starts import Start, starts, told_first
 from envmatrix.store import Run, RunFolder, Trial
+from envmatrix.units import QUIET_FIRST
 
 
 @dataclass(frozen=True)
@@ -119,12 +120,10 @@ class Group:
         best = self.best.effect if self.best else None
         effects = [row.effect for row in self.rows if row.effect]
         control, gain = self.control.effect if self.control else None, self.choice.gain if self.choice else 1.0
-        busy, doubt = (
-            busy_machine(effects, best, self.baseline_name),
-            of_control(control, best, gain, self.baseline_name),
-        )
-        answer = self._answer
-        answer = answer[0].lower() + answer[1:] if busy and not best else answer  # an environment's name stays
+        busy, answer = busy_machine(effects, best, self.baseline_name), self._answer
+        if busy and not best:
+            answer = f"{answer[0].lower()}{answer[1:]} {QUIET_FIRST[0].upper()}{QUIET_FIRST[1:]}."
+        doubt = of_control(control, best, gain, self.baseline_name)
         return "".join((busy, answer, doubt, " Equal work not checked." if self.unchecked else ""))
 
     @property
@@ -151,12 +150,11 @@ class Group:
         little = " by more than the design's margin" if small else ""
         reasons += [f"{', '.join(small)} {'is' if len(small) == 1 else 'are'} by less"] if small else []
         held = explained(effects, self.metric.as_fast_as(self.baseline_name))
-        quiet = " Make the machine quiet (`envmatrix doctor` names what runs) and repeat." if held else ""
         reasons += [held] if held else []
         also = "".join(f"{', and' if number else ' and'} {text}" for number, text in enumerate(conditions))
         said = f": {'; '.join(reasons)}" if reasons else ""
         faster = self.metric.said("faster")
-        return f"No environment is shown to be {faster} than {self.baseline_name}{little}{also}{said}.{quiet}"
+        return f"No environment is shown to be {faster} than {self.baseline_name}{little}{also}{said}."
 
     @property
     def _unknown(self) -> str:

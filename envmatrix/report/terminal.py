@@ -85,7 +85,7 @@ def _noise_floor(group: Group) -> str:
 
 def group_lines(group: Group, run: Run | None = None) -> list[Text]:
     """Return the sentences under a group's table; ``run`` is the one of a program, whose matrix is nowhere else."""
-    lines = [Text(clean(_noise_floor(group))), Text(clean(group.headline), style="bold")]
+    lines = [Text(clean(group.headline), style="bold"), Text(clean(_noise_floor(group)))]
     lines += [Text(clean(sentence)) for sentence in (*group.sentences, scaling_sentence(group)) if sentence]
     if group.best and group.best.arm.workload == group.workload:
         where = f" --run {shlex.quote(run.name)}" if run else ""

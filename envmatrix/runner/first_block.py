@@ -17,7 +17,7 @@ from envmatrix.trials.hints import beyond_folder, lacking_module
 from envmatrix.trials.last_words import tail
 from envmatrix.trials.program_variables import dropped_variables, missing_module
 from envmatrix.trials.together import has_one_process
-from envmatrix.units import as_budget, as_duration
+from envmatrix.units import as_budget, as_duration, as_hours, is_too_long
 
 _BROKEN = ("failed", "invalid", "timed_out")
 #: From so many that want each CPU on, others are said to take a good part of the time.
@@ -78,10 +78,11 @@ class FirstBlock:
         if plan.first or plan.max_blocks < plan.min_blocks or starts_s * plan.min_blocks <= plan.budget_s:
             return ""
         how = "or more" if busy < _BUSY else "or so"
+        self._asked = True
         return (
             f"one block takes {as_duration(starts_s)} {how} of your {as_duration(plan.budget_s)} "
             f"({count(sum(known), 'trial')} to start{_beside(busy)}), and no claim is made below {plan.min_blocks} "
-            f"blocks: give it --budget {as_duration(3 * starts_s * plan.min_blocks)} or so, or fewer environments"
+            f"blocks: give it {_enough(3 * starts_s * plan.min_blocks)} or more, or fewer environments"
         )
 
     @property
@@ -131,8 +132,7 @@ class FirstBlock:
             return []
         arms = len(plan.arms_of(0)) - len(self._experiment.run.skipped)
         if plan.first:
-            line = past_budget(plan.budget_s, plan.first, self._taken.each_s, arms, self._width)
-            return [line] if line else []
+            return [time_of_first(plan.budget_s, plan.first, self._taken.each_s, arms, self._width)]
         line = too_short(plan.budget_s, plan.min_blocks, self._taken.each_s, arms, self._width, self._looks)
         return [line] if line else []
 
@@ -153,30 +153,29 @@ def too_short(
     claim_s, kept_s = block_s * (min_blocks - 0.5), reserve_s(budget_s, looks)
     if claim_s + kept_s <= budget_s:
         return ""
-    enough = as_duration(_with_looks(block_s * min_blocks * 1.1, looks))
+    enough_s = _with_looks(block_s * min_blocks * 1.1, looks)
     if claim_s > budget_s:
         return (
             f"this cannot be decided within the budget of {as_duration(budget_s)}: a trial takes about "
             f"{as_duration(trial_s)}, a block of {arms} about {as_duration(block_s)}, and no claim is made below "
-            f"{min_blocks} blocks; give it --budget {enough}, or fewer environments"
+            f"{min_blocks} blocks; give it {_enough(enough_s)}, or fewer environments"
         )
     return (
         f"a block of {arms} takes about {as_duration(block_s)}, and no claim is made below {min_blocks} blocks: that "
         f"leaves {as_duration(max(0.0, budget_s - claim_s))} of the budget of {as_duration(budget_s)} for the long "
-        f"looks, which want {as_duration(kept_s)}; --budget {enough} has time for all"
+        f"looks, which want {as_duration(kept_s)}; {_enough(enough_s)} has time for all"
     )
 
 
-def past_budget(budget_s: float, blocks: int, trial_s: float, arms: int, width: int = 1) -> str:
-    """Say that the blocks that come first end after the budget where a trial takes so long; '' where they do not."""
-    block_s = trial_s * arms / width
-    if block_s * (blocks - 0.5) <= budget_s:
-        return ""
-    return (
-        f"a trial takes about {as_duration(trial_s)}, a block of {arms} about {as_duration(block_s)}: the {blocks} "
-        f"blocks that a claim needs take {as_budget(block_s * blocks)}, and the budget of {as_duration(budget_s)} "
-        "waits for them"
-    )
+def _enough(seconds: float) -> str:
+    """Write a budget as an option; of one that nobody is told to give how long it is."""
+    return f"about {as_hours(seconds)}" if is_too_long(seconds) else f"--budget {as_duration(seconds)}"
+
+
+def time_of_first(budget_s: float, blocks: int, trial_s: float, arms: int, width: int = 1) -> str:
+    """Say when there is an answer, of a run that ends no sooner: nobody set its budget."""
+    seconds = max(budget_s, trial_s * arms / width * blocks)
+    return f"the first table comes after about {as_budget(seconds)}: {blocks} blocks of {arms} trials, or more"
 
 
 def _with_looks(blocks_s: float, looks: int) -> float:

@@ -280,6 +280,8 @@ class _Loop:
         typical = self.spent_s / complete
         promised = self.spent_s + typical * max(0, given - complete)
         if promised + typical / 2 > self._budget_s * self.width:
+            if given <= plan.first:
+                return f"the {count(given, 'block')} that a verdict needs were run"
             return f"the budget of {plan.budget_s:.0f} s is spent after {count(given, 'block')}"
         return ""
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from scipy.special import stdtrit
 
 from envmatrix.stats.effects import CONFIDENCE, Effect
+from envmatrix.units import MOST_BLOCKS
 
 #: So many environments are named, those that are answered first.
 _NAMED = 6
@@ -41,6 +42,10 @@ def called(effect: Effect, among: Collection[Effect]) -> str:
     return f"{effect.environment}{workload}{engine}"
 
 
+def _shown(blocks: int) -> str:
+    return f"beyond {MOST_BLOCKS}" if blocks > MOST_BLOCKS else str(blocks)
+
+
 def outlook(effects: Collection[Effect], target: float, budget_ends: float) -> str:
     """Say at about which block each open interval is as narrow as ``target``; '' where none is open, or none known.
 
@@ -51,7 +56,7 @@ def outlook(effects: Collection[Effect], target: float, budget_ends: float) -> s
     if not known:
         return ""
     ordered = sorted(known)
-    named = [f"{name} {blocks}" for blocks, name in ordered[:_NAMED]]
+    named = [f"{name} {_shown(blocks)}" for blocks, name in ordered[:_NAMED]]
     more = len(ordered) - len(named)
-    rest = f", {more} more by {ordered[-1][0]}" if more else ""
+    rest = f", {more} more by {_shown(ordered[-1][0])}" if more else ""
     return f"±{target:.1%} by about block: {', '.join(named)}{rest} (the budget ends at about {budget_ends:.0f})"

@@ -28,7 +28,7 @@ from envmatrix.store.folder import RunFolder
 from envmatrix.store.study import Place, Study, StudyFolder
 from envmatrix.trials.experiment import Experiment, begin, reopen
 from envmatrix.trials.resumed import note_reading, resumed
-from envmatrix.units import as_duration
+from envmatrix.units import as_duration, as_hours, is_too_long
 
 #: A step of one block is never ended by its budget (seconds).
 _NO_END_S = 7 * 24 * 3600.0
@@ -128,6 +128,7 @@ def check_budget(search: Search, budget_s: float, trial_s: float, name: str = ""
         first = len(search.first) + REFERENCES
         enough = f"--budget {as_duration(max(60.0, needed_s * 1.1))}"
         longer = f"`envmatrix resume {name} {enough}` goes on" if name else f"give it {enough}"
+        longer = f"that is about {as_hours(needed_s)}: try a shorter program" if is_too_long(needed_s) else longer
         raise InputError(
             f"{as_duration(budget_s)} are too few to confirm anything: with {trial_s:.1f} s a trial it takes "
             f"{search.fewest_trials()} trials ({first} to see each level once, a screen, {MIN_BLOCKS} fresh blocks)",

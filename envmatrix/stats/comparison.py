@@ -23,6 +23,7 @@ from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.run_to_run import FEWEST_RUNS
 from envmatrix.store import Run
+from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long
 
 Floats = NDArray[np.float64]
 Status = Literal["slower", "not slower", "cannot say"]
@@ -97,6 +98,8 @@ class Compared:
             f"{figure(self.ratio)} (95 % interval {figure(self.low)} to {figure(self.high)}, {said or self.verdict})"
         )
         alike = f"; were both alike, some {self.wanted:,} blocks would say so" if self.wanted else ""
+        if self.wanted and is_too_long(0.0, self.wanted):
+            alike = f"; were both alike, more than {MOST_BLOCKS:,} blocks would say so: {QUIET_FIRST}"
         seen = f" ({_seen(smallest)}{alike})" if smallest else ""
         verdict = {
             "slower": slower,

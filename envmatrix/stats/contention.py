@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from envmatrix.plan import Plan
 from envmatrix.stats.effects import Contended
 from envmatrix.stats.measurements import COUNTED, Measurements
+from envmatrix.units import QUIET_FIRST
 
 Floats = NDArray[np.float64]
 #: Threads wait for a CPU in more than this share of the time in which they could run: the machine is busy.
@@ -28,7 +29,7 @@ LOST = 0.10
 _MOST = 0.99
 _TICKS_PER_S = 100.0
 #: Why a verdict is withheld.
-EXPLAINED = "time without a CPU, which other programs had, can explain it: make the machine quiet (`envmatrix doctor`)"
+EXPLAINED = f"time without a CPU, which other programs had, can explain it: {QUIET_FIRST}"
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def test_an_effect_that_waiting_for_cpus_can_explain_is_no_verdict_and_the_first
     (group,) = summary.groups
     begins = "Measured on a busy machine (baseline waited for a CPU 49% of the time, pytorch-ci 23%): no environment"
     assert group.headline.startswith(begins)
-    assert "which that waiting can explain. Make the machine quiet (`envmatrix doctor`" in group.headline
+    assert "which that waiting can explain. Make the machine quiet first (`envmatrix doctor`)." in group.headline
     assert group.best is None
 
 

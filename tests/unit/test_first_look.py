@@ -62,7 +62,7 @@ def test_a_program_of_five_seconds_has_its_first_table_in_three_minutes(made, wa
     assert (design.budget, design.claims_first) == (120.0, True)
     block_s = wall_s * (len(design.environments) + 2)
     assert block_s * 6.5 > design.budget, "it ends after the six blocks that a claim needs"
-    assert f"the first table comes after about {as_budget(block_s * 6)}: 6 blocks of 4 trials, or more" in said
+    assert "6 blocks of 4 trials, or more: the first ones tell how long that takes" in said
 
 
 def test_a_first_look_that_was_disturbed_makes_the_run_no_longer(made):

@@ -78,6 +78,7 @@ def test_the_outlook_names_what_is_known_first_and_nothing_that_is_known_already
     many = [effect(f"e{number}", 0.03) for number in range(8)]
     assert ", 2 more by 11 (" in outlook(many, 0.02, 9)
     assert outlook(found[2:], 0.02, 9) == ""
+    assert outlook([effect("hopeless", 0.7)], 0.02, 9).startswith("±2.0% by about block: hopeless beyond 2000 (")
 
 
 def test_of_a_long_trial_something_is_said_now_and_then_until_it_ends():

@@ -228,7 +228,7 @@ def test_a_run_goes_on_where_one_copy_of_the_baseline_ran_well(tmp_path, quiet, 
 def test_a_budget_that_ends_before_any_claim_is_told_before_it_is_spent(tmp_path, quiet):
     plan, said = make_plan(NAMES, max_blocks=40, budget_s=60.0), []
     begin(tmp_path, plan, Machine(SPEED), said.append)
-    assert sum("cannot be decided within the budget of 60s" in line for line in said) == 1
+    assert sum("no claim is made below 6 blocks" in line for line in said) == 1, "on a busy machine too"
     enough = make_plan(NAMES, max_blocks=6, budget_s=1e5)
     (tmp_path / "enough").mkdir()
     said.clear()
@@ -242,16 +242,16 @@ def test_a_budget_waits_for_the_blocks_of_a_claim_where_they_come_first_and_ends
     plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=30.0, claims_first=True)
     ended, trials = begin(tmp_path, plan, Machine(SPEED), said.append)
     assert len(trials) == plan.min_blocks * 5
-    assert ended.why == "the budget of 30 s is spent after 6 blocks"
+    assert ended.why == "the 6 blocks that a verdict needs were run", "nobody set the budget of 30 s"
     [line] = said
-    assert "the 6 blocks that a claim needs take 3m" in line
-    assert line.endswith(", and the budget of 30s waits for them")
+    assert line.startswith("the first table comes after about 3m")
+    assert "30" not in line
     said.clear()
     (tmp_path / "enough").mkdir()
     longer = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=500.0, claims_first=True)
     _, trials = begin(tmp_path / "enough", longer, Machine(SPEED), said.append)
     assert len(trials) > plan.min_blocks * 5
-    assert said == []
+    assert said == ["the first table comes after about 8m20s: 6 blocks of 5 trials, or more"]
 
 
 def test_what_is_left_of_a_budget_that_waits_is_the_time_of_the_blocks_that_come_first(tmp_path, monkeypatch, quiet):
