@@ -75,7 +75,7 @@ def _start_to_json(item: Start) -> dict[str, object]:
     return {
         "workload": item.arm.workload, "engine": item.arm.engine, "environment": item.arm.environment,
         "steps": item.steps, "first_steps_s": item.first_s, "ready_s": item.ready_s,
-        "steady": asdict(item.steady) if item.steady else None, "samples_per_s": item.rate,
+        "steady": asdict(item.steady) if item.steady else None, "change": item.change,
         "curve": [list(point) for point in item.curve], "no_look": item.failed or None,
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ from statistics import median
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import NONE, count
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.stats.metrics import show_rate, show_seconds
+from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.starts import Start
 from envmatrix.stats.steady import Steadiness
 
@@ -17,8 +17,9 @@ _STARTS = (
     "steps, as many as a trial has. Medians over trials, or the long look's."
 )
 _LOOKS = (
-    " State, rate and step times (over its seconds, low is fast) are of one process, the long look: what the baseline "
-    "has too is likely the machine."
+    " State and step times (over its seconds, low is fast) are of one process, the long look; first to steady is how "
+    "much its speed changed from the steps that trials time to its steady state. What the baseline has too is "
+    "likely the machine."
 )
 _MARKS = "▁▂▃▄▅▆▇█"
 _LETTERS = 16
@@ -31,7 +32,7 @@ def start_table(starts: Sequence[Start]) -> PlainTable | None:
     several = len({(start.arm.workload, start.arm.engine) for start in starts}) > 1
     looked = any(start.steady or start.failed for start in starts)
     head = ("arm" if several else "environment", "start-up", "steps", "time to steps")
-    more = ("state", "steady rate", "step times") if looked else ()
+    more = ("state", "first to steady", "step times") if looked else ()
     return PlainTable((*head, *more), tuple(_row(start, several, looked) for start in starts))
 
 
@@ -46,8 +47,9 @@ def _row(start: Start, several: bool, looked: bool) -> tuple[str, ...]:
     first = (name, _seconds(start.ready_s), str(start.steps), _seconds(start.first_s))
     if not looked:
         return first
-    rate = NONE if start.rate is None else f"{show_rate(start.rate)} samples/s"
-    return (*first, "no look" if start.failed else state(start.steady), rate, spark(start.curve))
+    percent = None if start.change is None else round(100 * start.change)
+    change = NONE if percent is None else f"{percent:+d}%" if percent else "0%"
+    return (*first, "no look" if start.failed else state(start.steady), change, spark(start.curve))
 
 
 def state(steady: Steadiness | None) -> str:

@@ -1,4 +1,4 @@
-"""Two numbers of each environment: the time to its first steps, and its rate in the steady state.
+"""How each environment starts: the time to its first steps, and whether they come to a steady state.
 
 The first is of the trials where each ran alone, which all runs have; what only a long look tells is None without one.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from envmatrix.benchmark import options
 from envmatrix.matrix.model import Workload
@@ -31,8 +32,9 @@ class Start:
     """How an arm starts. Times in seconds; what is not known is None.
 
     ``ready_s`` is the time until its first step can begin (start-up, import, preparing, compiling), ``first_s`` until
-    ``steps`` of them are done. Of a long look: ``steady``, ``rate`` (samples a second in the steady state), ``failed``
-    (why it has none), and the ``curve`` of (seconds since the first step began, seconds of a step there).
+    ``steps`` of them are done. Of a long look: ``steady``, ``change`` (of its speed, a fraction, from the steps that
+    trials time to the steady state: the speeds of two looks are minutes apart), ``failed`` (why it has none), and the
+    ``curve`` of (seconds since the first step began, seconds of a step there).
     """
 
     arm: Arm
@@ -41,7 +43,7 @@ class Start:
     first_s: float | None
     warm_up: int
     steady: Steadiness | None = None
-    rate: float | None = None
+    change: float | None = None
     failed: str = ""
     curve: tuple[tuple[float, float], ...] = ()
 
@@ -85,20 +87,19 @@ def _start(arm: Arm, measured: Measurements, workload: Workload, look: Trial | N
         return plain
     if timing is None or not timing.steps_ns:
         return Start(arm, plain.steps, ready, first, warm_up, failed=look.reason or look.outcome)
-    return _looked_at(plain, timing, look)
+    return _looked_at(plain, timing)
 
 
-def _looked_at(plain: Start, timing: Timing, look: Trial) -> Start:
+def _looked_at(plain: Start, timing: Timing) -> Start:
     times = [step / 1e9 for step in timing.steps_ns or ()]
     ready, first = plain.ready_s, plain.first_s
     if first is None and timing.startup_ns and len(times) >= plain.steps:  # trials in turns start beside others
         ready = sum(getattr(timing, name) or 0 for name in _BEFORE) / 1e9
         first = ready + sum(times[: plain.steps])
     steady = classify(times)
-    result = look.record.result if look.record else None
-    batch = result.samples / len(times) if result and result.samples else None
-    rate = batch / steady.step_s if steady and steady.step_s and batch else None
-    return Start(plain.arm, plain.steps, ready, first, plain.warm_up, steady, rate, curve=_curve(times))
+    timed = times[plain.warm_up : plain.steps]
+    change = fmean(timed) / steady.step_s - 1.0 if steady and steady.step_s and timed else None
+    return Start(plain.arm, plain.steps, ready, first, plain.warm_up, steady, change, curve=_curve(times))
 
 
 def _of_trials(measured: Measurements, arm: Arm) -> tuple[float | None, float | None]:

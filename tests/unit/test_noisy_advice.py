@@ -69,7 +69,9 @@ def test_a_gate_never_ends_with_a_command_of_days(tmp_path):
         "w@local", "baseline", "a", "m", 1.0, 0.3, 3.3, 1.0, "undecided", (8, 8), 0.03, "cannot say", wanted=16762
     )
     said = answer.how_to_tell(result, SimpleNamespace(items=[item]), 0.03)
-    assert re.fullmatch(r"at this noise it would take about \d+ (hours|days) to tell: make the machine quiet first .*", said)
+    assert re.fullmatch(
+        r"at this noise it would take about \d+ (hours|days) to tell: make the machine quiet first .*", said
+    )
     assert "16,762" not in item.line()
     assert f"more than {MOST_BLOCKS:,} blocks would say so: make the machine quiet first" in item.line()
     assert effect.blocks == 8

@@ -68,12 +68,13 @@ def printed(summary):
     return out.getvalue()
 
 
-def test_each_environment_has_its_first_steps_its_state_and_its_steady_rate(looked):
+def test_each_environment_has_its_first_steps_its_state_and_its_own_change(looked):
     found = rows(looked)
     assert set(found) == {"baseline", "fast", "slow", "broken"}
     assert found["baseline"][1:4] == ("2 s", "30", "6.25 s")
-    assert found["baseline"][4:6] == ("flat", "2,564 samples/s")
+    assert found["baseline"][4:6] == ("flat", "0%")
     assert found["fast"][4].startswith("slow-down, 60 steps (1.1")
+    assert found["fast"][5] in ("-25%", "-26%", "-27%"), "steps of e^-0.3 of the time became whole ones"
     assert found["slow"][4:6] == ("not steady", NONE)
     assert found["broken"][4:] == ("no look", NONE, NONE)
 
@@ -112,6 +113,7 @@ def test_it_is_not_said_of_ten_seconds_and_more_nor_of_programs_of_ones_own(fold
 def test_every_report_tells_it(looked):
     for told in (to_markdown(looked), to_html(looked), printed(looked)):
         assert "slow-down, 60 steps" in told
+        assert "steady rate" not in told, "rates of processes that ran minutes apart would be divided"
         assert "not steady" in told
     assert "From the first step on" in to_html(looked)
     body = json.loads(json.dumps(summary_to_json(looked)))
@@ -128,7 +130,7 @@ def test_a_run_without_looks_has_its_first_steps_and_nothing_is_invented(tmp_pat
     folder = write_run(tmp_path / "old", make_plan(("baseline", "fast")), Machine({}), 6)
     summary = summarise(folder)
     assert summary.start_table.head == ("environment", "start-up", "steps", "time to steps")
-    assert "steady rate" not in to_markdown(summary)
+    assert "first to steady" not in to_markdown(summary)
     assert "From the first step on" not in to_html(summary)
     assert draw("start", summary, summary.groups[0]) == ""
     with pytest.raises(InputError, match="no long look"):
