@@ -139,15 +139,17 @@ def other_load(run: Run, measured: Measurements, _analysis: Analysis) -> Iterato
 
 
 def strangers(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
-    """Find blocks before which others used the node, while their job did nothing yet."""
-    seen = {block: (node, check) for block, (node, check) in measured.node_checks.items() if (check.busy or 0) > BUSY}
-    if seen:
-        block = max(seen, key=lambda block: seen[block][1].busy or 0)
-        node, check = seen[block]
+    """Find, node by node, blocks before which others used it, while their job did nothing yet."""
+    for node in dict.fromkeys(node for node, _ in measured.node_checks):
+        checks = {block: check for (where, block), check in measured.node_checks.items() if where == node}
+        seen = {block: check for block, check in checks.items() if (check.busy or 0) > BUSY}
+        if not seen:
+            continue
+        block, check = max(seen.items(), key=lambda item: item[1].busy or 0)
         names = f" ({', '.join(check.others)} ran there)" if check.others else ""
         yield Caution(
             Kind.OTHER_LOAD, node,
-            f"before {len(seen)} of {count(len(measured.node_checks), 'block')} others used CPUs of the node; "
+            f"before {len(seen)} of the {count(len(checks), 'block')} that ran on it others used its CPUs; "
             f"the most, {check.busy:.0%} of all, before block {block}{one_line(names, 200)}",
             "run it with `--busy 10%`, which hands such a block back; ask who else may use nodes that jobs have to "
             "themselves",

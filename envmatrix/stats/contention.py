@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 #: Threads wait for a CPU in more than this share of the time in which they could run: the machine is busy.
 DISTURBED = 0.05
 #: So is one on which others can have cost more than this share of a trial's time, such as one core of very many.
-LOST = 0.10
+LOST = 0.20
 #: More than this is never taken off: what is left of a trial that had no CPU at all is not known.
 _MOST = 0.99
 _TICKS_PER_S = 100.0
@@ -64,7 +64,9 @@ def cpu_waits(plan: Plan, measured: Measurements) -> Mapping[str, Waiting]:
     counted = measured.table[COUNTED]
     with np.errstate(divide="ignore", invalid="ignore"):
         most = (np.nan_to_num(np.fmin(delay, others)) + stolen) / counted
-    shares = measured.disturbed()
+    waited = np.nan_to_num(delay) + stolen
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = waited / (waited + measured.table["user_s"] + measured.table["system_s"])
     found = {}
     for row, arm in enumerate(measured.arms):
         share, lost = _median(shares[row]), min(_MOST, _median(most[row]))

@@ -103,8 +103,8 @@ class Measurements:
     """Trials as numbers.
 
     ``table`` has one (arms x blocks) array per column, NaN where there is no such number. ``blocks`` holds
-    the block numbers of the columns of each array. ``node_checks`` has, for each block of which there is one, the node
-    and the check in which most of it was busy. ``trials`` are all trials in the order they ran. ``machine`` has what
+    the block numbers of the columns of each array. ``node_checks`` has, for each node and block of which there is one,
+    the check in which most of the node was busy. ``trials`` are all trials in the order they ran. ``machine`` has what
     they say of the machines, as JSON text, by its path in the evidence.
     """
 
@@ -116,7 +116,7 @@ class Measurements:
     nodes: tuple[str, ...]
     attempted: NDArray[np.bool_]
     block_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    node_checks: Mapping[int, tuple[str, NodeCheck]] = field(default_factory=dict)
+    node_checks: Mapping[tuple[str, int], NodeCheck] = field(default_factory=dict)
     machine: Mapping[str, Counter[str]] = field(default_factory=dict)
 
     @property
@@ -198,7 +198,7 @@ class MeasurementBuilder:
         self._own: dict[str, dict[int, float]] = {}
         self._nodes: dict[str, None] = {}
         self._block_nodes: dict[int, tuple[str, ...]] = {}
-        self._checks: dict[int, tuple[str, NodeCheck]] = {}
+        self._checks: dict[tuple[str, int], NodeCheck] = {}
         self._machine: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, trial: Reading | Trial) -> None:
@@ -280,9 +280,9 @@ class MeasurementBuilder:
             self._block_nodes[trial.block] = (*known, trial.node)
 
     def _note_check(self, block: int, node: str, check: NodeCheck) -> None:
-        known = self._checks.get(block)
-        if known is None or number(check.busy) > number(known[1].busy):
-            self._checks[block] = (node, check)
+        known = self._checks.get((node, block))
+        if known is None or number(check.busy) > number(known.busy):
+            self._checks[node, block] = check
 
 
 def _row(trial: Reading | Trial, record: Record) -> list[float]:

@@ -96,6 +96,22 @@ def test_stolen_ticks_are_of_all_cpus_and_of_the_timed_part_alone():
     assert "for 10.0% of the time" in next(one.text for one in told if one.kind == Kind.STEAL)
 
 
+def test_blocks_that_others_disturbed_are_counted_node_by_node():
+    """Four blocks on two nodes once were "4 of 4 blocks" of the one that was named."""
+
+    def checked(trial):
+        node, busy = ("n1", 0.4) if trial.block % 2 else ("n2", 0.3 if trial.block == 4 else 0.0)
+        return replace(trial, node=node, node_checks=(NodeCheck(busy=busy),))
+
+    trials = [checked(trial) for trial in make_trials(PLAN, Machine({}, noise=0.0), 10)]
+    both = [replace(trial, node="n1,n2", node_checks=(NodeCheck(busy=0.1), NodeCheck(busy=0.2)))
+            for trial in make_trials(PLAN, Machine({}, noise=0.0), 11) if trial.block == 10]  # fmt: skip
+    cautions = summarise_measured(make_run(PLAN), fold(PLAN, [*trials, *both])).cautions
+    told = {one.subject: one.text for one in cautions if one.kind == Kind.OTHER_LOAD}
+    assert told["n1"].startswith("before 6 of the 6 blocks that ran on it others used its CPUs; the most, 40% of all, ")
+    assert told["n2"].startswith("before 2 of the 6 blocks that ran on it others used its CPUs; the most, 30% of all, ")
+
+
 def test_blocks_on_different_machines_are_no_reason_to_warn():
     assert kinds_after(lambda trial: replace(trial, node=f"n{trial.block}")) == set()
 
