@@ -155,15 +155,15 @@ def reproduction(
     effects = compare(analyses[0], analyses[1], tolerance)
     short = [(run.name, told_short(one.apart)) for run, one in ((first, then), (second, now))]
     cautions = [f"{name}: {text}" for name, text in short if text and any(item.low for item in effects)]
-    for run, analysis in zip((first, second), analyses, strict=True):
-        cautions += [f"{run.name}: {text}" for text in _weaker(run, analysis)]
+    for run, seen, analysis in zip((first, second), (then, now), analyses, strict=True):
+        cautions += [f"{run.name}: {text}" for text in _weaker(run, seen, analysis)]
     return Reproduction(first, second, tuple(differences), effects, tolerance, tuple(cautions))
 
 
-def _weaker(run: Run, analysis: Analysis) -> Iterator[str]:
+def _weaker(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[str]:
     """Yield what a run's own tables say against its effects."""
     for effect in analysis.primary_effects():
         if Flag.UNEQUAL_WORK in effect.flags:
             yield f"{effect.arm} did not do the work of its reference: {'; '.join(effect.notes)}"
     yield from weaker(analysis, (effect.arm for effect in analysis.primary_effects()))
-    yield from unchecked_works(run, (effect.workload for effect in analysis.primary_effects()))
+    yield from unchecked_works(run, measured, (effect.workload for effect in analysis.primary_effects()))

@@ -12,7 +12,7 @@ from envmatrix.report.formatting import count, interval, ratio
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.cold_turns import cold_turns
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.equal_work import unchecked
+from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.gaps import after_leaving, told_missing
 from envmatrix.stats.longrun import ENOUGH_MINUTES, spanned, too_short
 from envmatrix.stats.measurements import Measurements
@@ -87,6 +87,15 @@ def _unchecked(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterat
             ("`--save` writes its matrix: there " if run.is_of_program else "")
             + "write `check:` with a number that only the work decides, such as a final loss (docs/workloads.md)",
         )  # fmt: skip
+
+
+def _unstable(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    for name in dict.fromkeys(arm.workload for arm in run.plan.arms):
+        for text in unstable_checks(measured, run.plan, name).values():
+            yield Caution(
+                Kind.UNCHECKED, name, text,
+                "fix the seed, or check a number that only the work decides, such as a count of steps",
+            )  # fmt: skip
 
 
 def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
@@ -210,6 +219,7 @@ CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] =
     _control_off,
     _unequal_work,
     _unchecked,
+    _unstable,
     _few_blocks,
     _no_number,
     _stand_in,

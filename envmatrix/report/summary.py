@@ -29,7 +29,7 @@ from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.equal_work import unchecked
+from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.failures import BROKEN
 from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, read_measurements
@@ -344,7 +344,8 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
     own = run.workloads.get(workload)
     first = told_first(baseline.arm, measured, own) if baseline and own else ""
     return Group(
-        workload, engine, metric, baseline, control, ranked, alone, stand_in, choice, unchecked(own),
+        workload, engine, metric, baseline, control, ranked, alone, stand_in, choice,
+        unchecked(own, unstable_checks(measured, run.plan, workload)),
         told_short(measured.apart), first,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from envmatrix.plan import Plan
 from envmatrix.runner.outlook import called, outlook
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag, may_lead
-from envmatrix.stats.equal_work import unchecked
+from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.measurements import MeasurementBuilder
 from envmatrix.stats.precision import precise_enough
 from envmatrix.stats.racing import Race, next_arms
@@ -59,6 +59,10 @@ class RunningEstimate:
             self._analysis = estimate(self._plan, measured, workloads=self._workloads, metrics=())
         return self._analysis
 
+    def _unchecked(self, workload: str) -> bool:
+        unstable = unstable_checks(self._measured.measured(), self._plan, workload)
+        return unchecked(self._workloads.get(workload), unstable)
+
     def precise_enough(self, target: float, active: Collection[str]) -> bool:
         """Whether the intervals of the ``active`` arms are narrow enough, and stayed so for some blocks."""
         measured = self._measured.measured()
@@ -69,7 +73,7 @@ class RunningEstimate:
         found = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         ordered = sorted(found, key=lambda effect: -(effect.ratio or 0.0))
         said = ", ".join(f"{called(effect, found)} {effect.ratio:.2f}x{_doubts(effect)}" for effect in ordered)
-        unknown = any(unchecked(self._workloads.get(effect.workload)) for effect in ordered)
+        unknown = any(self._unchecked(effect.workload) for effect in ordered)
         return f"{said}; equal work not checked" if unknown else said
 
     def outlook(self, budget_ends: float) -> str:
@@ -90,7 +94,7 @@ class RunningEstimate:
         if not ahead:
             return "none ahead so far"
         best = max(ahead, key=lambda effect: effect.ratio or 0.0)
-        said = ", equal work not checked" if unchecked(self._workloads.get(best.workload)) else ""
+        said = ", equal work not checked" if self._unchecked(best.workload) else ""
         return (
             f"ahead so far: {called(best, effects)} {best.ratio:.2f}x{_doubts(best)}{said} (no verdict before the end)"
         )

@@ -93,7 +93,9 @@ def compare_runs(
     apart = "the runs were made at different times: a change of the machine since the older ones is not cancelled"
     differ = (f"{shown_name(name)} of {runs[1].name} did not do the work of {runs[0].name}: {'; '.join(text)}"
               for name, text in work.items() if text)  # fmt: skip
-    return Comparison(tuple(items), (apart, *reasons, *differ, *_of_programs(runs, arms), *pair.weaker(arms)))
+    return Comparison(
+        tuple(items), (apart, *reasons, *differ, *_of_programs(runs, measured[1], arms), *pair.weaker(arms))
+    )
 
 
 def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements]) -> tuple[str, ...]:
@@ -123,7 +125,7 @@ def differences(old: Run, new: Run, measured: tuple[Measurements, Measurements])
     return tuple(found)
 
 
-def _of_programs(runs: tuple[Run, Run], arms: Sequence[Arm]) -> Iterator[str]:
+def _of_programs(runs: tuple[Run, Run], measured: Measurements, arms: Sequence[Arm]) -> Iterator[str]:
     """Yield what is to be said of own programs: files that are others in the newer run, and work without a check."""
     names = dict.fromkeys(arm.workload for arm in arms)
     for name in names:
@@ -131,7 +133,7 @@ def _of_programs(runs: tuple[Run, Run], arms: Sequence[Arm]) -> Iterator[str]:
         files = sorted(file for file in {*then, *now} if then.get(file) != now.get(file))
         if then and now and files:
             yield f"the program of {name} is not the same in both runs: {', '.join(files[:8])}"
-    yield from unchecked_works(runs[1], names)
+    yield from unchecked_works(runs[1], measured, names)
 
 
 class _Pair:

@@ -15,7 +15,7 @@ from envmatrix.plan import Arm, shown_name
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.contention import EXPLAINED, told_busy
 from envmatrix.stats.effects import Contended, Flag, Verdict
-from envmatrix.stats.equal_work import unchecked
+from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.failures import broken_of
 from envmatrix.stats.gaps import told_missing
 from envmatrix.stats.measurements import ArmFacts, Measurements
@@ -233,9 +233,12 @@ def weaker(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
         yield from (f"{shown_name(effect.arm)} {text}" for flag, text in _WEAKER.items() if flag in effect.flags)
 
 
-def unchecked_works(run: Run, workloads: Iterable[str]) -> Iterator[str]:
-    """Yield which workloads nothing shows to have been the same work on both sides."""
-    names = [name for name in dict.fromkeys(workloads) if unchecked(run.workloads.get(name))]
+def unchecked_works(run: Run, measured: Measurements, workloads: Iterable[str]) -> Iterator[str]:
+    """Yield which workloads nothing shows to have been the same work on both sides, and which checks are none."""
+    works = tuple(dict.fromkeys(workloads))
+    for name in works:
+        yield from unstable_checks(measured, run.plan, name).values()
+    names = [name for name in works if unchecked(run.workloads.get(name))]
     if names:
         yield f"equal work not checked: {', '.join(names)} has no `check:` with a number that only the work decides"
 

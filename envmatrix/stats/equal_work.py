@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,6 +131,30 @@ def other_work(old: Measurements, new: Measurements, arm: str) -> tuple[str, ...
     return _differences(_Side(new, [arm]), _Side(old, [arm]))
 
 
-def unchecked(workload: Workload | None) -> bool:
-    """Whether nothing shows that a program did equal work everywhere: it is the user's own, unchecked."""
-    return workload is not None and bool(workload.command) and not workload.check
+def unstable_checks(measured: Measurements, plan: Plan, workload: str) -> dict[str, str]:
+    """Return the checks that are none, with why: their number varies in the reference itself, whose work is the same.
+
+    By more than is allowed, and by more than a loss may differ: what skips work could hide in that range.
+    """
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(arm.reference for arm in plan.arms if arm.reference and arm.workload == workload):
+        copy = next((arm for arm in plan.arms if arm.reference == name and arm.workload == workload), None)
+        if copy is None or name not in measured.facts:
+            continue
+        own = _Side(measured, list(dict.fromkeys([name, *_twins(copy, plan)])))
+        for column, allowed in own.tolerances.items():
+            values = own.values(column)
+            values = values[np.isfinite(values)]
+            middle = abs(float(np.median(values))) if values.size else 0.0
+            if values.size > 1 and float(np.ptp(values)) > max(allowed, LOSS_RELATIVE) * middle:
+                check, where = column.partition(".")[2], name.partition(":")[0]
+                found[check] = (
+                    f"{check} is {values.min():.4g} to {values.max():.4g} in {where} itself, beyond its tolerance of "
+                    f"{100 * allowed:g}%: that is no check"
+                )
+    return found
+
+
+def unchecked(workload: Workload | None, unstable: Collection[str] = ()) -> bool:
+    """Whether nothing shows that a program did equal work everywhere: it is the user's own, without a stable check."""
+    return workload is not None and bool(workload.command) and len(unstable) >= len(workload.check)

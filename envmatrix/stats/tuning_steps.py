@@ -12,7 +12,7 @@ from envmatrix.plan import Arm
 from envmatrix.plan.space import Space
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.stats.equal_work import unchecked
+from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, fold, read_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT, Metric
@@ -72,10 +72,11 @@ def read_step(folder: RunFolder, space: Space) -> Step:
     workload = run.arms[0].workload
     slow = described(run.plan, measured, analysis.primary, analysis.slow)
     cautions = (*(f"Of {name} {text} than the others." for name, text in slow.items()), told_short(measured.apart))
+    not_checked = unchecked(run.workloads.get(workload), unstable_checks(measured, run.plan, workload))
     nodes = gains_by_node(run.plan, measured, arms[-1], analysis.primary[workload]) if batch.phase == "confirm" else ()
     return Step(
         batch, reasons, no_ops, spans, tuple(effects.values()), float(np.median(walls)) if walls else None,
-        analysis.primary[workload], tuple(filter(None, cautions)), unchecked(run.workloads.get(workload)), nodes,
+        analysis.primary[workload], tuple(filter(None, cautions)), not_checked, nodes,
         _peaks(measured, run.arms),
     )  # fmt: skip
 

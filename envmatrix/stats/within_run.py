@@ -60,7 +60,7 @@ def compare_environments(
             cautions.append(f"{other.shown} did not do the work of {one.shown}: {'; '.join(effect.notes)}")
     compared = dict.fromkeys(arm.name for pair in pairs for arm in pair)
     short = [text for text in (told_short(measured.apart),) if text and any(item.low is not None for item in items)]
-    works = unchecked_works(run, (one.workload for one, _ in pairs))
+    works = unchecked_works(run, measured, (one.workload for one, _ in pairs))
     said = (*weaker(analysis, compared), *lacking(run, measured))
     return Comparison(tuple(items), (*cautions, *works, *said, *short))
 

@@ -94,6 +94,38 @@ def test_a_check_is_compared_as_loss_and_accuracy_are(of_cheat, tolerance, sprea
     assert (Flag.UNEQUAL_WORK not in found.flags) == equal
 
 
+def drawn(trial, name="loss", tolerance=0.01):
+    """Return a number that varies in every environment alike, as an unseeded program's."""
+    return {"name": name, "value": 0.5 + 0.2 * (hash((trial.block, trial.position)) % 7), "tolerance": tolerance}
+
+
+def test_a_check_whose_number_varies_in_the_baseline_itself_is_no_check_and_every_report_says_so(tmp_path):
+    summary = told(CHECKED, lambda trial: [drawn(trial)])
+    assert summary.groups[0].headline.endswith(" Equal work not checked.")
+    for text in (to_markdown(summary), to_html(summary), json.dumps(summary_to_json(summary)), printed(summary)):
+        assert "in baseline itself, beyond its tolerance of 1%: that is no check" in " ".join(text.split())
+    compared = compare_environments(summary.run, summary.measured, "baseline", "cheat")
+    assert any("that is no check" in text for text in compared.cautions)
+    live = RunningEstimate(PLAN, {"cnn": CHECKED})
+    for trial in own(lambda _: {}, lambda trial: [drawn(trial)]):
+        live.add(trial)
+    assert "equal work not checked" in live.headline()
+
+
+def test_of_several_checks_a_stable_one_is_enough():
+    both = CHECKED.model_copy(update={"check": (*CHECKED.check, CHECKED.check[0].model_copy(update={"name": "steps"}))})
+    summary = told(both, lambda trial: [drawn(trial), {"name": "steps", "value": 100.0, "tolerance": 0.0}])
+    assert "not checked" not in summary.groups[0].headline
+    (one,) = [caution for caution in summary.cautions if caution.kind.value == "equal-work-unchecked"]
+    assert one.text.startswith("loss is 0.")
+
+
+@pytest.mark.parametrize(("spread", "tolerance", "stable"), [(0.001, 0.0, True), (0.3, 0.2, True), (0.3, 0.1, False)])
+def test_a_number_that_varies_by_no_more_than_it_may_is_a_check(spread, tolerance, stable):
+    summary = told(CHECKED, loss(2.0, tolerance, spread))
+    assert ("not checked" not in summary.groups[0].headline) is stable
+
+
 def test_without_a_check_every_answer_says_that_equal_work_was_not_checked():
     summary = told(UNCHECKED)
     assert summary.groups[0].headline.endswith(" Equal work not checked.")
