@@ -69,12 +69,12 @@ def _pressure_s() -> float:
 
 def _throttled_s() -> float:
     """Return how long a CPU quota of the control group has held this process back."""
-    for folder in cgroup.folders("cpu"):
-        found = dict(line.split() for line in (text(f"{folder}/cpu.stat") or "").splitlines())
+    for folder in cgroup.by_quota():
+        found = cgroup.cpu_stat(folder)
         if "throttled_usec" in found:
-            return int(found["throttled_usec"]) / 1e6
+            return found["throttled_usec"] / 1e6
         if "throttled_time" in found:
-            return int(found["throttled_time"]) / 1e9
+            return found["throttled_time"] / 1e9
     raise OSError("no control group counts it")
 
 

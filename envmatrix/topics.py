@@ -49,6 +49,7 @@ WARNINGS: Mapping[str, str] = {
     "drift": "All trials moved by more than 5 % from the first block to the last.",
     "disturbed": "The trials' threads waited for a CPU in more than 5 % of the time in which they could have run.",
     "steal-time": "The hypervisor gave more than 1 % of the virtual machine's time to others.",
+    "cpu-quota": "A quota of the control group gave the trials less CPU time than the machine has.",
     "other-load": "Other programs ran on the machine while it measured.",
     "frequency-change": "The CPU's frequency changed by more than 10 % between trials.",
     "slow-trials": "Some trials of an environment are much slower than its others.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 
@@ -56,24 +57,39 @@ def events() -> int | None:
 
 def cpu_limit() -> float | None:
     """Return the CPU quota in CPUs (1.5 is one and a half), or None when there is none."""
-    shares = []
-    for folder in folders("cpu"):
-        quota, period = number(folder + "/cpu.cfs_quota_us"), number(folder + "/cpu.cfs_period_us")
-        if quota is not None and period and quota > 0:
-            shares.append(quota / period)
-        words = (text(folder + "/cpu.max") or "").split()
-        if len(words) == 2 and words[0] != "max":
-            shares.append(int(words[0]) / int(words[1]))
-    return min(shares) if shares else None
+    return min(_quotas().values(), default=None)
 
 
 def cpu_periods() -> tuple[int, int] | None:
-    """Return how many periods of its CPU quota this group has run in, and in how many it used it up."""
-    for folder in folders("cpu"):
-        found = dict(line.split() for line in (text(f"{folder}/cpu.stat") or "").splitlines())
+    """Return how many periods of the tightest CPU quota its group has run in, and in how many it used it up."""
+    for folder in by_quota():
+        found = cpu_stat(folder)
         if "nr_periods" in found:
-            return int(found["nr_periods"]), int(found["nr_throttled"])
+            return found["nr_periods"], found["nr_throttled"]
     return None
+
+
+def by_quota() -> list[str]:
+    """Return the groups of CPU time, that of the tightest quota first: those below it count nothing of it."""
+    quotas = _quotas()
+    return sorted(folders("cpu"), key=lambda folder: quotas.get(folder, math.inf))
+
+
+def cpu_stat(folder: str) -> dict[str, int]:
+    """Return what a group counts of its CPU time."""
+    return {name: int(value) for name, value in map(str.split, (text(f"{folder}/cpu.stat") or "").splitlines())}
+
+
+def _quotas() -> dict[str, float]:
+    found = {}
+    for folder in folders("cpu"):
+        quota, period = number(folder + "/cpu.cfs_quota_us"), number(folder + "/cpu.cfs_period_us")
+        if quota is not None and period and quota > 0:
+            found[folder] = quota / period
+        words = (text(folder + "/cpu.max") or "").split()
+        if len(words) == 2 and words[0] != "max":
+            found[folder] = int(words[0]) / int(words[1])
+    return found
 
 
 def cpu_set() -> str | None:

@@ -17,6 +17,7 @@ from envmatrix.images.places import project_places
 from envmatrix.launchers.catalog import LAUNCHERS
 from envmatrix.preflight import installed
 from envmatrix.preflight.finding import Finding, State, read
+from envmatrix.preflight.quota import limits
 from envmatrix.report.catalog import REPORTS
 
 _GIB = 2**30
@@ -124,14 +125,6 @@ def huge_pages(root: Path) -> Iterator[Finding]:
         yield Finding("transparent huge pages", "note", "never: huge-page levels have no effect here")
     elif chosen:
         yield Finding("transparent huge pages", "good", chosen)
-
-
-def limits(root: Path) -> Iterator[Finding]:
-    """Look for a CPU quota: OpenMP runtimes do not see it and start too many threads."""
-    quota = read("/sys/fs/cgroup/cpu.max", root).split()
-    old = read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", root)
-    if (quota and quota[0] != "max") or (old and old != "-1"):
-        yield Finding("CPU quota", "bad", "this process runs under a quota", "use a CPU set instead (cpuset, taskset)")
 
 
 def disk(root: Path) -> Iterator[Finding]:

@@ -28,6 +28,7 @@ class Kind(str, Enum):
     DRIFT = "drift"
     DISTURBED = "disturbed"
     STEAL = "steal-time"
+    QUOTA = "cpu-quota"
     OTHER_LOAD = "other-load"
     FREQUENCY = "frequency-change"
     SLOW_TRIALS = "slow-trials"

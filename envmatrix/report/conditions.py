@@ -12,7 +12,7 @@ from envmatrix.printable import one_line
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.contention import DISTURBED
+from envmatrix.stats.contention import DISTURBED, quota_around
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import logs_of
 from envmatrix.store import Run
@@ -99,6 +99,18 @@ def disturbed(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[
             "use no more threads or ranks than CPUs: other programs took none, so these wait for one another"
             if own
             else "run `envmatrix doctor`: it names what runs beside; more threads than CPUs wait for one another too",
+        )  # fmt: skip
+
+
+def quota(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    """Find a CPU quota around the tool itself, such as that of a pod."""
+    found = quota_around(run, measured)
+    if found:
+        yield Caution(
+            Kind.QUOTA, "the machine",
+            f"its trials had the time of {found[0]:g} of {len(run.host.cpus)} CPUs, a quota of their control group, "
+            f"which was used up in {found[1]:.0%} of its periods",
+            "measure without it, or with no more threads than that: `envmatrix docs cpu-limit`",
         )  # fmt: skip
 
 
@@ -192,5 +204,5 @@ def unproven(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
 
 #: A further check of the machine is one more entry here.
 CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] = (
-    drift, stolen, disturbed, at_times, other_load, strangers, frequency, unverified, unproven,
+    drift, stolen, quota, disturbed, at_times, other_load, strangers, frequency, unverified, unproven,
 )  # fmt: skip

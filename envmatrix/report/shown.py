@@ -21,6 +21,8 @@ BARRED: Mapping[str, tuple[str, str, str]] = {
 WITHHELD: Mapping[str, str] = {Flag.SLOW_TRIALS: "slow trials", Flag.CONTENDED: "contention"}
 #: From here on what a control's interval leaves open is said where nothing is shown.
 _NOISY = 1.25
+#: A quota that was used up in more than this share of its periods is said first.
+_HELD_BACK = 0.05
 
 
 def reason(effect: Effect) -> str:
@@ -35,6 +37,13 @@ def busy_machine(effects: Sequence[Effect], best: Effect | None, reference: str)
     told = best if best else max(held or there, key=lambda one: one.ratio or 0.0, default=None)
     said = told_busy(told.contended, reference, told.environment) if told else ""
     return said[:1].upper() + said[1:]
+
+
+def under_quota(found: tuple[float, float] | None) -> str:
+    """Return the beginning of an answer that holds for a CPU quota, '' if none held trials back."""
+    if found is None or found[1] <= _HELD_BACK:
+        return ""
+    return f"Measured under a CPU quota of {found[0]:g} CPUs, used up in {found[1]:.0%} of its periods. "
 
 
 def without_contention(effect: Effect) -> str:

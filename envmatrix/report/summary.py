@@ -21,6 +21,7 @@ from envmatrix.report.shown import (
     explained,
     is_faster_by_little,
     of_control,
+    under_quota,
     why_recommended,
     without_contention,
 )
@@ -28,6 +29,7 @@ from envmatrix.report.start_table import start_cautions, start_table
 from envmatrix.report.workload_table import workload_table
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
+from envmatrix.stats.contention import quota_around
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.failures import BROKEN
@@ -91,6 +93,7 @@ class Group:
     unchecked: bool = False
     short: str = ""
     first: str = ""
+    quota: str = ""
 
     @property
     def title(self) -> str:
@@ -124,7 +127,7 @@ class Group:
         if busy and not best:
             answer = f"{answer[0].lower()}{answer[1:]} {QUIET_FIRST[0].upper()}{QUIET_FIRST[1:]}."
         doubt = of_control(control, best, gain, self.baseline_name)
-        return "".join((busy, answer, doubt, " Equal work not checked." if self.unchecked else ""))
+        return "".join((self.quota, busy, answer, doubt, " Equal work not checked." if self.unchecked else ""))
 
     @property
     def _answer(self) -> str:
@@ -346,7 +349,7 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
     return Group(
         workload, engine, metric, baseline, control, ranked, alone, stand_in, choice,
         unchecked(own, unstable_checks(measured, run.plan, workload)),
-        told_short(measured.apart), first,
+        told_short(measured.apart), first, under_quota(quota_around(run, measured)),
     )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
 from envmatrix.stats.effects import Contended
-from envmatrix.stats.measurements import COUNTED, Measurements
+from envmatrix.stats.measurements import COUNTED, QUOTA, Measurements
+from envmatrix.store import Run
 from envmatrix.units import QUIET_FIRST
 
 Floats = NDArray[np.float64]
@@ -57,7 +58,9 @@ class Waiting:
 
 def cpu_waits(plan: Plan, measured: Measurements) -> Mapping[str, Waiting]:
     """Return how each arm waited; none where no trial counted it."""
-    delay, stolen = measured.table["run_delay_s"], np.nan_to_num(measured.table["steal_ticks"]) / _TICKS_PER_S
+    # While a quota holds a trial back its threads wait for no CPU that others have.
+    delay = np.maximum(0.0, measured.table["run_delay_s"] - np.nan_to_num(measured.table["throttled_s"]))
+    stolen = np.nan_to_num(measured.table["steal_ticks"]) / _TICKS_PER_S
     others = measured.table["others_s"]
     if not any(np.nan_to_num(values).any() for values in (delay, others, stolen)):
         return {}
@@ -90,6 +93,17 @@ def _of_reference(
         return own
     quiet = all(not found[other].is_busy for other in among if other in found)
     return Waiting(own.share, 0.0, own=own.share > DISTURBED) if quiet else own
+
+
+def quota_around(run: Run, measured: Measurements) -> tuple[float, float] | None:
+    """Return the CPU quota (in CPUs) around trials whose environments set none, and in which share it was used up."""
+    limited = {name for name, environment in run.environments.items() if environment.cpu_quota is not None}
+    at = [row for row, arm in enumerate(run.plan.arms) if arm.runs not in limited]
+    limits, used = (measured.table[name][at] for name in QUOTA)
+    if not np.isfinite(limits).any():
+        return None
+    limit, share = float(np.nanmin(limits)), _median(used)
+    return (limit, share) if share > 0 or limit < len(run.host.cpus) else None
 
 
 def contended(waits: Mapping[str, Waiting], old: Sequence[str], new: str) -> Contended:

@@ -29,12 +29,14 @@ OUTCOMES = ("ok", "failed", "invalid", "timed_out", "skipped")
 #: What a trial's result must share with its reference's for their speeds to be comparable.
 WORK = ("loss", "accuracy", "samples", "steps", "parameters")
 _CONDITIONS = ("load_1m", "steal_ticks", "mhz")
+#: The CPU quota around a trial, in CPUs, and the share of its periods in which it was used up.
+QUOTA = ("cpu_limit", "used_up")
 #: What is among a record's metrics and is none that anything is compared by.
 TURN_START = "turn_start"
-_BESIDE = (TURN_START, "others_s")
+_BESIDE = (TURN_START, "others_s", "throttled_s")
 #: How long a trial was counted: its timed part, or the whole of a program (of its turns, if it took some).
 COUNTED = "counted_s"
-_COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK, *_CONDITIONS, "started")
+_COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK, *_CONDITIONS, *QUOTA, "started")
 #: Evidence shown in reports, as dotted paths into the record's ``evidence``.
 EVIDENCE = (
     "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.affinity",
@@ -296,8 +298,18 @@ def _row(trial: Reading | Trial, record: Record) -> list[float]:
         _counted_s(trial, record),
         *(_loss(getattr(result, name)) for name in WORK),
         *(number(getattr(system, name)) for name in _CONDITIONS),
+        *_quota(record),
         number(trial.started),
     ]
+
+
+def _quota(record: Record) -> tuple[float, float]:
+    sandbox = record.evidence and record.evidence.sandbox
+    group = sandbox and sandbox.cgroup
+    if not group:
+        return math.nan, math.nan
+    periods = number(group.cpu_periods)
+    return number(group.cpu_limit), number(group.throttled_periods) / periods if periods > 0 else math.nan
 
 
 def _counted_s(trial: Reading | Trial, record: Record) -> float:

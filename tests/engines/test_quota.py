@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +83,43 @@ def test_a_quota_and_a_memory_limit_hold_together(ground: Places, job_of_host: J
     assert found["cpu_limit"] == 0.1
     if confinement.limit_holder() != "RLIMIT_DATA":
         assert found["memory_limit_bytes"] == 2**28
+
+
+@pytest.fixture
+def quota_above(tmp_path: Path) -> Iterator[Path]:
+    """Return a group without a quota of its own, in one that has a twentieth of a CPU."""
+    place = confinement._group("cpu")
+    demand(None if place else "no control group may be made here")
+    assert place
+    above = place[0] / f"envmatrix-test-{os.getpid()}"
+    below = above / "below"
+    above.mkdir()
+    try:
+        if place[1] == "cgroup v2":
+            (above / "cgroup.subtree_control").write_text("+cpu")
+            (above / "cpu.max").write_text("5000 100000")
+        else:
+            (above / "cpu.cfs_quota_us").write_text("5000")
+        below.mkdir()
+        yield below
+    finally:
+        for group in (below, above):
+            with contextlib.suppress(FileNotFoundError):
+                group.rmdir()
+
+
+@pytest.mark.local
+def test_a_quota_of_the_group_above_is_found_with_how_often_it_was_used_up(quota_above: Path, tmp_path: Path) -> None:
+    enter = ["/bin/sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"', str(quota_above)]
+    asked = "from pathlib import Path; from envmatrix.preflight.quota import limits; print(*limits(Path('/')))"
+    seen = subprocess.run(
+        [*enter, sys.executable, "-c", WORK + asked, str(BENCH.parent)],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(BENCH.parent)}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    found = json.loads((tmp_path / "group.json").read_text())
+    assert found["cpu_limit"] == 0.05
+    assert found["throttled_periods"] > 1, found
+    assert f"the time of 0.05 CPUs, by {quota_above.parent}; used up in " in seen.stdout
 
 
 @pytest.mark.local

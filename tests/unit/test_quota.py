@@ -4,10 +4,15 @@ import pytest
 
 from envmatrix.matrix import load
 from envmatrix.plan.environment import resolve
+from envmatrix.preflight.quota import limits, quota
 from envmatrix.record.model import read_evidence
 from envmatrix.record.settled import settled
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise_measured
+from envmatrix.stats.measurements import fold
 from envmatrix.trials.proof import prove
 from envmatrix.trials.trial import placed_limits
+from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 MATRIX = """
 version: 2
@@ -49,3 +54,84 @@ def test_a_quota_that_did_not_hold_is_found_out(matrix, limit, holds):
 )
 def test_a_quota_or_another_python_is_no_no_op(one, other):
     assert settled(read_evidence(one)) != settled(read_evidence(other))
+
+
+def group_at(root, group, **files):
+    folder = root / "sys/fs/cgroup" / group
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+STAT = "nr_periods 200\nnr_throttled 190\nthrottled_time 5\n"
+V1 = {"cpu__cfs_quota_us": "30000\n", "cpu__cfs_period_us": "100000\n", "cpu__stat": STAT}
+NO_V1 = {"cpu__cfs_quota_us": "-1\n", "cpu__cfs_period_us": "100000\n", "cpu__stat": "nr_periods 0\nnr_throttled 0\n"}
+V2, NO_V2 = (
+    {"cpu__max": "30000 100000\n", "cpu__stat": STAT},
+    {"cpu__max": "max 100000\n", "cpu__stat": "usage_usec 3\n"},
+)
+
+
+@pytest.mark.parametrize(
+    ("membership", "groups", "by"),
+    [
+        ("0::/", {"": V2}, "/sys/fs/cgroup"),  # a pod sees its own group at the mount's root
+        ("0::/a.slice/b.scope", {"a.slice": V2, "a.slice/b.scope": NO_V2}, "/sys/fs/cgroup/a.slice"),
+        ("0::/a.slice/b.scope", {"a.slice": NO_V2, "a.slice/b.scope": V2}, "/sys/fs/cgroup/a.slice/b.scope"),
+        ("3:cpu,cpuacct:/job/step", {"cpu,cpuacct/job": V1, "cpu,cpuacct/job/step": NO_V1}, "cpu,cpuacct/job"),
+        ("3:cpuacct,cpu:/docker/0123", {"cpu": V1}, "/sys/fs/cgroup/cpu"),  # the host's path, which is not there
+        ("", {"cpu": V1}, "/sys/fs/cgroup/cpu"),
+        ("0::/a", {"a": NO_V2}, None),
+        ("3:cpu:/a", {"cpu/a": NO_V1, "cpu": NO_V1}, None),
+    ],
+)
+def test_doctor_names_a_quota_of_the_own_group_and_of_those_above_it(tmp_path, membership, groups, by):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"{membership}\n" if membership else "")
+    for group, files in groups.items():
+        group_at(tmp_path, group, **files)
+    found = list(limits(tmp_path))
+    assert [one.state for one in found] == ["bad"] * bool(by)
+    if by:
+        assert found[0].found.endswith(f"{by}; used up in 95% of its periods")
+        assert found[0].found.startswith("the time of 0.3 CPUs, by /sys/fs/cgroup")
+
+
+def test_the_tightest_of_several_quotas_is_told(tmp_path):
+    group_at(tmp_path, "", **{**V2, "cpu__max": "150000 100000"})
+    group_at(tmp_path, "a", **V2)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/a\n")
+    found = quota(tmp_path)
+    assert (found.cpus, found.group) == (0.3, "/sys/fs/cgroup/a")
+
+
+@pytest.mark.parametrize(
+    ("limit", "of", "told", "first"),
+    [
+        (0.3, (100, 100), True, True),
+        (0.3, (100, 1), True, False),
+        (None, (0, 0), False, False),
+        (2.0, (9, 0), False, False),
+    ],
+)
+def test_a_report_names_the_quota_around_its_trials_and_begins_with_one_that_held_them_back(limit, of, told, first):
+    plan = make_plan(("fast",))
+
+    def held(trial):
+        group = {"cpu_limit": limit, "cpu_periods": of[0], "throttled_periods": of[1]}
+        trial.document["evidence"]["sandbox"] = {"cgroup": group}
+        seconds = trial.document["metrics"]["training_s"]
+        trial.document["metrics"].update(
+            user_s=0.3 * seconds, system_s=0.0, run_delay_s=0.7 * seconds, throttled_s=0.7 * seconds, others_s=seconds
+        )
+        return trial
+
+    machine = Machine({"fast": 1.3}, noise=0.01, stand_in=False)
+    summary = summarise_measured(make_run(plan), fold(plan, map(held, make_trials(plan, machine, 10))))
+    assert ("cpu-quota" in [item.kind.value for item in summary.cautions]) is told
+    begins = "Measured under a CPU quota of 0.3 CPUs, used up in 100% of its periods. fast is 1.3"
+    assert summary.groups[0].headline.startswith(begins) is first
+    if told:
+        assert "its trials had the time of 0.3 of 2 CPUs" in to_markdown(summary)
+    assert summary.analysis.find("fast:cnn@local").verdict == "faster", "a quota is no other program"
