@@ -175,6 +175,8 @@ def run(
     seen["system"].update(load_1m=first["load_1m"], steal_ticks=None if turns else grown["steal_ticks"])
     used |= {name: None if turns else grown[name] for name in _OF_ALL}  # others ran between its turns
     used |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}
+    if turns:
+        used |= turns.contention(wall_ns)
     seen["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
     wall_ns -= probe_ns
     reported, paused_ns = numbers.reported(wall_ns), turns.paused_ns if turns else None

@@ -31,7 +31,7 @@ def read() -> dict[str, Any]:
         "run_delay_s": attempt(_run_delay_s),
         "pressure_s": attempt(_pressure_s),
         "throttled_s": attempt(_throttled_s),
-        "others_s": attempt(_others_s),
+        "others_s": attempt(others_s),
         "energy_j": attempt(_energy_j),
         "gpu_energy_j": attempt(_gpu_energy_j),
         "steal_ticks": _steal_ticks(),
@@ -49,8 +49,8 @@ def since(before: Mapping[str, Any]) -> dict[str, Any]:
         name: None if name in _MAY_SHRINK and value is not None and value < 0 else value
         for name, value in grown.items()
     }
-    others_s = shown["others_s"]  # a difference of ticks: where nobody else ran it may be some below 0
-    return dict(shown, others_s=None if others_s is None else max(0.0, others_s))
+    others = shown["others_s"]  # a difference of ticks: where nobody else ran it may be some below 0
+    return dict(shown, others_s=None if others is None else max(0.0, others))
 
 
 def _run_delay_s() -> float:
@@ -78,7 +78,7 @@ def _throttled_s() -> float:
     raise OSError("no control group counts it")
 
 
-def _others_s() -> float:
+def others_s() -> float:
     """Return the CPU time of all CPUs (no idle, no stolen time) less that of this process and all it started."""
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])

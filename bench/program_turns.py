@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -9,8 +10,10 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
+from bench import counters
 from bench.errors import RunError
 from bench.evidence import tree
+from bench.evidence.reading import attempt
 from bench.gate import Gate, Turn
 from bench.marks import Marks
 
@@ -38,6 +41,7 @@ class Turns:
         self._gate = Gate(folder, lambda file: wait([file], None))
         self.paused_ns = 0
         self._length_s = 0.0
+        self._loads: list[tuple[float, ...]] = []
 
     def begin(self) -> None:
         """Wait for the first turn; the program starts in it."""
@@ -49,7 +53,7 @@ class Turns:
         What it started lives as it does: all of its processes stand still together.
         """
         file = os.pidfd_open(process.pid)
-        ran_ns, began_ns = 0, start_ns
+        ran_ns, began_ns, before = 0, start_ns, (0.0, 0.0)
         try:
             while True:
                 if self._ended(file, began_ns):
@@ -57,13 +61,25 @@ class Turns:
                 _stop()
                 stopped_ns = time.perf_counter_ns()
                 ran_ns += stopped_ns - began_ns
+                if self.paused_ns:  # in the first one it starts, some of them beside others that do
+                    after = _load()
+                    self._loads.append((stopped_ns - began_ns, after[0] - before[0], after[1] - before[1]))
                 self._take(self._gate.turn(_UNKNOWN))
+                before = _load()
                 began_ns = time.perf_counter_ns()
                 self.paused_ns += began_ns - stopped_ns
                 self._begins(began_ns)
                 _signal(_below(), signal.SIGCONT)
         finally:
             os.close(file)
+
+    def contention(self, wall_ns: int) -> dict[str, float]:
+        """Return what others ran and its threads waited in its whole turns, taken for all that it ran."""
+        if not self._loads:
+            return {}
+        seen_ns, *sums = (sum(part) for part in zip(*self._loads))
+        found = zip(("others_s", "run_delay_s"), sums)
+        return {name: max(0.0, value) * wall_ns / seen_ns for name, value in found if not math.isnan(value)}
 
     def end(self) -> None:
         """Wait until all others have had their turns: what follows would disturb them."""
@@ -111,6 +127,12 @@ class StepTurns(Turns):
             return True
         self._marks.had()
         return False
+
+
+def _load() -> tuple[float, float]:
+    """Return the CPU time of others so far, and how long the threads of the program have waited for a CPU."""
+    others_s = attempt(counters.others_s)
+    return math.nan if others_s is None else others_s, tree.waited_s(_below())
 
 
 def _below() -> set[int]:

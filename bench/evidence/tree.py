@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -125,6 +126,16 @@ class _Stat:
     of_children: int
     started: int
     image: tuple[str, ...]
+
+
+def waited_s(pids: Iterable[int]) -> float:
+    """Return how long the living threads of these processes were ready to run while no CPU was free for them."""
+    waits = [
+        (text(f"/proc/{pid}/task/{thread}/schedstat") or "").split()
+        for pid in pids
+        for thread in attempt(partial(os.listdir, f"/proc/{pid}/task")) or []
+    ]
+    return sum(int(words[1]) for words in waits if len(words) > 1) / 1e9
 
 
 def cpu_s_below(pid: int) -> float:

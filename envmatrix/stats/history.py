@@ -150,10 +150,10 @@ def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
         ratio, low, high = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
         flags = arm.get("flags")
         known = set(map(str, flags)) if isinstance(flags, list) else set()
-        barred = tuple(sorted(known & {*BARS, Flag.CONTENDED}))
+        held = str(arm.get("withheld") or "")
+        barred = tuple(sorted(known & {*BARS, Flag.CONTENDED} - {held}))
         unknown, versions = (workload, engine) in body.unchecked, _versions(arm.get("versions"))
         label, unit, better = (str(arm.get(name) or "") for name in ("label", "unit", "better"))
-        held = str(arm.get("withheld") or "")
         about = (barred, held, unknown, body.short, versions, (label, unit, better))
         point = Point(run, body.created, mean, ratio, low, high, *about)
         schedule = body.schedules[workload, engine]

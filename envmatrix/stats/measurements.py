@@ -327,9 +327,11 @@ def _in_one_go(record: Record | None) -> bool:
 def _began_beside_others(trial: Reading | Trial, record: Record) -> bool:
     """Whether a program's counters hold a start beside others: it took turns by its steps.
 
-    They are those of the whole program, so that what it waited for a CPU then is of our own making.
+    Older ones are those of the whole program, so that what it waited for a CPU then is of our own making.
     """
     timing = record.timing
+    if math.isfinite(number((record.metrics or {}).get("others_s"))):
+        return False
     return bool((trial.together or 0) > 1 and timing and timing.turns is not None and timing.paused_ns is not None)
 
 

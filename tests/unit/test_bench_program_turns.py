@@ -96,6 +96,35 @@ def test_it_starts_in_its_first_turn_and_stands_still_with_its_children_between_
     assert record["metrics"]["pressure_s"] is None, "that of the machine is others' too"
 
 
+@pytest.fixture
+def neighbour():
+    """A program that wants the one CPU that this process, and what it starts, may use then."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    yield busy.pid
+    busy.kill()
+    busy.wait()
+    os.sched_setaffinity(0, before)
+
+
+def test_what_others_took_of_its_turns_is_counted(neighbour, tmp_path):
+    with opened(tmp_path) as gate, started(tmp_path) as process:
+        for turn in range(6):
+            assert said(gate) > 0
+            gate.go(0, 1 if turn < 2 else 3)
+        (tmp_path / "enough").touch()
+        assert said(gate) > 0
+        gate.go(0, 600)
+        assert said(gate) == 0
+        gate.end()
+        assert process.wait(60) == 0, process.stderr.read()
+    record = json.loads((tmp_path / "record.json").read_text())
+    wall_s, metrics = record["timing"]["wall_ns"] / 1e9, record["metrics"]
+    assert metrics["others_s"] > 0.2 * wall_s, "the neighbour had the CPU for a third of the time"
+    assert metrics["run_delay_s"] > 0.5 * wall_s, "two that spin, and one of three runs at a time"
+
+
 def test_one_that_is_in_the_middle_of_starting_another_program_stands_still_too(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with opened(tmp_path) as gate, started(tmp_path, program=STARTS) as process:
