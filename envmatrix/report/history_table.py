@@ -17,7 +17,11 @@ def history_table(history: History) -> Table:
     table = Table(title=f"{count(history.runs, 'run')}", title_justify="left")
     columns = series_columns("terminal")
     for column in columns:
-        table.add_column(column.title, justify="right" if column.kind == "figure" else "left")
+        table.add_column(
+            column.title,
+            justify="right" if column.kind == "figure" else "left",
+            overflow="fold",
+        )
     for series in history.series:
         table.add_row(*(Text(one_line(column.cell(series), 120)) for column in columns))
     return table
