@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from envmatrix.plan import Plan
+from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import Analysis, estimate, waiting
 from envmatrix.stats.attribution import attribute, find_cells
 from envmatrix.stats.change_points import change_points
@@ -45,12 +45,12 @@ _CLAIMED = "looks: any misses what it claims"
 _DEAR = 4
 
 
-def plan_of(blocks: int) -> Plan:
+def plan_of(blocks: int, arms: tuple[Arm, ...] = ARMS) -> Plan:
     """Return the plan of a made-up run."""
-    return Plan("table", ARMS, 1, 6, blocks, 1e-6, SIZE, 1e9)
+    return Plan("table", arms, 1, 6, blocks, 1e-6, SIZE, 1e9)
 
 
-def measured_of(logs: Floats) -> Measurements:
+def measured_of(logs: Floats, of: tuple[Arm, ...] = ARMS) -> Measurements:
     """Return a run's trials as they are read from disk."""
     arms, blocks = logs.shape
     none = np.full(logs.shape, np.nan)
@@ -67,7 +67,7 @@ def measured_of(logs: Floats) -> Measurements:
             outcomes=Counter(ok=int(row.sum()), timed_out=int((~row).sum())),
             longest_s=LIMIT_S if not row.all() else 9.0,
         )
-        for arm, row in zip(ARMS, there, strict=True)
+        for arm, row in zip(of, there, strict=True)
     }
     nothing = np.empty(0, dtype=np.int64)
     trials = TrialOrder(nothing, nothing, nothing, np.empty(0), {})

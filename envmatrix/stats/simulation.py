@@ -31,6 +31,7 @@ from envmatrix.stats.simulated import SIZE, Figure, absolute_t, over_two_copies,
 from envmatrix.stats.simulated_history import histories
 from envmatrix.stats.simulated_looks import looks
 from envmatrix.stats.simulated_models import MODELS
+from envmatrix.stats.simulated_pairs import pairs
 from envmatrix.stats.simulated_phases import phases
 from envmatrix.stats.simulated_runs import gates
 from envmatrix.stats.simulated_slow import slow_processes
@@ -283,6 +284,7 @@ TOPICS: Mapping[str, Topic] = {
     "phases": phases,
     "steady": steady_states,
     "slow": slow_processes,
+    "pairs": pairs,
 }
 
 
