@@ -52,6 +52,7 @@ def _best_to_json(group: Group) -> dict[str, object]:
         "engine": group.engine,
         "environment": name,
         "best_set": list(group.best_set),
+        "may_be_behind": _finite(group.choice.ahead[1]) if group.choice and group.choice.ahead else None,
         "equal_work_checked": not group.unchecked,
         "gain": _finite(group.choice.gain) if group.choice else None,
         "headline": group.headline,

@@ -19,8 +19,8 @@ from envmatrix.stats.nodes import CANCELS, NodeReport
 from envmatrix.stats.pairing import families
 
 _RECOMMENDED = (
-    " Environments of a best set cannot be told apart; recommended is the simplest that is shown to be better, of "
-    "equally simple ones the one that measured best, and its gain allows for that choice."
+    " Of the environments of a best set none is shown to be worse than another. Recommended is the simplest of those "
+    "that measured within the margin of the best that is shown to be better, and its gain allows for that choice."
 )
 _NOISE = (
     "The control is a second copy of the baseline: its ratio is over the baseline alone, and its interval is "
