@@ -65,7 +65,7 @@ def _caution_to_json(item: Caution) -> dict[str, object]:
 
 def _nodes_to_json(item: NodeReport) -> dict[str, object]:
     return {
-        "workload": item.workload, "engine": item.engine, "spread": item.spread, "p": _finite(item.p),
+        "workload": item.workload, "engine": item.engine, "spread": item.spread,
         "nodes": [asdict(row) for row in item.rows], "interactions": dict(item.interactions),
         "mixed_blocks": list(item.mixed),
     }  # fmt: skip

@@ -31,6 +31,7 @@ from envmatrix.stats.simulated_choice import choices, simplicity
 from envmatrix.stats.simulated_history import histories
 from envmatrix.stats.simulated_looks import looks
 from envmatrix.stats.simulated_models import MODELS
+from envmatrix.stats.simulated_nodes import nodes
 from envmatrix.stats.simulated_pairs import pairs
 from envmatrix.stats.simulated_phases import phases
 from envmatrix.stats.simulated_runs import gates
@@ -228,6 +229,7 @@ TOPICS: Mapping[str, Topic] = {
     "slow": slow_processes,
     "pairs": pairs,
     "simplicity": simplicity,
+    "nodes": nodes,
 }
 
 
