@@ -33,7 +33,8 @@ _COLUMNS = (
 _OWN = "Ratios above 1 are better, whichever way the number counts; their intervals hold together for one metric."
 _PUBLISHED = " Published: a source's own figures, of its own machine and data."
 _WORST = (
-    " At worst: the lower end of the interval had every trial that broke been as slow as the longest trial of the run."
+    " At worst: the lower end of the interval had every trial that broke been as slow as the longest trial of the run. "
+    "At best: the upper end had every trial of the reference that broke been so."
 )
 
 

@@ -13,9 +13,9 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.effects import LEVEL, Effect, Flag, Verdict, claim, verdict_of
 from envmatrix.stats.equal_work import unequal_work
-from envmatrix.stats.failures import fails_more, slowest_filled
+from envmatrix.stats.failures import fails_more, fastest_filled, reference_fails_more, slowest_filled, surely_slower
 from envmatrix.stats.maxt import student_quantile
-from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.measurements import ArmFacts, Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.moderated import borrowed
 from envmatrix.stats.one_way import in_one_way
@@ -114,6 +114,7 @@ def estimate(
                     _annotated(effect, arm, work[arm.name], run, family.copies),
                     primary=metric is first,
                     worst=effect.worst if metric is first else None,
+                    best=effect.best if metric is first else None,
                 )
                 for arm, effect in zip(family.arms, _family_effects(family, metric, run), strict=True)
                 if effect.ratio is not None or metric is first
@@ -136,14 +137,22 @@ def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
     beside = logs_of(measured.table[metric.name][[index[arm.name] for arm in family.beside]])
     among = (max(1, sum(int(np.isfinite(rows).any(axis=1).sum()) for rows in (differences, beside))), len(copies))
     incomplete = (tried & ~np.isfinite(differences)).sum(axis=1)
-    found = worst = _effects_of(family.arms, views, among, run)
+    found = worst = best = _effects_of(family.arms, views, among, run)
     if incomplete.any():
         filled = Views((slowest_filled(differences, tried, measured, copies), *views.every[1:]), views.far)
         worst = _effects_of(family.arms, filled, among, run)
+    broke = judged and bool((measured.attempted[copies] & ~np.isfinite(logs[: len(copies)])).any())
+    if broke:
+        filled = Views((fastest_filled(logs, measured, copies, at), *views.every[1:]), views.far)
+        best = _effects_of(family.arms, filled, among, run)
+    ends = zip((one.low for one in worst), (one.high for one in best), strict=True)
     return [
-        replace(effect, metric=metric.name, incomplete=int(lacking), worst=least.low if lacking else None)
-        for effect, least, lacking in zip(found, worst, incomplete, strict=True)
-    ]
+        replace(
+            effect, metric=metric.name, incomplete=int(lacking), worst=low if lacking else None,
+            best=high if broke else None,
+        )
+        for effect, (low, high), lacking in zip(found, ends, incomplete, strict=True)
+    ]  # fmt: skip
 
 
 def _effects_of(arms: Sequence[Arm], views: Views, among: tuple[int, int], run: _Run) -> list[Effect]:
@@ -208,6 +217,7 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copie
         Flag.FAILED: outcomes["failed"] + outcomes["timed_out"] > 0,
         Flag.INVALID: outcomes["invalid"] > 0,
         Flag.FAILS_MORE: not arm.is_control and fails_more(run.measured, arm.name, copies),
+        Flag.REFERENCE_FAILS_MORE: reference_fails_more(run.measured, arm.name, copies),
         Flag.INCOMPLETE: effect.incomplete > 0,
         Flag.UNPROVEN: bool(facts.unproven),
         Flag.SLOW_TRIALS: bool(run.slow[run.measured.arms.index(arm.name)].any()),
@@ -215,7 +225,15 @@ def _annotated(effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copie
     }
     if waits(run.plan, run.slow, (arm.name, *copies), effect.blocks):
         effect = replace(effect, verdict="undecided")
+    if found[Flag.REFERENCE_FAILS_MORE]:
+        effect = _unless_slower_at_best(effect, [run.measured.facts[name] for name in copies])
     return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
+
+
+def _unless_slower_at_best(effect: Effect, reference: Sequence[ArmFacts]) -> Effect:
+    """Take back 'slower' where more trials of the reference broke: without its slow ones it looks fast."""
+    stays = effect.verdict != "slower" or surely_slower(effect.best, reference)
+    return effect if stays else replace(effect, verdict="undecided")
 
 
 def _is_no_op(arm: Arm, run: _Run) -> bool:
@@ -257,7 +275,10 @@ def between(
     turned = analysis.find(old.name) if original(old.reference, plan) == new.name else None
     if known:
         return known
-    return inverted(turned, old, new) if turned else _contrast(analysis, measured, old, new, environments or {})
+    if turned is None:
+        return _contrast(analysis, measured, old, new, environments or {})
+    found = inverted(turned, old, new)
+    return _unless_slower_at_best(found, [measured.facts[old.name]]) if Flag.FAILS_MORE in turned.flags else found
 
 
 def waiting(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:
@@ -278,12 +299,12 @@ def held_with(effect: Effect, several: int, level: float, margin: float) -> Effe
 
 def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:
     """Return the effect of ``old`` over its reference ``new`` turned round: of ``new`` over ``old``."""
-    figures = (effect.ratio, effect.high, effect.low, effect.usual)
-    ratio, low, high, usual = (None if value is None else 1.0 / value for value in figures)
+    figures = (effect.ratio, effect.high, effect.low, effect.usual, effect.best, effect.worst)
+    ratio, low, high, usual, worst, best = (None if value is None else 1.0 / value for value in figures)
     return replace(
         effect, environment=new.environment, workload=new.workload, engine=new.engine, arm=new.name,
         reference=old.name, ratio=ratio, low=low, high=high, verdict=_OPPOSITE.get(effect.verdict, effect.verdict),
-        usual=usual, worst=None,
+        usual=usual, worst=worst, best=best,
     )  # fmt: skip
 
 

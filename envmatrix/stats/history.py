@@ -17,12 +17,14 @@ from envmatrix.plan.schedule import CONTROL
 from envmatrix.plan.turns import turn_length
 from envmatrix.regular import read_bytes
 from envmatrix.stats.change_points import ERROR, FEWEST, change_points, fewest_runs
-from envmatrix.stats.effects import BARS
+from envmatrix.stats.effects import BARS, Flag
 from envmatrix.stats.metrics import VALUE, number
 from envmatrix.stats.pairing import ratio_of
 from envmatrix.store import RunFolder
 
 _SUMMARY = "summary.json"
+#: Marks without which a speed-up may not be told.
+_TOLD = BARS | {Flag.REFERENCE_FAILS_MORE}
 _SCHEMA = 1
 #: The warning of a summary.json that was too short a run (``report.caution.Kind.SHORT_RUN``).
 _SHORT = "short-run"
@@ -147,7 +149,7 @@ def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
         workload, engine, environment, metric = (str(arm.get(name)) for name in _ARM)
         ratio, low, high = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
         flags = arm.get("flags")
-        barred = tuple(sorted(BARS.intersection(map(str, flags)))) if isinstance(flags, list) else ()
+        barred = tuple(sorted(_TOLD.intersection(map(str, flags)))) if isinstance(flags, list) else ()
         unknown, versions = (workload, engine) in body.unchecked, _versions(arm.get("versions"))
         label, unit, better = (str(arm.get(name) or "") for name in ("label", "unit", "better"))
         about = (barred, unknown, body.short, versions, (label, unit, better))

@@ -60,6 +60,8 @@ def _unsure(run: Analysis, effect: Effect | None) -> str:
         return ""
     if waiting(run, (effect.arm, effect.reference), effect.blocks):
         return f"a side has slow trials, which takes {LEAST_BLOCKS} blocks"
+    if Flag.REFERENCE_FAILS_MORE in effect.flags:
+        return "fewer of its trials broke than of its reference"
     return "more of its trials broke than of its reference" if Flag.FAILS_MORE in effect.flags else ""
 
 

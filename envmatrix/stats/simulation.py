@@ -35,6 +35,7 @@ from envmatrix.stats.simulated_nodes import nodes
 from envmatrix.stats.simulated_pairs import pairs
 from envmatrix.stats.simulated_phases import phases
 from envmatrix.stats.simulated_runs import gates
+from envmatrix.stats.simulated_sides import sides
 from envmatrix.stats.simulated_slow import slow_processes
 from envmatrix.stats.simulated_steady import steady_states
 from envmatrix.stats.simulated_table import DAYS, PARTS, lines, table
@@ -230,6 +231,7 @@ TOPICS: Mapping[str, Topic] = {
     "pairs": pairs,
     "simplicity": simplicity,
     "nodes": nodes,
+    "sides": sides,
 }
 
 
