@@ -25,6 +25,7 @@ VERDICTS: Mapping[str, str] = {
 }
 MARKS: Mapping[str, str] = {
     "fails-more": "The environment's trials break more often than those of its reference; it is not recommended.",
+    "reference-fails-more": "More trials of the reference break, so it may look too fast: nothing is called slower.",
     "unproven": "Not all that the environment promises was seen in its processes; it is not recommended.",
     "no-op-here": "On this machine the environment does nothing that its reference does not do.",
     "changes-numerics": "A level changes what is computed (a smaller type, other kernels): results differ by design.",

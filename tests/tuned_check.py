@@ -99,7 +99,7 @@ def write_claim(folder: Path, what: Mapping[str, Any], most: int | None) -> None
     result = tunes.TuneResult(folder)
     (search, _), last = result._read, StudyFolder(folder).steps()[-1].load()
     body: dict[str, Any] = {
-        "of": words_of(what), "subject": what, "recipe": dict(result.answer.tried), "claimed": result.ratio,
+        "of": words_of(what), "subject": what, "recipe": dict(result.answer.tried), "claimed": result.gain,
         "interval": result.interval, "spent_s": result.answer.spent_s, "recommended": bool(result.settings),
         "budget_s": StudyFolder(folder).load().budget, "matrix": tunes._matrix_of(StudyFolder(folder)).digest,
     }  # fmt: skip

@@ -60,7 +60,7 @@ class Result:
 
     @property
     def best(self) -> Effect | None:
-        """The effect of the recommended environment: the simplest of ``best_set`` that is shown to be faster.
+        """The effect of the recommended environment: shown to be faster, of ``best_set``, and simple.
 
         None: no environment is, at equal work and failing no more often than its reference. Of several workloads or
         engines it is the first one's; ``summary.groups`` has the best of each.

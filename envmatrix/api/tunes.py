@@ -93,6 +93,11 @@ class TuneResult:
         return self.answer.effect.ratio if self.answer.effect else None
 
     @property
+    def gain(self) -> float | None:
+        """The ratio as the headline has it: less the luck of being told only if its interval is above 1."""
+        return self.answer.gain
+
+    @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of ``ratio``."""
         effect = self.answer.effect

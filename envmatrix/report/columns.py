@@ -94,7 +94,11 @@ def _p(row: Row, _group: Group) -> Cell:
 def _verdict(row: Row, group: Group) -> Cell:
     if row.effect is None:
         return Cell("reference")
-    words = {Flag.FAILS_MORE: ", fails more", Flag.UNPROVEN: ", unproven"}
+    words = {
+        Flag.FAILS_MORE: ", fails more",
+        Flag.REFERENCE_FAILS_MORE: ", reference fails more",
+        Flag.UNPROVEN: ", unproven",
+    }
     words |= {Flag.UNEQUAL_WORK: ", other work"} if row.effect.verdict == "faster" else {}
     asides = "".join(text for flag, text in words.items() if flag in row.effect.flags)
     asides = f": {reason(row.effect)}{asides}" if row.effect.withheld else asides
@@ -136,6 +140,14 @@ def _failed(row: Row, _group: Group) -> Cell:
 
 def _worst(row: Row, _group: Group) -> Cell:
     return Cell(ratio(row.effect.worst) if row.effect and row.effect.worst is not None else "")
+
+
+def _best(row: Row, _group: Group) -> Cell:
+    return Cell(ratio(row.effect.best) if row.effect and row.effect.best is not None else "")
+
+
+def _reference_failed(group: Group) -> bool:
+    return any(row.effect is not None and row.effect.best is not None for row in group.all_rows)
 
 
 def _cv(row: Row, _group: Group) -> Cell:
@@ -200,6 +212,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("ratio", _ratio_title, lambda _, effect: effect.ratio, _speed_up),
     Column("interval", "95 % interval", cell=_interval),
     Column("worst", "at worst", lambda _, effect: effect.worst, _worst, shown=has_failed, gives_way=4),
+    Column("best", "at best", lambda _, effect: effect.best, _best, shown=_reference_failed, gives_way=4),
     Column("low", value=lambda _, effect: effect.low),
     Column("high", value=lambda _, effect: effect.high),
     Column("p", "adjusted p", lambda _, effect: effect.p, _p, media=("html",)),

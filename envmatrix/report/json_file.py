@@ -53,6 +53,7 @@ def _best_to_json(group: Group) -> dict[str, object]:
         "engine": group.engine,
         "environment": name,
         "best_set": list(group.best_set),
+        "may_be_behind": _finite(group.choice.ahead[1]) if group.choice and group.choice.ahead else None,
         "equal_work_checked": not group.unchecked,
         "gain": _finite(group.choice.gain) if group.choice else None,
         "headline": group.headline,
@@ -65,7 +66,7 @@ def _caution_to_json(item: Caution) -> dict[str, object]:
 
 def _nodes_to_json(item: NodeReport) -> dict[str, object]:
     return {
-        "workload": item.workload, "engine": item.engine, "spread": item.spread, "p": _finite(item.p),
+        "workload": item.workload, "engine": item.engine, "spread": item.spread,
         "nodes": [asdict(row) for row in item.rows], "interactions": dict(item.interactions),
         "mixed_blocks": list(item.mixed),
     }  # fmt: skip

@@ -20,8 +20,8 @@ from envmatrix.stats.nodes import CANCELS, NodeReport
 from envmatrix.stats.pairing import families
 
 _RECOMMENDED = (
-    " Environments of a best set cannot be told apart; recommended is the simplest that is shown to be better, of "
-    "equally simple ones the one that measured best, and its gain allows for that choice."
+    " Of the environments of a best set none is shown to be worse than another. Recommended is the simplest of those "
+    "that measured within the margin of the best that is shown to be better, and its gain allows for that choice."
 )
 _NOISE = (
     "The control is a second copy of the baseline: its ratio is over the baseline alone, and its interval is "
@@ -34,7 +34,8 @@ _COLUMNS = (
 _OWN = "Ratios above 1 are better, whichever way the number counts; their intervals hold together for one metric."
 _PUBLISHED = " Published: a source's own figures, of its own machine and data."
 _WORST = (
-    " At worst: the lower end of the interval had every trial that broke been as slow as the longest trial of the run."
+    " At worst: the lower end of the interval had every trial that broke been as slow as the longest trial of the run. "
+    "At best: the upper end had every trial of the reference that broke been so."
 )
 
 

@@ -18,7 +18,11 @@ BARRED: Mapping[str, tuple[str, str, str]] = {
 }
 
 #: Why a verdict is withheld, in the few words that a row has room for.
-WITHHELD: Mapping[str, str] = {Flag.SLOW_TRIALS: "slow trials", Flag.CONTENDED: "contention"}
+WITHHELD: Mapping[str, str] = {
+    Flag.SLOW_TRIALS: "slow trials",
+    Flag.CONTENDED: "contention",
+    Flag.REFERENCE_FAILS_MORE: "reference breaks more",
+}
 #: From here on what a control's interval leaves open is said where nothing is shown.
 _NOISY = 1.25
 #: A quota that was used up in more than this share of its periods is said first.
@@ -112,14 +116,21 @@ def barred(effects: Sequence[Effect]) -> tuple[list[str], list[str]]:
     return conditions, reasons
 
 
-def why_recommended(choice: Choice, faster: str) -> str:
+def why_recommended(choice: Choice, faster: str, margin: float) -> str:
     """Say why that one is recommended, and not more than is so: the simplest of one or of equals would be none."""
     if choice.outdone:
         return f"which is not of it: some of it is surely {faster}, but not shown to be {faster} than the reference"
     if choice.faster == 1:
         return f"the only one of it that is shown to be {faster}"
-    if choice.alike == choice.faster:
-        return f"the one that measured best of the {choice.faster} that are shown to be {faster}, all equally simple"
+    if choice.alike == choice.near:
+        equals = ", all equally simple" if choice.alike == choice.faster else ""
+        return f"the one that measured best of the {choice.faster} that are shown to be {faster}{equals}"
+    near = f"the {choice.near} that measured within {percent_of(margin)} of the best that is shown to be {faster}"
     if choice.alike > 1:
-        return f"of the {choice.alike} simplest of it that are shown to be {faster} the one that measured best"
-    return f"the simplest of it that is shown to be {faster}"
+        return f"the one that measured best of the {choice.alike} simplest of {near}"
+    return f"the simplest of {near}"
+
+
+def percent_of(share: float) -> str:
+    """Return '3 %', and of what is no whole number of percent a digit more."""
+    return f"{100 * share:.{0 if round(100 * share, 9).is_integer() else 1}f} %"

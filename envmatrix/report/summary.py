@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from envmatrix.report.shown import (
     explained,
     is_faster_by_little,
     of_control,
+    percent_of,
     under_quota,
     why_recommended,
     without_contention,
@@ -94,6 +96,7 @@ class Group:
     short: str = ""
     first: str = ""
     quota: str = ""
+    margin: float = 0.03
 
     @property
     def title(self) -> str:
@@ -103,12 +106,12 @@ class Group:
 
     @property
     def best(self) -> Row | None:
-        """The recommended environment: the simplest of the best set that is shown to be faster."""
+        """The recommended environment: of the best set, shown to be faster, and simple."""
         return next((row for row in self.rows if self.choice and row.arm.name == self.choice.arm), None)
 
     @property
     def best_set(self) -> tuple[str, ...]:
-        """The environments that cannot be told apart from the best one, the fastest first."""
+        """The environments of which none is shown to be worse than another, the fastest first."""
         names = {row.arm.name: row.arm.environment for row in self.rows}
         return tuple(names[arm] for arm in self.choice.best_set) if self.choice else ()
 
@@ -174,11 +177,21 @@ class Group:
         best, choice = self.best, self.choice
         if not best or not choice or choice.best_set == (choice.arm,):
             return ""
-        several = " (cannot be told apart)" if len(self.best_set) > 1 else ""
+        several = " (tied: none is shown to be worse)" if len(self.best_set) > 1 else ""
         return (
             f"Best set: {', '.join(self.best_set)}{several}; {best.arm.environment} is recommended, "
-            f"{why_recommended(choice, self.metric.said('faster'))}."
+            f"{why_recommended(choice, self.metric.said('faster'), self.margin)}.{self._ahead(choice)}"
         )
+
+    def _ahead(self, choice: Choice) -> str:
+        """Say what choosing the recommended one may cost; '' if it measured best."""
+        if not choice.ahead or choice.ahead[1] <= 1.0:
+            return ""
+        name, lead = choice.ahead
+        faster = next(row.arm.environment for row in self.rows if row.arm.name == name)
+        slower = self.metric.said("slower")
+        share = math.ceil(1000 * (1.0 - 1.0 / lead)) / 1000
+        return f" For all that is known it may be up to {percent_of(share)} {slower} than {faster}."
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -349,7 +362,7 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
     return Group(
         workload, engine, metric, baseline, control, ranked, alone, stand_in, choice,
         unchecked(own, unstable_checks(measured, run.plan, workload)),
-        told_short(measured.apart), first, under_quota(quota_around(run, measured)),
+        told_short(measured.apart), first, under_quota(quota_around(run, measured)), run.plan.margin,
     )  # fmt: skip
 
 

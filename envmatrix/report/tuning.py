@@ -29,7 +29,7 @@ def lines_of(answer: TuneAnswer) -> list[str]:
     """Return the answer as lines of text."""
     found = [answer.headline, *filter(None, [answer.of_nodes]), *answer.cautions]
     if answer.contributions:
-        after = "after the model of the search, 95 % for each alone; not confirmed one by one"
+        after = "the model's guess and how far it may be off; not confirmed, no 95 % interval"
         found += ["", f"what each setting brings in it ({after}):"]
         found += [
             f"  {one.factor + '=' + one.level:34} {ratio(one.ratio)} ({bounds(one.low, one.high)})"
@@ -62,6 +62,7 @@ def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
         "recommended": dict(answer.settings) if answer.settings else None,
         "tried": dict(answer.tried),
         "ratio": effect.ratio if effect else None,
+        "gain": answer.gain,
         "low": effect.low if effect else None,
         "high": effect.high if effect else None,
         "blocks": effect.blocks if effect else 0,
@@ -103,7 +104,7 @@ def to_html(
 
 
 def _levels(search: Search, steps: Sequence[Step]) -> list[tuple[str, float, float, float, int]]:
-    """Return the effect after the model of each level that was read: name, ratio, bounds, and in how many trials."""
+    """Return the model's guess of each level that was read: name, ratio, how far it may be off, and its trials."""
     posterior, space = search.posterior([step.batch for step in steps]), search.space
     spread = np.sqrt(np.diag(posterior.covariance))
     found = []

@@ -303,7 +303,7 @@ def _tell(tuning: Tuning, step: Proposal, number: int) -> None:
     ahead = "none ahead so far"
     if best:
         name = text_of(tuning.space.settings(best.row))
-        ahead = f"best so far {name}: {best.ratio:.2f}x expected ({best.low:.2f} to {best.high:.2f}), not confirmed"
+        ahead = f"best so far {name}: the model expects {best.ratio:.2f}x, not confirmed"
     what = f"{step.blocks} blocks of it" if step.phase == "confirm" else count(len(step.rows), "configuration")
     what += f" in {step.blocks} blocks side by side" if step.phase != "confirm" and step.blocks > 1 else ""
     tuning.say(

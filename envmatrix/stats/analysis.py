@@ -23,9 +23,9 @@ from envmatrix.stats.effects import (
     withheld,
 )
 from envmatrix.stats.equal_work import unequal_work
-from envmatrix.stats.failures import fails_more, slowest_filled
+from envmatrix.stats.failures import fails_more, fastest_filled, reference_fails_more, slowest_filled, surely_slower
 from envmatrix.stats.maxt import student_quantile
-from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.measurements import ArmFacts, Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.moderated import borrowed
 from envmatrix.stats.one_way import in_one_way
@@ -81,10 +81,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class _Run:
-    """What effects are estimated from. ``levels``: the confidence of arms that are given at more than ``level``.
-
-    ``own``: each comparison is judged by its own error, none by a moderated one.
-    """
+    """What effects are estimated from. ``levels``: the confidence of arms that are given at more than ``level``."""
 
     plan: Plan
     measured: Measurements
@@ -94,7 +91,6 @@ class _Run:
     primary: Mapping[str, Metric]
     slow: Bools
     for_cpus: Mapping[str, Waiting]
-    own: bool = False
 
 
 def estimate(
@@ -132,6 +128,7 @@ def estimate(
                     _annotated(effect, arm, work[arm.name], run, family.copies, metric),
                     primary=metric is first,
                     worst=effect.worst if metric is first else None,
+                    best=effect.best if metric is first else None,
                 )
                 for arm, effect in zip(family.arms, _family_effects(family, metric, run), strict=True)
                 if effect.ratio is not None or metric is first
@@ -154,18 +151,26 @@ def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
     beside = logs_of(measured.table[metric.name][[index[arm.name] for arm in family.beside]])
     among = (max(1, sum(int(np.isfinite(rows).any(axis=1).sum()) for rows in (differences, beside))), len(copies))
     incomplete = (tried & ~np.isfinite(differences)).sum(axis=1)
-    found = worst = _effects_of(family.arms, views, among, run)
+    found = worst = best = _effects_of(family.arms, views, among, run)
     if incomplete.any():
         filled = Views((slowest_filled(differences, tried, measured, copies), *views.every[1:]), views.far)
         worst = _effects_of(family.arms, filled, among, run)
+    broke = judged and bool((measured.attempted[copies] & ~np.isfinite(logs[: len(copies)])).any())
+    if broke:
+        filled = Views((fastest_filled(logs, measured, copies, at), *views.every[1:]), views.far)
+        best = _effects_of(family.arms, filled, among, run)
+    ends = zip((one.low for one in worst), (one.high for one in best), strict=True)
     return [
-        replace(effect, metric=metric.name, incomplete=int(lacking), worst=least.low if lacking else None)
-        for effect, least, lacking in zip(found, worst, incomplete, strict=True)
-    ]
+        replace(
+            effect, metric=metric.name, incomplete=int(lacking), worst=low if lacking else None,
+            best=high if broke else None,
+        )
+        for effect, (low, high), lacking in zip(found, ends, incomplete, strict=True)
+    ]  # fmt: skip
 
 
 def _effects_of(arms: Sequence[Arm], views: Views, among: tuple[int, int], run: _Run) -> list[Effect]:
-    first, *others = (_judged_by(numbers, among[0], run) for numbers in views.paired())
+    first, *others = (_Judged(numbers, *borrowed(numbers.error, numbers.units, among[0])) for numbers in views.paired())
     found = []
     for row, arm in enumerate(arms):
         effect = _effect(arm, row, first, among, run)
@@ -183,12 +188,6 @@ class _Judged:
     numbers: Paired
     error: Floats
     own: Bools
-
-
-def _judged_by(numbers: Paired, comparisons: int, run: _Run) -> _Judged:
-    if run.own:
-        return _Judged(numbers, numbers.error, np.ones(len(numbers.error), dtype=np.bool_))
-    return _Judged(numbers, *borrowed(numbers.error, numbers.units, comparisons))
 
 
 def _effect(arm: Arm, row: int, judged: _Judged, among: tuple[int, int], run: _Run, least: int | None = None) -> Effect:
@@ -234,6 +233,7 @@ def _annotated(
         Flag.FAILED: outcomes["failed"] + outcomes["timed_out"] > 0,
         Flag.INVALID: outcomes["invalid"] > 0,
         Flag.FAILS_MORE: not arm.is_control and fails_more(run.measured, arm.name, copies),
+        Flag.REFERENCE_FAILS_MORE: reference_fails_more(run.measured, arm.name, copies),
         Flag.INCOMPLETE: effect.incomplete > 0,
         Flag.UNPROVEN: bool(facts.unproven),
         Flag.SLOW_TRIALS: bool(run.slow[run.measured.arms.index(arm.name)].any()),
@@ -241,10 +241,18 @@ def _annotated(
     }
     if waits(run.plan, run.slow, (arm.name, *copies), effect.blocks):
         effect = withheld(effect, Flag.SLOW_TRIALS)
+    if found[Flag.REFERENCE_FAILS_MORE]:
+        effect = _unless_slower_at_best(effect, [run.measured.facts[name] for name in copies])
     if metric.is_speed:
         effect = unless_contended(effect, contended(run.for_cpus, copies, arm.name), run.plan.margin)
         found[Flag.CONTENDED] = effect.contended.shares is not None or effect.withheld == Flag.CONTENDED
     return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
+
+
+def _unless_slower_at_best(effect: Effect, reference: Sequence[ArmFacts]) -> Effect:
+    """Take back 'slower' where more trials of the reference broke: without its slow ones it looks fast."""
+    stays = effect.verdict != "slower" or surely_slower(effect.best, reference)
+    return effect if stays else withheld(effect, Flag.REFERENCE_FAILS_MORE)
 
 
 def _is_no_op(arm: Arm, run: _Run) -> bool:
@@ -275,10 +283,9 @@ def between(
 ) -> Effect:
     """Return the effect of ``new`` over ``old``, two arms of one run.
 
-    Where one is the other's reference this is the effect of the table, turned round if need be. Otherwise it is
-    what the table would say by own errors were ``old`` the reference of its family: as many comparisons, so that the
-    interval holds for whichever two arms were picked after looking at the table. The copy of a reference that takes no
-    turns stands for the reference, but where the two are held against one another.
+    If one is the other's reference, this is the effect of the table, turned round if need be. Otherwise the interval
+    holds together with those of all pairs of the table's arms, so that a pair may be picked after looking at it. The
+    copy of a reference that takes no turns stands for the reference, unless the two are held against one another.
     """
     plan = analysis.plan
     if original(old.name, plan) != original(new.name, plan):
@@ -287,7 +294,10 @@ def between(
     turned = analysis.find(old.name) if original(old.reference, plan) == new.name else None
     if known:
         return known
-    return inverted(turned, old, new) if turned else _contrast(analysis, measured, old, new, environments or {})
+    if turned is None:
+        return _contrast(analysis, measured, old, new, environments or {})
+    found = inverted(turned, old, new)
+    return _unless_slower_at_best(found, [measured.facts[old.name]]) if Flag.FAILS_MORE in turned.flags else found
 
 
 def waiting(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:
@@ -308,12 +318,12 @@ def held_with(effect: Effect, several: int, level: float, margin: float) -> Effe
 
 def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:
     """Return the effect of ``old`` over its reference ``new`` turned round: of ``new`` over ``old``."""
-    figures = (effect.ratio, effect.high, effect.low, effect.usual)
-    ratio, low, high, usual = (None if value is None else 1.0 / value for value in figures)
+    figures = (effect.ratio, effect.high, effect.low, effect.usual, effect.best, effect.worst)
+    ratio, low, high, usual, worst, best = (None if value is None else 1.0 / value for value in figures)
     return replace(
         effect, environment=new.environment, workload=new.workload, engine=new.engine, arm=new.name,
         reference=old.name, ratio=ratio, low=low, high=high, verdict=_OPPOSITE.get(effect.verdict, effect.verdict),
-        usual=usual, worst=None, contended=effect.contended.inverted,
+        usual=usual, worst=worst, best=best, contended=effect.contended.inverted,
     )  # fmt: skip
 
 
@@ -321,19 +331,20 @@ def _contrast(
     analysis: Analysis, measured: Measurements, old: Arm, new: Arm, environments: Mapping[str, Environment]
 ) -> Effect:
     plan = analysis.plan
-    family = rebased(plan, old, new)
     levels = analysis.race.levels if analysis.race else {}
     surest = max(levels.get(arm.name, analysis.level) for arm in (old, new))
+    # Bonferroni: the largest |t| of all pairs, drawn, would make intervals 1 % narrower.
+    each = {new.name: 1.0 - (1.0 - surest) / _pairs(plan, measured, old, new)}
     work, slow = _work_of(measured, old, new, plan), analysis.slow
     if original(old.name, plan) != original(new.name, plan):
         measured, slow = in_one_way(plan, measured, analysis.primary, slow)
-    # The family's mean variance is another one for each reference; a pair must be the same both ways round.
+    # A family of one borrows no variance: the family's mean is another one for each reference.
     judged = (analysis.level, analysis.primary, slow, analysis.for_cpus)
-    run = _Run(plan, measured, environments, {new.name: surest}, *judged, own=True)
-    at = next(position for position, arm in enumerate(family.arms) if arm.name == new.name)
+    run = _Run(plan, measured, environments, each, *judged)
+    family = Family(old.name, (old.name,), (replace(new, reference=old.name),))
     metric = analysis.primary[old.workload]
-    effect = _family_effects(family, metric, run)[at]
-    return replace(_annotated(effect, family.arms[at], work, run, family.copies, metric), primary=True)
+    (effect,) = _family_effects(family, metric, run)
+    return replace(_annotated(effect, family.arms[0], work, run, family.copies, metric), primary=True)
 
 
 def _work_of(measured: Measurements, old: Arm, new: Arm, plan: Plan) -> tuple[str, ...]:
@@ -344,15 +355,13 @@ def _work_of(measured: Measurements, old: Arm, new: Arm, plan: Plan) -> tuple[st
     return tuple(text for arm in (old, new) if arm.reference for text in unequal_work(measured, arm, plan))
 
 
-def rebased(plan: Plan, old: Arm, new: Arm) -> Family:
-    """Return the family that holds both arms as it were with ``old`` as its reference, the control left out.
-
-    Two arms that share no reference make a family of their own.
-    """
-    names = {name for family in families(plan) if {old.name, new.name} <= (own := members(family)) for name in own}
-    arms = [arm for arm in plan.arms if arm.name in names and not (arm.is_control or arm.is_alone)]
-    arms = [arm for arm in arms if arm.name != old.name] + ([] if new in arms else [new])
-    return Family(old.name, (old.name,), tuple(replace(arm, reference=old.name) for arm in arms))
+def _pairs(plan: Plan, measured: Measurements, old: Arm, new: Arm) -> int:
+    """Return how many pairs the two could be picked from: of all arms with numbers in their table, or in both's."""
+    both, tables = {old.name, new.name}, [members(family) for family in families(plan)]
+    known = set().union(*([own for own in tables if both <= own] or [own for own in tables if both & own]))
+    ran = {name for name in known if measured.facts[name].outcomes["ok"]}
+    names = {arm.name for arm in plan.arms if arm.name in ran and not (arm.is_control or arm.is_alone)}
+    return math.comb(len(names | both), 2)
 
 
 def members(family: Family) -> set[str]:

@@ -211,5 +211,6 @@ def _across(arm: Arm, metric: Metric, pair: _Pair, family: int, allowed: float) 
         runs=len(olds), smallest=smallest_seen(ratio, found.high if found else None, allowed),
         other=other_than_speed(metric),
     )  # fmt: skip
-    compared = unless_broken(compared, *(measured.facts[arm.name] for measured in pair.measured))
+    before, now = (measured.facts[arm.name] for measured in pair.measured)
+    compared = unless_broken(compared, before, now)
     return unless_contended(compared, pair.contended(arm.name)) if metric.is_speed else compared

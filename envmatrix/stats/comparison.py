@@ -16,7 +16,7 @@ from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.contention import EXPLAINED, told_busy
 from envmatrix.stats.effects import Contended, Flag, Verdict
 from envmatrix.stats.equal_work import unchecked, unstable_checks
-from envmatrix.stats.failures import broken_of
+from envmatrix.stats.failures import broken_of, surely_slower
 from envmatrix.stats.gaps import told_missing
 from envmatrix.stats.measurements import ArmFacts, Measurements
 from envmatrix.stats.metrics import Metric
@@ -31,6 +31,7 @@ Status = Literal["slower", "not slower", "cannot say"]
 _FAR = 10.0
 _WEAKER: Mapping[str, str] = {
     Flag.FAILS_MORE: "fails more often than its reference",
+    Flag.REFERENCE_FAILS_MORE: "fails less often than its reference",
     Flag.UNPROVEN: "is unproven: not all that it promises was seen",
     Flag.NO_OP: "does nothing here that its reference does not",
 }
@@ -180,12 +181,20 @@ def unsure(found: Compared, why: str) -> Compared:
     return replace(found, status="cannot say", smallest=None, wanted=None, unsure=why) if why else found
 
 
-def unless_broken(found: Compared, old: ArmFacts, new: ArmFacts) -> Compared:
-    """Take back 'not slower' where a larger share of new's trials broke: those might have been the slow ones."""
+def unless_broken(found: Compared, old: ArmFacts, new: ArmFacts, at_best: float | None = None) -> Compared:
+    """Take back an answer that trials which broke may have made: those might have been the slow ones.
+
+    That is 'not slower' if a larger share of new's trials broke, and 'slower' if it was of old's, unless new is that
+    slow even ``at_best``, had those of old that broke been as slow as can be.
+    """
     (before, of_old), (broken, of_new) = broken_of([old]), broken_of([new])
-    if found.status != "not slower" or broken * max(1, of_old) <= before * of_new:
-        return found
-    return unsure(found, f"{broken} of {of_new} trials of {found.new} broke, {before} of {of_old} of {found.old}")
+    more = broken * max(1, of_old) - before * max(1, of_new)
+    if (found.status == "not slower" and more > 0) or (
+        found.status == "slower" and more < 0 and not surely_slower(at_best, [old], 1.0 / (1.0 + found.allowed))
+    ):
+        found = replace(found, verdict="undecided" if found.verdict == "slower" else found.verdict)
+        return unsure(found, f"{broken} of {of_new} trials of {found.new} broke, {before} of {of_old} of {found.old}")
+    return found
 
 
 def unless_contended(found: Compared, contended: Contended) -> Compared:

@@ -32,6 +32,7 @@ class Flag:
     FAILED = "failed-trials"
     INVALID = "invalid-trials"
     FAILS_MORE = "fails-more"
+    REFERENCE_FAILS_MORE = "reference-fails-more"
     INCOMPLETE = "incomplete-blocks"
     UNPROVEN = "unproven"
     SLOW_TRIALS = "slow-trials"
@@ -67,8 +68,9 @@ class Effect:
     pairs, ``incomplete`` the blocks in which one of the two is absent. ``error`` is the standard error of the log
     ratio, worth that of ``units`` independent blocks. Where the arm or its reference has slow trials, ``usual`` is the
     ratio without them; interval, p and verdict hold for both ratios. ``worst`` is what ``low`` would be had every
-    trial that broke been as slow as can be (None: none broke, or no interval). ``withheld`` is the flag for which a
-    verdict that the interval alone would have is 'undecided'; ``contended`` what CPU contention can have done to it.
+    trial that broke been as slow as can be (None: none broke, or no interval), ``best`` what ``high`` would be had
+    every trial of its reference that broke been so. ``withheld`` is the flag for which a verdict that the interval
+    alone would have is 'undecided'; ``contended`` what CPU contention can have done to it.
     """
 
     workload: str
@@ -90,6 +92,7 @@ class Effect:
     notes: tuple[str, ...] = ()
     primary: bool = False
     worst: float | None = None
+    best: float | None = None
     error: float | None = None
     units: int = 0
     usual: float | None = None

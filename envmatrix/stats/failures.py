@@ -34,6 +34,21 @@ def fails_more(measured: Measurements, arm: str, copies: Sequence[str]) -> bool:
     return broken * max(1, ran_copies) > of_copies * ran
 
 
+def reference_fails_more(measured: Measurements, arm: str, copies: Sequence[str]) -> bool:
+    """Whether a larger share of the trials of its reference's copies broke than of an arm's own."""
+    broken, ran = broken_of([measured.facts[arm]])
+    of_copies, ran_copies = broken_of([measured.facts[name] for name in copies])
+    return of_copies * max(1, ran) > broken * ran_copies
+
+
+def surely_slower(at_best: float | None, reference: Sequence[ArmFacts], limit: float = 1.0) -> bool:
+    """Whether an arm is slower even ``at_best``, had each trial of its reference that broke been the slowest.
+
+    Never if one timed out: nobody knows how long it would have taken.
+    """
+    return at_best is not None and at_best < limit and not any(fact.outcomes["timed_out"] for fact in reference)
+
+
 def slowest_filled(
     differences: Floats, tried: NDArray[np.bool_], measured: Measurements, copies: Sequence[int]
 ) -> Floats:
@@ -50,3 +65,24 @@ def slowest_filled(
     worst = np.minimum(limit[None, :], own[:, None])
     there = np.isfinite(logs_of(measured.table["trial_s"][copies[0]]))
     return np.where(tried & there & ~np.isfinite(differences), worst, differences)
+
+
+def fastest_filled(logs: Floats, measured: Measurements, copies: Sequence[int], arms: Sequence[int]) -> Floats:
+    """Return (arms, blocks) log ratios with the missing trials of the reference's ``copies`` at their slowest.
+
+    ``logs`` are those of the copies, then of the arms, better upwards. The slowest is a trial as long as the longest of
+    the whole run against the arm's own in that block, or what is slowest of that copy against the arm. Blocks without
+    the arm stay missing. The mirror image of ``slowest_filled``.
+    """
+    longest = max((fact.longest_s for fact in measured.facts.values()), default=0.0)
+    own, total, counted = logs[len(copies) :], np.zeros(logs[len(copies) :].shape), np.zeros(logs.shape[1])
+    limit = (
+        np.log(longest) - logs_of(measured.table["trial_s"][list(arms)]) if longest > 0 else np.full(own.shape, np.nan)
+    )
+    for row, copy in zip(logs, copies, strict=False):
+        over, tried = own - row, measured.attempted[copy]
+        most = np.where(np.isfinite(over), over, -np.inf).max(axis=1, initial=-np.inf)[:, None]
+        most = np.where(np.isfinite(most), most, np.nan)
+        total += np.where(tried, np.where(np.isfinite(row), over, np.fmax(limit, most) + 0.0 * own), 0.0)
+        counted += tried
+    return np.where(measured.attempted[copies[0]], total / np.maximum(counted, 1), np.nan)

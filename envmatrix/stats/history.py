@@ -23,6 +23,8 @@ from envmatrix.stats.pairing import ratio_of
 from envmatrix.store import RunFolder
 
 _SUMMARY = "summary.json"
+#: Marks without which a speed-up may not be told.
+_TOLD = BARS | {Flag.REFERENCE_FAILS_MORE, Flag.CONTENDED}
 _SCHEMA = 1
 #: The warning of a summary.json that was too short a run (``report.caution.Kind.SHORT_RUN``).
 _SHORT = "short-run"
@@ -151,7 +153,7 @@ def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
         flags = arm.get("flags")
         known = set(map(str, flags)) if isinstance(flags, list) else set()
         held = str(arm.get("withheld") or "")
-        barred = tuple(sorted(known & {*BARS, Flag.CONTENDED} - {held}))
+        barred = tuple(sorted(known & _TOLD - {held}))
         unknown, versions = (workload, engine) in body.unchecked, _versions(arm.get("versions"))
         label, unit, better = (str(arm.get(name) or "") for name in ("label", "unit", "better"))
         about = (barred, held, unknown, body.short, versions, (label, unit, better))

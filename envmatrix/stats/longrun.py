@@ -27,6 +27,9 @@ PHASE_S = 140.0
 LEAST_PHASES = 5
 #: How long the blocks of a run must span, in whole minutes.
 ENOUGH_MINUTES = math.ceil(LEAST_PHASES * PHASE_S / 60)
+#: What is said of a run that is long enough: longer phases make more than 5 % of intervals miss the mean over all of
+#: them, however long it is, and only the mean over its own holds (docs/statistics.md).
+LONGER = "If the machine has slow phases longer than a minute, the 95 % hold for the machine as it was then."
 #: How often slow cosines stand out where blocks are independent, each time that they are tested.
 STANDS_OUT = 0.1
 #: How many of them at least: three that stand out, of seven or eight blocks, are nearly always chance, and would make
@@ -55,12 +58,12 @@ def too_short(far: Floats) -> bool:
 
 
 def told_short(far: Floats) -> str:
-    """Return what is said beside the answer of a run that is ``too_short``, '' of others.
+    """Return what is said beside the answer of every run: which slow phases of the machine it does not allow for.
 
     The shares are the worst of docs/statistics.md: phases of a minute, blocks of 10 s or more.
     """
     if not too_short(far):
-        return ""
+        return LONGER
     wrong = next(wrong for below, wrong in _WRONG if round(_minutes(far)) < below)
     return (
         f"Short run: its blocks span {spanned(far)}, and the 95 % hold for the machine as it was then. If it has "

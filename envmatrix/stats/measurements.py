@@ -122,11 +122,16 @@ class Measurements:
     machine: Mapping[str, Counter[str]] = field(default_factory=dict)
 
     @property
+    def begins(self) -> Floats:
+        """When each block began, in seconds since the epoch; NaN if that is not known."""
+        started = self.table["started"]
+        first = np.where(np.isfinite(started), started, np.inf).min(axis=0, initial=np.inf)
+        return np.where(np.isfinite(first), first, np.nan)
+
+    @property
     def apart(self) -> Floats:
         """By how much of a slow phase of the machine each block began before the next one (``longrun.apart``)."""
-        begins = self.table["started"]
-        first = np.where(np.isfinite(begins), begins, np.inf).min(axis=0, initial=np.inf)
-        return apart(np.where(np.isfinite(first), first, np.nan))
+        return apart(self.begins)
 
     def of(self, arm: str, column: str) -> Floats:
         """Return one arm's numbers, block by block (NaN: none)."""

@@ -7,6 +7,7 @@ Sinha et al., SC 2022).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
+from envmatrix.stats.effects import LEVEL
+from envmatrix.stats.longrun import apart
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import Family, families, log_ratios, logs_of, ratio_of
+from envmatrix.stats.pairing import Family, families, log_ratios, logs_of, paired, ratio_of
+from envmatrix.stats.welch import Mean, quotient
 
 Floats = NDArray[np.float64]
 _LEVEL = 0.05
@@ -37,8 +41,8 @@ class NodeRow:
 class NodeReport:
     """The nodes of one baseline, best first.
 
-    ``spread`` is best over worst minus 1; ``p`` tests whether the baselines differ at all (one-way analysis of
-    variance of logs over blocks), None below two blocks on some node. ``interactions`` maps an environment to the
+    ``spread`` is best over worst minus 1. Whether the baselines differ by more than noise is not tested: the blocks of
+    a node follow one another, so that a slow hour looks like a slow node. ``interactions`` maps an environment to the
     adjusted p (Holm) that its *effect* differs between nodes; ``mixed`` are blocks that ran on several nodes.
     """
 
@@ -46,22 +50,15 @@ class NodeReport:
     engine: str
     rows: tuple[NodeRow, ...]
     spread: float
-    p: float | None
     interactions: Mapping[str, float]
     mixed: tuple[int, ...] = ()
 
     def line(self) -> str:
         """Say it in one or two sentences."""
         best, worst = self.rows[0], self.rows[-1]
-        if self.p is None:
-            known = "too few blocks to tell from noise"
-        elif self.p < _LEVEL:
-            known = f"more than noise (p = {self.p:.2g})"
-        else:
-            known = f"no more than noise may (p = {self.p:.2g})"
         text = (
-            f"{len(self.rows)} nodes differ by {self.spread:.1%} in the baseline of {self.workload}@{self.engine}, "
-            f"{known}: {best.node} measured best, {worst.node} last. "
+            f"{len(self.rows)} nodes differ by {self.spread:.1%} in the baseline of {self.workload}@{self.engine}: "
+            f"{best.node} measured best, {worst.node} last. A slow hour of a node looks like a slow node. "
         )
         unlike = [name for name, p in self.interactions.items() if p < _LEVEL]
         if unlike:
@@ -96,7 +93,7 @@ def compare_nodes(plan: Plan, measured: Measurements, metrics: Mapping[str, Metr
     for baseline in (arm for arm in plan.arms if any(other.reference == arm.name for other in plan.arms)):
         metric = metrics[baseline.workload]
         logs = metric.sign * logs_of(measured.of(baseline.name, metric.name))
-        groups = _groups(logs, of_column)
+        groups = _groups(logs, measured.begins, of_column)
         if len(groups) >= 2:
             interactions = _interactions(plan, measured, baseline, metric, of_column)
             reports.append(_report(baseline, groups, interactions, mixed))
@@ -106,8 +103,8 @@ def compare_nodes(plan: Plan, measured: Measurements, metrics: Mapping[str, Metr
 def gains_by_node(plan: Plan, measured: Measurements, arm: Arm, metric: Metric) -> tuple[NodeGain, ...]:
     """Return what ``arm`` gains on each node, best first; empty when fewer than two nodes ran its blocks."""
     family = next(family for family in families(plan) if arm in family.arms)
-    groups = _groups(_ratios(measured, family, arm, metric), _nodes_of(measured))
-    found = [NodeGain(node, own.size, ratio_of(float(own.mean()))) for node, own in groups.items()]
+    groups = _groups(_ratios(measured, family, arm, metric), measured.begins, _nodes_of(measured))
+    found = [NodeGain(node, own.values.size, ratio_of(float(own.values.mean()))) for node, own in groups.items()]
     return tuple(sorted(found, key=lambda one: -one.ratio)) if len(found) > 1 else ()
 
 
@@ -122,36 +119,52 @@ def _ratios(measured: Measurements, family: Family, arm: Arm, metric: Metric) ->
     return np.asarray(log_ratios(measured.of(arm.name, metric.name)[None, :], copies, metric)[0])
 
 
-def _groups(values: Floats, nodes: Sequence[str]) -> dict[str, Floats]:
+@dataclass(frozen=True)
+class OnNode:
+    """What the blocks of one node have: values, and when each block began (s; NaN: not known)."""
+
+    values: Floats
+    begins: Floats
+
+    @property
+    def mean(self) -> Mean:
+        """Their mean, with the error that allows for the node's slow phases (``longrun``)."""
+        found = paired(self.values[None], apart(self.begins))
+        return Mean(float(found.mean[0]), float(found.error[0]), int(found.units[0]))
+
+
+def _groups(values: Floats, begins: Floats, nodes: Sequence[str]) -> dict[str, OnNode]:
     """Return node -> its finite values, block by block."""
-    names = dict.fromkeys(node for node in nodes if node)
-    picked = {name: values[[node == name for node in nodes]] for name in names}
-    return {name: own[np.isfinite(own)] for name, own in picked.items() if np.isfinite(own).any()}
+    there = np.isfinite(values)
+    picked = {name: there & np.array([node == name for node in nodes]) for name in dict.fromkeys(nodes) if name}
+    return {name: OnNode(values[own], begins[own]) for name, own in picked.items() if own.any()}
 
 
 def _report(
-    baseline: Arm, groups: Mapping[str, Floats], interactions: Mapping[str, float], mixed: tuple[int, ...]
+    baseline: Arm, groups: Mapping[str, OnNode], interactions: Mapping[str, float], mixed: tuple[int, ...]
 ) -> NodeReport:
-    means = {name: float(own.mean()) for name, own in groups.items()}
+    means = {name: float(own.values.mean()) for name, own in groups.items()}
     middle = sum(means.values()) / len(means)
     rows = sorted(
-        (NodeRow(name, len(groups[name]), ratio_of(mean - middle)) for name, mean in means.items()),
+        (NodeRow(name, groups[name].values.size, ratio_of(mean - middle)) for name, mean in means.items()),
         key=lambda row: -row.relative,
     )
     spread = rows[0].relative / rows[-1].relative - 1
-    p = difference_p(list(groups.values()))
-    return NodeReport(baseline.workload, baseline.engine, tuple(rows), spread, p, interactions, mixed)
+    return NodeReport(baseline.workload, baseline.engine, tuple(rows), spread, interactions, mixed)
 
 
-def difference_p(groups: Sequence[Floats]) -> float | None:
-    """Return the p of one-way analysis of variance, None when a group has fewer than two values or none varies."""
-    if len(groups) < 2 or any(len(group) < 2 for group in groups):
+def difference_p(groups: Sequence[OnNode]) -> float | None:
+    """Return the p that nodes do not differ, None when one has fewer than two values or none varies.
+
+    It is the least p of Welch's t over all pairs of nodes, times their number (Bonferroni): nodes differ in noise.
+    """
+    if len(groups) < 2 or any(own.values.size < 2 for own in groups):
         return None
-    if all(float(np.ptp(group)) == 0.0 for group in groups):
+    means = [own.mean for own in groups]
+    if not any(mean.error > 0 for mean in means):
         return None
-    from scipy.stats import f_oneway  # takes longer to import than all that a command needs besides
-
-    return float(f_oneway(*groups).pvalue)
+    pairs = list(itertools.combinations(means, 2))
+    return min(quotient(one, other, len(pairs), LEVEL).p for one, other in pairs)
 
 
 def _interactions(
@@ -162,7 +175,8 @@ def _interactions(
         if family.reference != baseline.name or any(arm.is_control for arm in family.arms):
             continue
         for arm in family.arms:
-            p = difference_p(list(_groups(_ratios(measured, family, arm, metric), nodes).values()))
+            groups = _groups(_ratios(measured, family, arm, metric), measured.begins, nodes)
+            p = difference_p(list(groups.values()))
             if p is not None:
                 found[arm.environment] = p
     return holm(found)

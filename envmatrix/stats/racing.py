@@ -20,7 +20,7 @@ from envmatrix.plan import Plan
 from envmatrix.plan.turns import left_behind
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, verdict_of
 from envmatrix.stats.equal_work import unequal_work
-from envmatrix.stats.failures import fails_more
+from envmatrix.stats.failures import fails_more, reference_fails_more
 from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.pairing import Family, Views, families, logs_of, mean_copies, ratio_of
@@ -134,7 +134,8 @@ def _same(differences: Views, family: Family, level: float, margin: float) -> ND
 class Field:
     """The numbers of one family: logs, better upwards, of its arms and of its reference's copies, and who counts.
 
-    Both are (rows, blocks); ``far`` is ``longrun.apart`` of the blocks.
+    Both are (rows, blocks); ``far`` is ``longrun.apart`` of the blocks. ``breaks``: the reference breaks more often
+    than some arm, so that it may look too fast, and puts nobody out.
     """
 
     family: Family
@@ -142,6 +143,7 @@ class Field:
     copies: Floats
     eligible: NDArray[np.bool_]
     far: Floats | None = None
+    breaks: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ def field_of(family: Family, plan: Plan, measured: Measurements, workloads: Mapp
         for arm in family.arms
     ]
     logs, copies = table[[index[arm.name] for arm in family.arms]], table[[index[name] for name in family.copies]]
-    return Field(family, logs, copies, ~np.array(barred, dtype=np.bool_), measured.apart)
+    breaks = any(reference_fails_more(measured, arm.name, family.copies) for arm in family.arms)
+    return Field(family, logs, copies, ~np.array(barred, dtype=np.bool_), measured.apart, breaks)
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,7 @@ def _one_look(field_: Field, active: NDArray[np.bool_], known: _Then, look: int,
     at, family = looks(plan), field_.family
     level = 1.0 - EARLY_VERDICT_ERROR / len(at)
     rivals = known.logs.rows(np.flatnonzero(active & field_.eligible & ~known.waits))
-    rivals = rivals if known.reference_waits else known.reference.over(rivals)
+    rivals = rivals if known.reference_waits or field_.breaks else known.reference.over(rivals)
     beaten = surely_not_best(known.logs, rivals, len(family.arms) * len(at)) & ~known.waits
     same = _same(known.logs.less(known.reference), family, level, plan.margin)
     same &= ~(known.waits | known.reference_waits)

@@ -63,6 +63,8 @@ def _unsure(run: Analysis, effect: Effect | None) -> str:
         return f"a side has slow trials, which takes {LEAST_BLOCKS} blocks"
     if effect.withheld == Flag.CONTENDED:
         return EXPLAINED
+    if Flag.REFERENCE_FAILS_MORE in effect.flags:
+        return "fewer of its trials broke than of its reference"
     return "more of its trials broke than of its reference" if Flag.FAILS_MORE in effect.flags else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +16,23 @@ from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import ALL_LOOKS, may_lead
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import Views, families, logs_of, over_copies, paired, ratio_of
-from envmatrix.stats.racing import looks, surely_not_best
+from envmatrix.stats.racing import least_lead, looks, surely_not_best
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 _HALVES, _SEED = 200, 20_260_102
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer of one table. ``best_set`` are arms that cannot be told apart, the fastest first.
+    """The answer of one table. ``best_set`` are arms of which none is shown to be worse, the fastest first.
 
     ``arm`` is the recommended one of them, ``gain`` its ratio with the choice allowed for. ``faster`` counts those of
-    the set that are shown to be faster, ``alike`` those of these that are as simple as the recommended one, itself
-    among them. ``outdone``: some of the set is surely better than it, but not shown to be faster than the reference.
+    the set that are shown to be faster, ``near`` those of these that measured within the margin of the fastest of them,
+    ``alike`` those of these that are as simple as the recommended one, itself among them. ``outdone``: some of the set
+    is surely better than it, but not shown to be faster than the reference. ``ahead`` is the arm of the set that
+    measured fastest, and how many times as fast as the recommended one it may be (None: it is the recommended one).
     """
 
     arm: str
@@ -38,19 +41,28 @@ class Choice:
     faster: int = 1
     alike: int = 1
     outdone: bool = False
+    near: int = 1
+    ahead: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)
 class Candidates:
     """Arms that may be the best: paired log ratios of m, whose lower bound is ``low``, shown ``faster`` or not.
 
-    ``settings`` orders them by simplicity, the simplest lowest.
+    ``settings`` orders them by simplicity, the simplest lowest; ``margin``: who measured this near is as good.
     """
 
     differences: Views
     low: Floats
     faster: Bools
     settings: Sequence[tuple[int, ...]]
+    margin: float = 0.03
+
+    @cached_property
+    def ranks(self) -> Ints:
+        """The places of the arms in order of simplicity; equally simple ones share one."""
+        order = sorted(set(self.settings))
+        return np.array([order.index(one) for one in self.settings], np.int64)
 
 
 def choose(
@@ -71,15 +83,29 @@ def choose(
         np.array([math.log(effect.low or 1.0) for _, effect in found]),
         np.array([effect.verdict == "faster" for _, effect in found], dtype=np.bool_),
         [_settings(arm, analysis.plan.arms, environments) for arm, _ in found],
+        analysis.plan.margin,
     )
     tests = len(arms) * (len(looks(analysis.plan)) + 1) if analysis.race else len(found) - 1
     # What all looks may err is shared among them as that of the table is.
-    chosen, within, gain = recommended(candidates, max(1, tests) * (1.0 - ALL_LOOKS) / (1.0 - analysis.level))
-    ranked = sorted(np.flatnonzero(within), key=lambda at: -(found[at][1].ratio or 0.0))
-    able = _able(candidates, within)
-    alike = sum(candidates.settings[at] == candidates.settings[chosen] for at in able)
+    spent = max(1, tests) * (1.0 - ALL_LOOKS) / (1.0 - analysis.level)
+    chosen, within, gain = recommended(candidates, spent)
+    ranked = sorted(map(int, np.flatnonzero(within)), key=lambda at: -(found[at][1].ratio or 0.0))
     names = tuple(found[at][0].name for at in ranked)
-    return Choice(found[chosen][0].name, ratio_of(gain), names, len(able), alike, not within[chosen])
+    able, mean = _able(candidates, within), candidates.differences.paired()[0].mean
+    near = [at for at in able if mean[at] >= mean[able].max() - math.log1p(candidates.margin)]
+    alike = sum(candidates.ranks[at] == candidates.ranks[chosen] for at in near)
+    lead = _lead(candidates.differences, ranked[0], chosen, spent)
+    ahead = (names[0], ratio_of(lead)) if math.isfinite(lead) else None
+    outdone = not within[chosen]
+    return Choice(found[chosen][0].name, ratio_of(gain), names, len(able), alike, outdone, len(near), ahead)
+
+
+def _lead(differences: Views, fastest: int, chosen: int, tests: float) -> float:
+    """Return by how much, at most, one arm is faster than the chosen one, in log units; -inf: they are one."""
+    if fastest == chosen:
+        return -math.inf
+    least = least_lead(differences.rows([fastest]), differences.rows([chosen]), max(1, tests))
+    return max(0.0, -float(least[0, 0]))
 
 
 def _differences(analysis: Analysis, measured: Measurements, arms: Sequence[Arm]) -> Views:
@@ -114,20 +140,34 @@ def recommended(candidates: Candidates, tests: float) -> tuple[int, Bools, float
     """Return which candidate is recommended, who is in the best set, and the recommended one's log gain.
 
     The set holds whoever no other is surely better than (multiple comparisons with the best, Hsu 1984): the truly
-    best one is left out in at most 5 % of runs. Recommended is, of those in it that are shown to be faster than the
-    reference, the simplest; of equally simple ones the fastest. Where some that is not shown to be faster than the
-    reference (it has slow trials, or another reference) is surely better than all that are, it is the simplest of
-    these, and not in the set. One of ``candidates`` must be faster.
+    best one is left out in at most 5 % of runs. Recommended is one of those in it that are shown to be faster than the
+    reference: the simplest of those that measured within the margin of the fastest of them; of equally simple ones the
+    fastest. If some that is not shown to be faster than the reference (it has slow trials, or another reference) is
+    surely better than all that are, it is one of these, and not in the set. One of ``candidates`` must be faster.
     """
     differences = candidates.differences
     within = ~surely_not_best(differences, differences, max(1, tests))
     numbers = differences.paired()[0]
     mean = numbers.mean
-    chosen = min(_able(candidates, within), key=lambda at: (candidates.settings[at], -mean[at]))
-    rivals = [at for at, settings in enumerate(candidates.settings) if settings == candidates.settings[chosen]]
+    able = _able(candidates, within)
+    chosen = able[int(_picked(mean[able], candidates.ranks[able], candidates.margin))]
+    rivals = [at for at, rank in enumerate(candidates.ranks) if rank == candidates.ranks[chosen] or at in able]
     raw, low = float(mean[chosen]), float(candidates.low[chosen])
-    crossed = min(raw, cross_fitted(differences.measured[rivals]))
-    return chosen, within, max(low, (crossed + given_shown(crossed, low, float(numbers.error[chosen]))) / 2)
+    crossed = cross_fitted(differences.measured[rivals], candidates.ranks[rivals], candidates.margin)
+    return chosen, within, told_gain(raw, low, float(numbers.error[chosen]), crossed)
+
+
+def told_gain(raw: float, low: float, error: float, crossed: float = math.inf) -> float:
+    """Return the log gain to tell: less luck of being picked (``crossed``) and of being told only if ``low`` > 0."""
+    fair = min(raw, crossed)
+    return max(low, (fair + given_shown(fair, low, error)) / 2)
+
+
+def _picked(means: Floats, ranks: Ints, margin: float) -> Ints:
+    """Return which of (..., m) is the simplest of those within the margin of the fastest, of equals the fastest."""
+    near = means >= means.max(axis=-1, keepdims=True) - math.log1p(margin)
+    simplest = np.where(near, ranks, ranks.max() + 1).min(axis=-1, keepdims=True)
+    return np.asarray(np.where(near & (ranks == simplest), means, -np.inf).argmax(axis=-1))
 
 
 def _able(candidates: Candidates, within: Bools) -> list[int]:
@@ -142,8 +182,8 @@ def _halves(blocks: int) -> Bools:
     return np.asarray(order < blocks // 2)
 
 
-def cross_fitted(differences: Floats) -> float:
-    """Return the mean log ratio of whoever is fastest in one half of the blocks, measured in the other half.
+def cross_fitted(differences: Floats, ranks: Ints, margin: float) -> float:
+    """Return the mean log ratio of whoever is picked in one half of the blocks, measured in the other half.
 
     The mean over many random halves of (m, blocks). What picks is never what measures, so that luck in the one is not
     counted as gain in the other.
@@ -153,7 +193,7 @@ def cross_fitted(differences: Floats) -> float:
     first = _halves(differences.shape[1])
     sums, counts = first @ values.T, first @ there.T.astype(np.float64)
     rest, left = (~first) @ values.T, (~first) @ there.T.astype(np.float64)
-    picked = np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf).argmax(axis=1)
+    picked = _picked(np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf), ranks, margin)
     at = np.arange(len(first))
     known = left[at, picked] > 0
     found = rest[at, picked][known] / left[at, picked][known]

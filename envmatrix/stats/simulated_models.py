@@ -103,6 +103,32 @@ def _failing(blocks: int, chance: np.random.Generator) -> Trials:
     return Trials(logs, 0.0)
 
 
+def _skewed(blocks: int, chance: np.random.Generator) -> Trials:
+    """Let the marked arm's log times have an exponential tail, the same on average."""
+    logs = _quiet(blocks, chance)
+    logs[MARKED] = GAIN - skewed((blocks,), chance)
+    return Trials(logs)
+
+
+def skewed(shape: tuple[int, ...], chance: np.random.Generator) -> Floats:
+    """Return log times whose mean is 0 and whose standard deviation is 10 %, most below the mean and some far above."""
+    return np.asarray(0.1 * (chance.exponential(1.0, shape) - 1.0))
+
+
+def _reference_failing(blocks: int, chance: np.random.Generator) -> Trials:
+    """Let the slowest fifth of the reference's trials, both copies', time out: nothing differs, all seem slower."""
+    logs = chance.normal(0.0, SIZE, (len(ARMS), blocks))
+    logs[:2] = without_slowest(logs[:2], SIZE)
+    return Trials(logs, 0.0)
+
+
+def without_slowest(logs: Floats, noise: float) -> Floats:
+    """Return normal log speeds about 0, NaN for the slowest fifth of them."""
+    return np.asarray(np.where(logs < noise * -0.8416, np.nan, logs))
+
+
+#: Models whose runs have lost trials that were not lost by chance.
+SELECTED = ("failures", "reference failures")
 MODELS: Mapping[str, Model] = {
     "normal": _normal,
     "unequal variances": _unequal,
@@ -112,4 +138,6 @@ MODELS: Mapping[str, Model] = {
     "two modes": _slow_processes(0.4, 1.25, rare=False),
     "heavy tails": _heavy,
     "failures": _failing,
+    "skewed": _skewed,
+    "reference failures": _reference_failing,
 }

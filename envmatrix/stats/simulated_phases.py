@@ -15,6 +15,8 @@ from envmatrix.stats.simulated import SIZE, Figure, Floats, rate
 
 _EACH_HALF = (1.0 + LEVEL) / 2
 _MINUTES, _BLOCK_S, _PHASES_S = (3, 5, 6, 12, 24), (10.0, 20.0, 38.0), (20.0, 40.0, 60.0)
+#: Phases that last longer than is allowed for, and runs that are long enough for shorter ones.
+_LONGER_S, _LONG_MINUTES = (120.0, 180.0, 300.0, 600.0), (12, 24)
 #: By how much a slow phase slows the environment more than its reference.
 _SLOWED = 0.1
 
@@ -46,11 +48,13 @@ def _reaches(logs: Floats, begins: Floats) -> dict[str, Floats]:
     }
 
 
-def _figures(minutes: int, block_s: float, runs: int, chance: np.random.Generator) -> list[Figure]:
+def _figures(
+    minutes: int, block_s: float, runs: int, chance: np.random.Generator, phases_s: Sequence[float] = (0.0, *_PHASES_S)
+) -> list[Figure]:
     begins = np.arange(0.0, minutes * 60.0, block_s)
     noise = chance.normal(0.0, SIZE * np.sqrt(1.5), (runs, begins.size))
     name, figures = f"{minutes} minutes, blocks of {block_s:.0f} s", []
-    for mean_s in (0.0, *_PHASES_S):
+    for mean_s in phases_s:
         slowed, own = in_phases(runs, begins, mean_s, chance) if mean_s else (0.0, np.zeros(runs))
         logs = noise + slowed
         machine = f"phases of {mean_s:.0f} s" if mean_s else "no phases"
@@ -75,4 +79,6 @@ def phases(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]
     if machine != next(iter(NOISES)):
         return []
     cells: Sequence[tuple[int, float]] = [(minutes, block_s) for minutes in _MINUTES for block_s in _BLOCK_S]
-    return [figure for cell in cells for figure in _figures(*cell, runs, chance)]
+    figures = [figure for cell in cells for figure in _figures(*cell, runs, chance)]
+    further = (_figures(minutes, _BLOCK_S[-1], runs, chance, _LONGER_S) for minutes in _LONG_MINUTES)
+    return [*figures, *(figure for found in further for figure in found)]

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from envmatrix.plan import Plan
+from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import Analysis, estimate, waiting
 from envmatrix.stats.attribution import attribute, find_cells
 from envmatrix.stats.change_points import change_points
@@ -28,7 +28,7 @@ from envmatrix.stats.racing import next_arms
 from envmatrix.stats.run_to_run import FEWEST_RUNS, against
 from envmatrix.stats.selection import choose
 from envmatrix.stats.simulated import SIZE, Figure, Floats, rate
-from envmatrix.stats.simulated_models import ARMS, LEVELS, LIMIT_S, MARKED, MODELS, TRIAL_S, Model, Trials
+from envmatrix.stats.simulated_models import ARMS, LEVELS, LIMIT_S, MARKED, MODELS, SELECTED, TRIAL_S, Model, Trials
 from envmatrix.stats.slow_trials import SlowTrials
 from envmatrix.stats.welch import mean_of
 
@@ -45,12 +45,12 @@ _CLAIMED = "looks: any misses what it claims"
 _DEAR = 4
 
 
-def plan_of(blocks: int) -> Plan:
+def plan_of(blocks: int, arms: tuple[Arm, ...] = ARMS) -> Plan:
     """Return the plan of a made-up run."""
-    return Plan("table", ARMS, 1, 6, blocks, 1e-6, SIZE, 1e9)
+    return Plan("table", arms, 1, 6, blocks, 1e-6, SIZE, 1e9)
 
 
-def measured_of(logs: Floats) -> Measurements:
+def measured_of(logs: Floats, of: tuple[Arm, ...] = ARMS) -> Measurements:
     """Return a run's trials as they are read from disk."""
     arms, blocks = logs.shape
     none = np.full(logs.shape, np.nan)
@@ -67,7 +67,7 @@ def measured_of(logs: Floats) -> Measurements:
             outcomes=Counter(ok=int(row.sum()), timed_out=int((~row).sum())),
             longest_s=LIMIT_S if not row.all() else 9.0,
         )
-        for arm, row in zip(ARMS, there, strict=True)
+        for arm, row in zip(of, there, strict=True)
     }
     nothing = np.empty(0, dtype=np.int64)
     trials = TrialOrder(nothing, nothing, nothing, np.empty(0), {})
@@ -83,7 +83,8 @@ def _wrong(analysis: Analysis, truth: Mapping[str, float]) -> tuple[bool, bool]:
     missed = false = False
     for effect in (one for one in analysis.primary_effects() if not one.is_control):
         true = np.exp(truth[effect.environment])
-        low, high = effect.low if effect.worst is None else effect.worst, effect.high
+        low = effect.low if effect.worst is None else effect.worst
+        high = effect.high if effect.best is None else effect.best
         missed |= low is not None and high is not None and not low <= true <= high
         claimed = effect.verdict in ("faster", "slower") and Flag.FAILS_MORE not in effect.flags
         false |= claimed and (effect.verdict == "faster") != (true > 1.0)
@@ -233,7 +234,7 @@ def _answers(model: str, blocks: int, runs: int, chance: np.random.Generator, as
         if ask != DAYS:
             parts = [ask] if ask else list(PARTS)[: None if run % _DEAR == 0 else 1]
             yield from judged(draw(blocks, chance), blocks, parts)
-        if ask in (None, DAYS) and model != "failures":
+        if ask in (None, DAYS) and model not in SELECTED:
             yield from _judged_days(draw, blocks, chance)
 
 
@@ -241,7 +242,7 @@ def _asked(question: str, model: str) -> bool:
     """Return whether a question is put to a model: a rate of slow trials where there is one, no selected runs."""
     if question.startswith("slow rate"):
         return model == "rare slow"
-    return model != "failures" or question.startswith(("difference", "best set", "looks"))
+    return model not in SELECTED or question.startswith(("difference", "best set", "looks"))
 
 
 def lines(figures: list[Figure]) -> list[str]:

@@ -23,8 +23,10 @@ from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.noise import autoregressive
 from envmatrix.stats.pairing import paired
+from envmatrix.stats.selection import told_gain
 from envmatrix.stats.simulated import Figure, over_two_copies, rate
 from envmatrix.stats.tuning import REFERENCES, Batch, Budget, Proposal, Search
+from envmatrix.stats.tuning_answer import contributions
 from envmatrix.stats.tuning_choice import EQUAL, Neighbours, pruned
 
 Floats = NDArray[np.float64]
@@ -92,12 +94,16 @@ class World:
 
 @dataclass(frozen=True)
 class Found:
-    """What a method came to: the cell it names, the gain it claims and its interval, as log ratios (None: no claim)."""
+    """What a method came to: the cell it names, the gain it claims and its interval, as log ratios (None: no claim).
+
+    ``guesses``: whether the truth lies in what the model thinks each setting may bring.
+    """
 
     row: int
     claimed: float
     low: float | None = None
     high: float | None = None
+    guesses: tuple[bool, ...] = ()
 
 
 @lru_cache(maxsize=2)
@@ -157,7 +163,20 @@ def tuned(there: World) -> Found:
     mean, error = float(seen.mean[0]), float(seen.error[0])
     reach = critical_value(int(seen.blocks[0]), 1, REFERENCES, level=LEVEL) * error
     row = batches[-1].rows[0] if mean - reach > 0 else 0
-    return Found(row, mean if row else 0.0, mean - reach, mean + reach)
+    told = told_gain(mean, mean - reach, error) if row else 0.0
+    return Found(row, told, mean - reach, mean + reach, _guesses(there, search, batches))
+
+
+def _guesses(there: World, search: Search, batches: list[Batch]) -> tuple[bool, ...]:
+    """Return of each setting of what was confirmed whether its truth lies in what the model thinks it may bring."""
+    row, space = batches[-1].rows[0], there.space
+    names = [space.factors[at] for at in np.flatnonzero(space.codes[row])]
+    fewer = dict(zip(names, Neighbours(space.codes).fewer(row).tolist(), strict=True))
+    return tuple(
+        one.low <= np.exp(there.gains[row] - there.gains[fewer[one.factor]]) <= one.high
+        for one in contributions(search, batches, row)
+        if fewer[one.factor] or len(names) == 1
+    )
 
 
 def random_maximum(there: World) -> Found:
@@ -230,7 +249,7 @@ def searched(
 
     ``nodes`` (0: one, and none of it is told): then also how many trials ran one after the other.
     """
-    shares, off, worse, holds, rounds, idle = [], [], [], [], [], []
+    shares, off, worse, holds, rounds, idle, guesses = [], [], [], [], [], [], list[bool]()
     for number in range(first, first + worlds):
         there = world(number, size, sizes, max(1, nodes), trials)
         found = {**METHODS, "Optuna TPE, best value": tpe}[name](there)
@@ -238,7 +257,9 @@ def searched(
         if there.best > EQUAL:  # else there is nothing to find
             shares.append(np.expm1(true) / there.best)
         idle.append(idle_settings(there, found.row))
-        off.append(100 * (np.expm1(found.claimed) - np.expm1(true)))
+        if found.row or found.claimed > 0:  # what claims nothing is not off by nothing
+            off.append(100 * (np.expm1(found.claimed) - np.expm1(true)))
+        guesses += found.guesses
         worse.append(true < 0)
         if found.low is not None and found.high is not None and found.row:
             holds.append(found.low <= true <= found.high)
@@ -248,11 +269,12 @@ def searched(
     name = name if trials == TRIALS else f"{name}, {trials} trials"
     told = [
         Figure("share of the best possible gain", machine, name, float(np.mean(shares)), None, None, worlds),
-        Figure("claimed minus true, points", machine, name, float(np.mean(off)), None, None, worlds),
+        Figure("claimed minus true, points", machine, name, float(np.mean(off)), None, None, len(off)),
         rate("worse than the baseline", machine, name, np.array(worse, dtype=np.bool_)),
         Figure("settings that bring nothing", machine, name, float(np.mean(idle)), None, None, worlds),
     ]
     told += [rate("the interval holds the truth", machine, name, np.array(holds))] if holds else []
+    told += [rate("the model's guess holds the truth", machine, name, np.array(guesses))] if guesses else []
     clock = Figure("trials one after the other", machine, name, float(np.mean(rounds)), None, None, worlds)
     return [*told, clock] if nodes else told
 

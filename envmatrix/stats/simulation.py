@@ -26,13 +26,16 @@ from envmatrix.stats.noise import NOISES
 from envmatrix.stats.pairing import Views, families
 from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.racing import Field, final_levels, race_family, surely_near_best
-from envmatrix.stats.selection import Candidates, recommended
-from envmatrix.stats.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, standard_errors, trials_of
+from envmatrix.stats.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
+from envmatrix.stats.simulated_choice import choices, simplicity
 from envmatrix.stats.simulated_history import histories
 from envmatrix.stats.simulated_looks import looks
 from envmatrix.stats.simulated_models import MODELS
+from envmatrix.stats.simulated_nodes import nodes
+from envmatrix.stats.simulated_pairs import pairs
 from envmatrix.stats.simulated_phases import phases
 from envmatrix.stats.simulated_runs import gates
+from envmatrix.stats.simulated_sides import sides
 from envmatrix.stats.simulated_slow import slow_processes
 from envmatrix.stats.simulated_steady import steady_states
 from envmatrix.stats.simulated_table import DAYS, PARTS, lines, table
@@ -41,13 +44,6 @@ from envmatrix.stats.simulated_tuning import FIRST, on_nodes, searches
 Floats = NDArray[np.float64]
 #: Speed-ups of the race: hand-measured ones of allocators and OpenMP runtimes on two cores.
 SPEEDS = (1.28, 1.26, 1.26, 1.25, 1.08, 0.96, 0.92, 0.91, 0.88, 1.00, 1.01)
-#: True speed-ups among which one is recommended, and the noise of a shared machine.
-CHOICES = {
-    "nine of 1.05": (1.05,) * 9,
-    "one of 1.15, eight of 1": (1.15,) + (1.0,) * 8,
-    "nine of 1": (1.0,) * 9,
-}
-_SHARED = 0.08
 
 
 def a_then_b(machine: str, trials: int, runs: int, chance: np.random.Generator) -> list[Figure]:
@@ -219,63 +215,12 @@ def _comparisons(machine: str, runs: int, chance: np.random.Generator) -> list[F
     return figures + race(machine, max(20, runs // 10), chance)
 
 
-def _headlines(differences: Floats) -> list[tuple[int, bool, float, float, float]]:
-    """Return, for each of (runs, arms, blocks) that names one: who, and whether the first one is in the best set.
-
-    Then the gain that is told, the plain one of the fastest, and the lower bound, as log ratios.
-    """
-    _, arms, blocks = differences.shape
-    mean = differences.mean(axis=2)
-    reach = critical_value(blocks, arms, 2, level=LEVEL) * standard_errors(differences)
-    low = mean - reach
-    faster = (low > 0) & (mean + reach > np.log1p(SIZE))
-    found = []
-    for one in np.flatnonzero(faster.any(axis=1)):
-        candidates = Candidates(Views((differences[one],)), low[one], faster[one], [(1,)] * arms)
-        chosen, within, gain = recommended(candidates, arms - 1)
-        plain = float(np.where(faster[one], mean[one], -np.inf).max())
-        found.append((chosen, bool(within[0]), gain, plain, float(low[one, chosen])))
-    return found
-
-
-def choice(machine: str, case: str, blocks: int, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Tell what the headlines of many runs say on average, beside what is true of whom they name."""
-    speeds = np.log(CHOICES[case])
-    logs = trials_of(machine, len(speeds) + 2, blocks, runs, chance) * (_SHARED / SIZE)
-    found = _headlines(logs[:, 2:] - logs[:, :2].mean(axis=1, keepdims=True) + speeds[None, :, None])
-    name = f"{case}, {blocks} blocks"
-    named = np.arange(runs) < len(found)
-    figures = [rate("an environment is named", machine, name, named)]
-    if not found:
-        return figures
-    who, within, gain, plain, low = (np.array(column) for column in zip(*found, strict=True))
-    means = {"true": speeds[who], "told": gain, "plain": plain}
-    wrong = np.zeros(runs, dtype=np.bool_)
-    wrong[: len(found)] = low > speeds[who]
-    return [
-        *figures,
-        *(Figure(f"mean gain, {word}", machine, name, float(np.exp(v).mean()), None, None, len(found))
-          for word, v in means.items()),
-        rate("the true best is in the best set", machine, name, within.astype(np.bool_)),
-        rate("its lower bound is above the truth", machine, name, wrong),
-    ]  # fmt: skip
-
-
-def _choices(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    return [
-        figure
-        for case in CHOICES
-        for blocks in (10, 20, 40)
-        for figure in choice(machine, case, blocks, max(20, runs // 10), chance)
-    ]
-
-
 Topic = Callable[[str, int, np.random.Generator], list[Figure]]
 #: A further topic is one more entry, at the end: each draws its own numbers.
 TOPICS: Mapping[str, Topic] = {
     "comparisons": _comparisons,
     "attribution": _attributions,
-    "choice": _choices,
+    "choice": choices,
     "looks": looks,
     "gates": gates,
     "history": histories,
@@ -283,6 +228,10 @@ TOPICS: Mapping[str, Topic] = {
     "phases": phases,
     "steady": steady_states,
     "slow": slow_processes,
+    "pairs": pairs,
+    "simplicity": simplicity,
+    "nodes": nodes,
+    "sides": sides,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +16,26 @@ from envmatrix.stats.effects import BARS, Effect, Flag, may_lead
 from envmatrix.stats.metrics import THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain
 from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.selection import told_gain
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
-from envmatrix.stats.tuning import REFERENCES, Search
+from envmatrix.stats.tuning import REFERENCES, Batch, Search
 from envmatrix.stats.tuning_steps import Step, dropped_levels, spent_s
 
-_SURE = 1.96
 _WITHHELD: Mapping[str, str] = {
     Flag.SLOW_TRIALS: f"; with slow trials there is no verdict below {LEAST_BLOCKS} blocks",
     Flag.CONTENDED: f"; {EXPLAINED}",
 }
+#: How far the model's guess reaches to either side, in its own standard deviations.
+_REACH = 1.96
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What the recipe would lose without one setting, as a ratio with its 95 % interval, after the model."""
+    """The model's guess of what the recipe would lose without one setting, as a ratio.
+
+    ``low`` to ``high`` is how far the model thinks it may be off. That is no interval of a known confidence: the model
+    has picked the recipe itself, and takes all configurations to be equally noisy.
+    """
 
     factor: str
     level: str
@@ -39,12 +46,10 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the model expects of a cell before it is confirmed."""
+    """What the model expects of a cell before it is confirmed; as it picked that cell, it mostly expects too much."""
 
     row: int
     ratio: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,14 @@ class TuneAnswer:
         return f"By node ({sum(one.blocks for one in self.nodes)} blocks): {each}; {self.nodes[-1].node} is the worst."
 
     @property
+    def gain(self) -> float | None:
+        """The ratio to tell: of a recipe less the luck of being told only if its interval is above 1."""
+        effect = self.effect
+        if not self.settings or effect is None or not effect.ratio or not effect.low or not effect.error:
+            return effect.ratio if effect else None
+        return ratio_of(told_gain(math.log(effect.ratio), math.log(effect.low), effect.error))
+
+    @property
     def headline(self) -> str:
         """The answer in a sentence."""
         is_told = self.effect is not None and self.effect.low is not None
@@ -103,7 +116,7 @@ class TuneAnswer:
             are = "block is" if effect.blocks == 1 else "blocks are"
             return f"{name} was not confirmed: {effect.blocks} complete {are} too few for a claim."
         said = f"(95 % interval {figure(effect.low)} to {figure(effect.high)}, {effect.blocks} fresh blocks)"
-        ratio, metric = f"{figure(effect.ratio)} times", self.metric
+        ratio, metric = f"{figure(self.gain or effect.ratio)} times", self.metric
         if self.settings:
             return f"{name} is {ratio} {metric.as_fast_as('the baseline')} {said}."
         if not may_lead(effect):
@@ -128,9 +141,8 @@ def expected(search: Search, steps: Sequence[Step]) -> Expected | None:
     row = search.winner(batches, dropped_levels(search.space, steps), posterior)
     if not row:
         return None
-    mean, covariance = posterior.of_rows([row], search.columns[[row]])
-    reach = _SURE * float(np.sqrt(covariance[0, 0]))
-    return Expected(row, ratio_of(mean[0]), ratio_of(mean[0] - reach), ratio_of(mean[0] + reach))
+    mean, _ = posterior.of_rows([row], search.columns[[row]])
+    return Expected(row, ratio_of(mean[0]))
 
 
 def answer(
@@ -155,7 +167,7 @@ def answer(
         settings=space.settings(row) if gains else {},
         tried=space.settings(row),
         effect=effect,
-        contributions=_contributions(search, steps, row) if row else (),
+        contributions=contributions(search, [step.batch for step in steps], row) if row else (),
         dropped=_dropped(search, steps),
         phases=dict(phases),
         cells=len(space.codes),
@@ -170,18 +182,20 @@ def answer(
     )
 
 
-def _contributions(search: Search, steps: Sequence[Step], row: int) -> tuple[Contribution, ...]:
+def contributions(search: Search, batches: Sequence[Batch], row: int) -> tuple[Contribution, ...]:
     """Compare the recipe with itself without each of its settings, after the model of all readings but the last."""
     space, found = search.space, []
-    posterior = search.posterior([step.batch for step in steps])
+    posterior = search.posterior(batches)
     for factor in np.flatnonzero(space.codes[row]).tolist():
         fewer = space.codes[[row, row]].copy()
         fewer[1, factor] = 0
-        design = posterior.terms.design(posterior.terms.columns(fewer))
-        change = np.append(design[0] - design[1], np.zeros(len(posterior.watched)))
-        mean, reach = float(change @ posterior.mean), _SURE * float(np.sqrt(change @ posterior.covariance @ change))
+        other = next(map(int, np.flatnonzero((space.codes == fewer[1]).all(axis=1))), -1)
+        mean, covariance = posterior.of_rows([row, other], posterior.terms.columns(fewer))
+        own = posterior.own**2 * sum(one not in posterior.watched and one != 0 for one in (row, other))
+        reach = _REACH * float(np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1] + own))
         name, level = space.factors[factor], space.levels[factor][space.codes[row, factor]]
-        found.append(Contribution(name, level, ratio_of(mean), ratio_of(mean - reach), ratio_of(mean + reach)))
+        change = float(mean[0] - mean[1])
+        found.append(Contribution(name, level, ratio_of(change), ratio_of(change - reach), ratio_of(change + reach)))
     return tuple(sorted(found, key=lambda one: -one.ratio))
 
 

@@ -70,7 +70,8 @@ class Terms:
 class Posterior:
     """What is known of the coefficients: their ``mean`` and the Cholesky factor of their precision over ``noise``^2.
 
-    ``noise`` is the standard deviation of a reading's log. ``watched`` are rows with a coefficient of their own.
+    ``noise`` is the standard deviation of a reading's log. ``watched`` are rows with a coefficient of their own, and
+    ``own`` is the standard deviation of these coefficients (0: no row is watched).
     """
 
     terms: Terms
@@ -78,6 +79,7 @@ class Posterior:
     factor: Floats
     noise: float
     watched: tuple[int, ...]
+    own: float = 0.0
 
     @cached_property
     def covariance(self) -> Floats:
@@ -132,7 +134,9 @@ def fit(
     for _ in range(_ROUNDS):
         weights = known.reweighted(weights, start, groups)
     mean, factor, left = known.solved(weights)
-    return Posterior(terms, mean, factor, float(np.sqrt(left / freedom)), tuple(watched))
+    noise = float(np.sqrt(left / freedom))
+    own = noise / float(np.sqrt(weights[-1])) if len(watched) else 0.0
+    return Posterior(terms, mean, factor, noise, tuple(watched), own)
 
 
 def _start(groups: Ints, of_levels: float, of_pairs: float) -> Floats:

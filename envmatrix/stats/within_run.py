@@ -51,7 +51,7 @@ def compare_environments(
         trials = counts((measured, measured), (one.name, other.name), analysis.primary[one.workload])
         item = _item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed)
         item = replace(item, other=other_than_speed(analysis.primary[one.workload]))
-        item = unless_broken(item, measured.facts[one.name], measured.facts[other.name])
+        item = unless_broken(item, measured.facts[one.name], measured.facts[other.name], effect.best)
         item = unless_other_work(item, Flag.UNEQUAL_WORK in effect.flags)
         item = unless_contended(item, effect.contended)
         slow = waiting(analysis, (one.name, other.name), effect.blocks)

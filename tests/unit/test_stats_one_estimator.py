@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from envmatrix.errors import InputError
 from envmatrix.report.attributed import bars_of
@@ -22,6 +22,9 @@ from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.history import read_history
 from envmatrix.stats.measurements import first_blocks, read_trials
 from envmatrix.stats.replication import compare
+from envmatrix.stats.simulated_pairs import arms_of as arms_of_run
+from envmatrix.stats.simulated_pairs import picked
+from envmatrix.stats.simulated_table import plan_of
 from envmatrix.stats.within_run import compare_environments
 from envmatrix.store import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_mixed, write_run
@@ -135,25 +138,26 @@ def pair(plan, blocks, speed, seed, tmp_path):
     return summarise(folder)
 
 
-def test_a_pair_without_the_reference_has_the_interval_of_a_table_whose_reference_is_the_older_one(tmp_path):
-    """Of five blocks, of which no table borrows anything: neither does a pair, ever."""
-    plan = make_plan(("a", "b", "c"), min_blocks=3)
-    found = pair(plan, 5, {"a": 1.1}, 3, tmp_path)
-    arms = arms_of(found)
-    bare = [arm for arm in plan.arms if not arm.is_control]
-    rebased = make_plan(
-        (),
-        min_blocks=3,
-        arms=tuple(replace(a, reference=None if a.environment == "a" else "a:cnn@local") for a in bare),
-    )
-    keep = [found.measured.arms.index(arm.name) for arm in bare]
-    table = {name: values[keep] for name, values in found.measured.table.items()}
-    names, attempted = tuple(arm.name for arm in bare), found.measured.attempted[keep]
-    measured = replace(found.measured, arms=names, table=table, attempted=attempted)
-    expected = estimate(rebased, measured, metrics=())
-    for name in ("b", "c"):
-        pair_of = between(found.analysis, found.measured, arms["a:cnn@local"], arms[f"{name}:cnn@local"])
-        assert said(pair_of) == pytest.approx(said(expected.find(f"{name}:cnn@local")))
+def test_a_pair_without_the_reference_has_an_interval_that_holds_with_those_of_all_pairs(tmp_path):
+    """Of a, b, c and the baseline there are six pairs: Student's t of the paired differences, Bonferroni of six."""
+    found = pair(PLAIN, 8, {"a": 1.1}, 3, tmp_path)
+    arms, measured = arms_of(found), found.measured
+    logs = np.log(measured.of("b:cnn@local", "samples_per_s") / measured.of("a:cnn@local", "samples_per_s"))
+    error = logs.std(ddof=1) / np.sqrt(8)
+    reach = student.ppf(1 - (1 - found.analysis.level) / 2 / 6, 7) * error
+    effect = between(found.analysis, measured, arms["a:cnn@local"], arms["b:cnn@local"])
+    assert np.log([effect.low, effect.high]) == pytest.approx([logs.mean() - reach, logs.mean() + reach])
+    p = 6 * 2 * student.sf(abs(logs.mean() / error), 7) * 0.05 / (1 - found.analysis.level)
+    assert effect.p == pytest.approx(min(1.0, p))
+
+
+def test_a_pair_picked_after_looking_at_a_table_of_like_environments_is_falsely_different_in_5_percent_at_most():
+    """Whoever asks for the two furthest apart, or for the clearest pair, has asked for all 45 pairs of ten arms."""
+    plan, runs = plan_of(8, arms_of_run(9)), 400
+    logs = np.random.default_rng(9054).normal(0.0, 0.04, (runs, len(plan.arms), 8))
+    table, furthest, clearest = np.array([picked(one, plan) for one in logs]).mean(axis=0)
+    most = 0.05 + 2 * np.sqrt(0.05 * 0.95 / runs)
+    assert max(table, furthest, clearest) <= most
 
 
 def test_a_pair_without_the_reference_turns_round(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,19 @@ def test_the_hopeless_and_the_same_stop_while_references_and_the_leader_go_on():
     assert (race.finished, race.leaders) == (True, ("best:cnn@local",))
     assert {(item.arm.partition(":")[0]) for item in race.stopped} == {"worst", "twin"}
     assert set(race.active) == {"baseline:cnn@local", "control:cnn@local", "best:cnn@local"}
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_a_baseline_that_loses_trials_puts_nobody_out(loses):
+    """Without its slow trials it looks too fast."""
+    plan = make_plan(("only",), max_blocks=40)
+    trials = [
+        replace(trial, outcome="timed_out", reason="took 60 s", document={})
+        if loses and trial.environment == "baseline" and trial.block % 3 == 0
+        else trial
+        for trial in make_trials(plan, Machine({"only": 0.9}, noise=0.01), 20)
+    ]
+    assert bool(next_arms(plan, fold(plan, trials)).stopped) is not loses
 
 
 def test_everything_the_same_as_the_baseline_finishes_the_race():

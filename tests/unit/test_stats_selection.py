@@ -1,4 +1,4 @@
-"""Who is called the best: not who fails more, not who was lucky; the simplest of those that cannot be told apart."""
+"""Who is called the best: not who fails more, not who was lucky; the simplest of those that measured alike."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from envmatrix.stats.measurements import fold
 from envmatrix.stats.pairing import Views
 from envmatrix.stats.racing import Race, Stopped, looks
 from envmatrix.stats.selection import Candidates, cross_fitted, given_shown, recommended
-from envmatrix.stats.simulation import choice
+from envmatrix.stats.simulated_choice import choice, simple
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials, write_run
 
 
@@ -149,7 +149,7 @@ def test_the_headline_says_why_each_that_the_table_calls_faster_is_not_named():
     assert group.headline.endswith("faster than baseline and to do equal work: other did other work.")
 
 
-def test_the_simplest_of_those_that_cannot_be_told_apart_is_recommended(tmp_path):
+def test_the_simplest_of_those_that_measured_within_the_margin_is_recommended(tmp_path):
     plan = make_plan(("simple", "both", "slow"))
     levels = {
         "baseline": {},
@@ -166,7 +166,8 @@ def test_the_simplest_of_those_that_cannot_be_told_apart_is_recommended(tmp_path
     assert group.best.arm.environment == "simple"
     assert group.best_set_sentence.startswith("Best set: ")
     assert "simple is recommended" in group.best_set_sentence
-    assert "the simplest of it that is shown to be faster." in to_markdown(summarise(folder))
+    within = "the simplest of the 2 that measured within 3 % of the best that is shown to be faster."
+    assert within in to_markdown(summarise(folder))
     result = Result(folder.path)
     assert result.best.environment == "simple"
     assert result.best_set == group.best_set
@@ -193,7 +194,9 @@ def test_a_clear_winner_keeps_its_gain_and_missing_pairs_are_passed_over():
     chance = np.random.default_rng(2)
     differences = chance.normal(0, 0.01, (3, 12)) + np.array([[0.3], [0.0], [-0.2]])
     differences[0, 3] = np.nan
-    assert cross_fitted(differences) == pytest.approx(np.nanmean(differences[0]), abs=0.003)
+    assert cross_fitted(differences, np.zeros(3, np.int64), 0.03) == pytest.approx(
+        np.nanmean(differences[0]), abs=0.003
+    )
     chosen, within, gain = recommended(
         Candidates(Views((differences,)), np.array([0.28, -0.1, -0.3]), np.array([True, False, False]), [(1,)] * 3), 2
     )
@@ -265,6 +268,38 @@ def test_of_equally_simple_ones_the_fastest_is_recommended():
     chosen, within, _ = recommended(among, 2)
     assert within.all()
     assert chosen == among.differences.measured.mean(axis=1).argmax()
+
+
+def test_a_simple_one_that_measured_5_percent_slower_is_not_recommended_though_nothing_is_surely_better():
+    """Nothing that is surely better was found: that is no reason to give away what was measured."""
+    noisy = candidates([0.1, 0.15], 0.06, blocks=8, settings=[(1,), (3,)], seed=3)
+    assert recommended(noisy, 1)[1].all()
+    assert recommended(noisy, 1)[0] == 1
+    near = candidates([0.13, 0.15], 0.001, blocks=8, settings=[(1,), (3,)])
+    assert recommended(near, 1)[0] == 0 or not recommended(near, 1)[1][0]
+
+
+def test_what_the_simple_one_may_cost_is_said_beside_it(tmp_path):
+    plan = make_plan(("simple", "both"))
+    basis = {"malloc": "glibc", "openmp": "gnu"}
+    levels = {"baseline": {}, "simple": {"malloc": "tc"}, "both": {"malloc": "tc", "openmp": "intel"}}
+    environments = {name: make_environment(name, {**basis, **own}) for name, own in levels.items()}
+    machine = Machine({"simple": 1.29, "both": 1.30}, noise=0.03)
+    group = summarise(write_run(tmp_path / "run", plan, machine, 10, 4, environments=environments)).groups[0]
+    assert (group.best.arm.environment, group.best_set[0]) == ("simple", "both")
+    name, lead = group.choice.ahead
+    ratios = {row.arm.name: row.effect.ratio for row in group.rows}
+    assert 1.30 / 1.29 < ratios[name] / ratios[group.choice.arm] < lead < 1.1
+    assert f"it may be up to {100 * (1 - 1 / lead):.1f}"[:-1] in group.best_set_sentence
+    assert group.best_set_sentence.endswith("slower than both.")
+
+
+@pytest.mark.parametrize("case", ["1.16 (3 levels), 1.10 (1), seven of 1.0", "1.00 to 1.16, faster with more levels"])
+def test_on_average_the_recommended_one_gives_away_less_than_the_margin(case):
+    """What simplicity costs: the simplest of all that is not surely worse gave away 3 to 5 % at 8 blocks."""
+    found = {figure.question: figure.value for figure in simple("quiet", case, 8, 400, np.random.default_rng(4))}
+    assert found["mean loss against the best"] < 0.025
+    assert found["more than 5 % slower than the best"] < 0.15
 
 
 def test_a_simple_one_that_another_is_surely_better_than_is_not_recommended():

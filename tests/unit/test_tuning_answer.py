@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
 from envmatrix.report.tuning import lines_of
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.metrics import VALUE
-from envmatrix.stats.tuning_answer import TuneAnswer
+from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.simulated_tuning import FEW, FEW_TRIALS, FIRST, METHODS, Found, searched
+from envmatrix.stats.tuning_answer import Contribution, TuneAnswer
 
 
 def confirmed(low, *flags, verdict="faster", withheld="", **more):
@@ -38,3 +43,43 @@ def test_what_a_recipe_gains_in_a_number_that_is_no_speed_is_no_speed():
 def test_how_much_of_a_large_space_was_tried_is_told_in_numbers_that_can_be_read():
     said = lines_of(replace(confirmed(1.1), seen=1234, cells=6561))
     assert said[-1].startswith("1,234 of 6,560 configurations tried in 60 s (trials: ")
+
+
+def test_a_gain_that_is_hardly_shown_is_told_smaller_than_it_was_measured():
+    """It is told only if the interval is above 1: among those that are, the lucky ones are too many."""
+    hardly = confirmed(1.001)
+    hardly = replace(hardly, effect=replace(hardly.effect, ratio=1.10, error=0.04))
+    assert 1.001 < hardly.gain < 1.06
+    assert f"is {hardly.gain:.3f} times" in hardly.headline
+    clearly = replace(hardly, effect=replace(hardly.effect, low=1.09, error=0.004))
+    assert clearly.gain == pytest.approx(1.10, abs=0.001)
+    nothing = confirmed(0.98, verdict="undecided")
+    assert nothing.gain == nothing.effect.ratio
+
+
+def test_told_gains_of_a_small_effect_in_much_noise_are_right_on_average():
+    """A true 3 % at an error of 2 %: the plain ratio of those that are told is too high by more than 2 points."""
+    drawn = np.random.default_rng(7).normal(np.log(1.03), 0.02, 4000)
+    told = [value for value in drawn if value > 2.5 * 0.02]
+    gains = []
+    for value in told:
+        answer = confirmed(ratio_of(value - 2.5 * 0.02))
+        gains.append(replace(answer, effect=replace(answer.effect, ratio=ratio_of(value), error=0.02)).gain)
+    assert np.exp(told).mean() > 1.05
+    assert abs(np.mean(gains) - 1.03) < 0.5 * (np.exp(told).mean() - 1.03)
+
+
+def test_what_the_model_thinks_of_each_setting_is_called_a_guess_and_no_interval():
+    guess = Contribution("size", "large", 1.12, 1.06, 1.19)
+    said = "\n".join(lines_of(replace(confirmed(1.1), contributions=(guess,))))
+    assert "(the model's guess and how far it may be off; not confirmed, no 95 % interval):" in said
+    assert "1.12 (1.06 to 1.19)" in said
+
+
+def test_searches_that_claim_nothing_are_not_off_by_nothing(monkeypatch):
+    """Half of these claim nothing, the others 10 points too much: that is 10 points too much, not 5."""
+    drawn = iter([Found(0, 0.0), Found(0, float(np.log(1.1)))] * 3)
+    monkeypatch.setitem(METHODS, "made up", lambda _: next(drawn))
+    figures = {one.question: one for one in searched("made up", 0.03, FIRST, 6, FEW, trials=FEW_TRIALS)}
+    off = figures["claimed minus true, points"]
+    assert (off.value, off.runs) == (pytest.approx(10.0), 3)
