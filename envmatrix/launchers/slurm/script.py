@@ -134,7 +134,7 @@ def block_script(job: BlockJob) -> str:
     ]
     for part in job.parts:
         lines += ["", *(_together(part) if isinstance(part, Together) else [f"# {_plain(part.title)}", _trial(part)])]
-    return "\n".join([*lines, "", "tidy", 'say "all trials of this job are done"', ""])
+    return "\n".join([*lines, "", "tidy", "forget", 'say "all trials of this job are done"', ""])
 
 
 def time_limit_s(job: BlockJob) -> float:
