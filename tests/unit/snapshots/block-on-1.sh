@@ -223,10 +223,12 @@ glance() {  # prints its place, its name, the percentage of its CPUs that others
   seen="{\"load_1m\":$load,\"free_bytes\":$((value * 1024)),\"busy\":$share,\"throttled\":$(throttled)"
   echo "${SLURM_PROCID:-0} ${SLURMD_NODENAME:-$(uname -n)} $busy $seen,\"others\":$(strangers)}"
 }
-forget() {  # removes what OpenMP runtimes of ended processes noted (Intel's never do): the node is this job's alone
+born=$(date +%s)
+forget() {  # removes what OpenMP runtimes of this job's ended processes noted, which Intel's never do
   for file in /dev/shm/__KMP_REGISTERED_LIB_*; do
     number=${file##*_LIB_}
-    [ ! -O "$file" ] || [ -e "/proc/${number%%_*}" ] || rm -f "$file"
+    [ -O "$file" ] && [ ! -e "/proc/${number%%_*}" ] && [ "$(stat -c %Y "$file")" -ge "$born" ] || continue
+    rm -f "$file"
   done
 }
 look_around() {  # PERCENT COMMAND...: what others use of each node; more than that many percent of its CPUs end the job
