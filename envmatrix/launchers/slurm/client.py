@@ -18,6 +18,8 @@ from envmatrix.process import Finished, run
 _LIMIT_S, _PROBE_S = 60.0, 15.0
 #: What commands say when slurmctld does not answer (src/common/slurm_errno.c).
 _SILENT = re.compile(r"[Uu]nable to contact slurm controller|Socket timed out|Connection refused")
+#: What sbatch says of a job that is too much for now, or at all: only when it is submitted that can be known.
+_POLICY = "violates accounting/QOS policy"
 _OVERRIDES = re.compile(r"(SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SACCT_|SLURM_(?!CONF))")
 #: States in which a job may still run (or run again).
 ALIVE = frozenset({
@@ -200,7 +202,7 @@ class SlurmClient:
         """Return Slurm's own words if it would refuse such a job, else ''; nothing is submitted."""
         done = self._run("sbatch", "--test-only", cwd=Path("/"), input_text=script)
         said = re.sub(r"sbatch: (error: )?", "", done.last_words(3))
-        return "" if done.exit.ok or done.exit.timed_out or _SILENT.search(said) else said
+        return "" if done.exit.ok or done.exit.timed_out or _SILENT.search(said) or _POLICY in said else said
 
     def runs_nothing(self) -> bool:
         """Whether no job of this user has any resources now."""
