@@ -314,7 +314,7 @@ def orphans() -> list[int]:
             if words[1:3] != [b"-I", b"-S"] or Path(os.fsdecode(words[3])).name not in (_WARDEN.name, _HEIR.name):
                 continue
             state, parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state != b"Z" and parent != words[5]:
+            if state != b"Z" and parent != words[5] and words[5].isdigit():
                 found.append(int(folder.name))
     return found
 
