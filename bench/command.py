@@ -14,20 +14,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from io import BufferedReader
-from typing import Any, BinaryIO, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
 
 from bench import counters, digest, evidence, metric, record
 from bench.cold import turn_start
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, programs, stops, tree
 from bench.evidence.reading import attempt
+from bench.output import Output, Pipe
 from bench.program_turns import StepTurns, Turns
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _CHUNK_BYTES = 1 << 16
-_READ_S = 2.0
 #: Between terminate and kill: shorter than what the host gives this process between interrupt and terminate.
 _GRACE_S = 1.0
 #: How often (seconds) it is looked whether it shall end, where that cannot be waited for.
@@ -35,51 +34,6 @@ _LOOK_S = 0.1
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 #: What the kernel counts of the machine or the control group, whichever process asks.
 _OF_ALL = ("pressure_s", "throttled_s", "others_s", "energy_j", "gpu_energy_j")
-
-
-class Output:
-    """Reads a program's output to its end and keeps its first and last ``limit_bytes`` / 2 for the log."""
-
-    def __init__(
-        self, stream: BufferedReader, log: BinaryIO, limit_bytes: int, look: Callable[[str], None] | None
-    ) -> None:
-        self._stream, self._log, self._half, self._look = stream, log, limit_bytes // 2, look
-        self._first, self._last, self.total = 0, bytearray(), 0
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self) -> None:
-        rest = b""
-        for chunk in iter(lambda: self._stream.read1(_CHUNK_BYTES), b""):
-            self.total += len(chunk)
-            if self._look:
-                lines, _, rest = (rest + chunk).rpartition(b"\n")
-                rest = rest[-_CHUNK_BYTES:]
-                self._look(lines.decode(errors="replace"))
-            self._keep(chunk)
-        if self._look and rest:
-            self._look(rest.decode(errors="replace"))
-
-    def _keep(self, chunk: bytes) -> None:
-        room = self._half - self._first
-        if room > 0:
-            self._first += len(chunk[:room])
-            self._log.write(chunk[:room])
-            self._log.flush()
-            chunk = chunk[room:]
-        self._last += chunk
-        if len(self._last) > 2 * self._half:
-            del self._last[: len(self._last) - self._half]
-
-    def finish(self) -> None:
-        """Wait a moment for the end, then write what was kept of it."""
-        self.thread.join(_READ_S)
-        kept = bytes(self._last[-self._half :])
-        left_out = self.total - self._first - len(kept)
-        if left_out > 0:
-            self._log.write(f"\n[... {left_out} bytes left out ...]\n".encode())
-        self._log.write(kept)
-        self._log.flush()
 
 
 def _digest(options: Mapping[str, Any]) -> str:
@@ -211,7 +165,8 @@ def _of_steps(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
         return {}
     taken = turns.times() if isinstance(turns, StepTurns) else None
     parts = None if taken is None else [{"apart_ns": apart, "steps": len(counted)} for apart, counted in taken]
-    return {"steps_ns": numbers.marks.steps_ns(), "turns": parts}
+    found = {"steps_ns": numbers.marks.steps_ns(), "turns": parts}
+    return {**found, "averaged_steps": numbers.marks.averaged, "dropped_steps": numbers.marks.dropped}
 
 
 def _turn_start(turns: Turns | None) -> float | None:
@@ -263,19 +218,20 @@ def _run(
     variables.update(programs.asked_of_nccl(probed))
     if numbers.marks:  # what a Python prints comes at once
         variables["PYTHONUNBUFFERED"] = "1"
+    pipe = Pipe(apart=bool(numbers.marks))
     kills, start = attempt(cgroup.oom_kills), time.perf_counter_ns()
     try:
         process = subprocess.Popen(
-            argv, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            argv, env=variables, stdin=subprocess.DEVNULL, stdout=pipe.written, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         raise BenchError(f"cannot start {argv[0]}: {error.strerror}") from error
+    finally:
+        os.close(pipe.written)
     if numbers.marks and not turns:
         numbers.marks.begin(start, numbers.marks.warmup)
-    output = Output(
-        cast("BufferedReader", process.stdout), log, log_limit_bytes, numbers.look if numbers.looks else None
-    )
+    output = Output(pipe, log, log_limit_bytes, numbers.look if numbers.looks else None)
     watched = tree.Watch(process.pid)
     try:
         if turns:

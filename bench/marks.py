@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-import time
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bench.errors import BenchError, RunError
 
-#: What share of the lines may come together with another one: the program keeps its output back then.
-_TOGETHER = 0.1
+#: If so many of the lines are written together with another one, the program keeps its output back.
+_TOGETHER = 0.5
+
+
+class _End(NamedTuple):
+    """The end of a step: when its line was there, whether it was the ``last`` of those that were read at once.
+
+    When those before the last came, nobody saw. ``held``: the program may have waited for room to write its line.
+    """
+
+    at_ns: int
+    last: bool
+    held: bool
 
 
 class _Turn(NamedTuple):
@@ -25,6 +36,9 @@ class _Turn(NamedTuple):
 class Marks:
     """When the program's steps ended, by the clock of who reads its output. ``warmup`` steps come before any counts.
 
+    If the reader was late, steps whose lines it found together get their mean time (``averaged`` of them). Steps of
+    which not even that is known do not count: ``dropped`` of them.
+
     Lines are looked at by one thread; another may wait for ``fileno``, which can be read once a turn has had its steps.
     """
 
@@ -36,8 +50,9 @@ class Marks:
         if warmup < 1:
             raise BenchError(f"--metric-warmup {warmup}: 1 or more, as the first step's time is that of the start too")
         self.warmup = warmup
-        self._ends_ns: list[int] = []
-        self._late = 0
+        self._ends: list[_End] = []
+        self._together = 0
+        self.averaged = self.dropped = 0
         self._turns: list[_Turn] = []
         self._wanted: int | None = None
         self._had, self._tell = os.pipe()
@@ -46,20 +61,21 @@ class Marks:
         """Return what can be read when a turn has had its steps."""
         return self._had
 
-    def look(self, lines: str) -> None:
-        """Look at some whole lines of output, which have just come."""
-        found = sum(1 for _ in self._pattern.finditer(lines))
-        if not found:
+    def look(self, writes: Sequence[str], at_ns: int, full: bool) -> None:
+        """Look at the whole lines of each write. All were there at that time; ``full``: the program may have waited."""
+        found = [count for count in (sum(1 for _ in self._pattern.finditer(lines)) for lines in writes) if count]
+        many = sum(found)
+        if not many:
             return
-        self._late += found - 1
-        self._ends_ns += [time.perf_counter_ns()] * found
-        if self._wanted is not None and len(self._ends_ns) >= self._wanted:
+        self._together += many - len(found)
+        self._ends += [_End(at_ns, number == many, full) for number in range(1, many + 1)]
+        if self._wanted is not None and len(self._ends) >= self._wanted:
             self._wanted = None
             os.write(self._tell, b"!")
 
     def begin(self, began_ns: int, apart: int, counted: int | None = None) -> None:
         """Begin a turn of ``counted`` steps after those that are set apart; None: all that come."""
-        first = len(self._ends_ns)
+        first = len(self._ends)
         self._turns.append(_Turn(began_ns, first, apart, counted))
         self._wanted = None if counted is None else first + apart + counted
 
@@ -69,25 +85,56 @@ class Marks:
 
     def turns(self) -> list[tuple[list[int], list[int]]]:
         """Return the times (ns) of each turn's steps: those set apart, and those that count. Raises RunError."""
-        seen = len(self._ends_ns)
-        if self._late > _TOGETHER * seen:
+        seen = len(self._ends)
+        if self._together and self._together >= _TOGETHER * (seen - 1):
             raise RunError(
-                f"{self._late} of {seen} lines that end a step came together with another one: "
+                f"{self._together} of {seen} lines that end a step came together with another one: "
                 "the program must hand each line over at once, as print(..., flush=True) does"
             )
+        self.averaged = self.dropped = 0
         ends = [turn.first for turn in self._turns[1:]] + [seen]
         return [self._of(turn, last) for turn, last in zip(self._turns, ends)]
 
     def _of(self, turn: _Turn, last: int) -> tuple[list[int], list[int]]:
-        ends = self._ends_ns[turn.first : last]
-        times = [end - before for before, end in zip([turn.began_ns, *ends], ends)]
-        until = None if turn.counted is None else turn.apart + turn.counted
-        return times[: turn.apart], times[turn.apart : until]
+        until = last if turn.counted is None else turn.apart + turn.counted
+        apart: list[int] = []
+        counted: list[int] = []
+        at = 0
+        for times, held in _groups(turn.began_ns, self._ends[turn.first : last]):
+            cold, warm = times[: max(0, turn.apart - at)], times[max(0, turn.apart - at) : max(0, until - at)]
+            at += len(times)
+            apart += cold
+            if warm and (cold or held):
+                self.dropped += len(warm)
+                continue
+            counted += warm
+            self.averaged += len(warm) if len(times) > 1 else 0
+        return apart, counted
 
     def steps_ns(self) -> list[int]:
-        """Return the times of the steps that count; raises RunError where there are none."""
+        """Return the times of the steps that count; raises RunError if there are none."""
         found = [step for _, counted in self.turns() for step in counted]
-        if not found:
-            told = f"{self._pattern.pattern!r} matched {len(self._ends_ns)} lines of its output"
-            raise RunError(f"metric not found: {told}, and none counts before {self.warmup + 1} of them came in a row")
-        return found
+        if found:
+            return found
+        if self.dropped:
+            raise RunError(
+                f"its output was read too late to time one of {self.dropped} steps: "
+                "end what else runs on this machine, or let the program print every tenth step"
+            )
+        told = f"{self._pattern.pattern!r} matched {len(self._ends)} lines of its output"
+        raise RunError(f"metric not found: {told}, and none counts before {self.warmup + 1} of them came in a row")
+
+
+def _groups(began_ns: int, ends: Sequence[_End]) -> Iterator[tuple[list[int], bool]]:
+    """Yield the times (ns) of steps whose ends were read at once, each their mean, and whether they were held up.
+
+    A line that waited for room is read at the next time, and its step was done before.
+    """
+    many, held = 0, False
+    for end in ends:
+        many += 1
+        if end.last:
+            taken = max(0, end.at_ns - began_ns)
+            times = [taken * (number + 1) // many - taken * number // many for number in range(many)]
+            yield times, end.held or held
+            began_ns, many, held = max(began_ns, end.at_ns), 0, end.held

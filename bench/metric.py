@@ -93,12 +93,13 @@ class Numbers:
         """Whether its output has to be looked at."""
         return bool(self.matchers or self.marks)
 
-    def look(self, lines: str) -> None:
-        """Look at some whole lines of output."""
+    def look(self, writes: list[str], at_ns: int, full: bool) -> None:
+        """Look at the whole lines of each write; all were there at that time (see ``output.Burst``)."""
         if self.marks:
-            self.marks.look(lines)
+            self.marks.look(writes, at_ns, full)
         for matcher in self.matchers.values():
-            matcher.look(lines)
+            for lines in writes:
+                matcher.look(lines)
 
     def value(self, one: MetricSource, wall_ns: int) -> float:
         """Return a number; raises RunError when the program did not report it."""

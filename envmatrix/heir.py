@@ -1,7 +1,7 @@
 """Waits beside a process that no warden can end (a container), and starts a command when envmatrix is killed.
 
-``process.py`` runs this file alone (``python -I -S heir.py FD COMMAND...``): a byte on the pipe FD means that all is
-well, its end that envmatrix is gone.
+``process.py`` runs this file alone (``python -I -S heir.py FD OWNER COMMAND...``; OWNER is its own process): a byte on
+the pipe FD means that all is well, its end that envmatrix is gone.
 """
 
 from __future__ import annotations
@@ -10,4 +10,4 @@ import os
 import sys
 
 if __name__ == "__main__" and not os.read(int(sys.argv[1]), 1):
-    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - no shell: an argument list
+    os.execv(sys.argv[3], sys.argv[3:])  # noqa: S606 - no shell: an argument list

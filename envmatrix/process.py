@@ -160,7 +160,7 @@ class Guarded:
         try:
             with interrupts.held():
                 self.process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(_WARDEN), str(its.fileno())],
+                    [sys.executable, "-I", "-S", str(_WARDEN), str(its.fileno()), str(os.getpid())],
                     cwd=order.cwd, stdin=streams[0], stdout=streams[1], stderr=streams[2],
                     start_new_session=True, pass_fds=[its.fileno()],
                 )  # fmt: skip
@@ -285,7 +285,7 @@ def heir(argv: Sequence[str]) -> Iterator[None]:
     waits, told = os.pipe()
     with interrupts.held():
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_HEIR), str(waits), *argv],
+            [sys.executable, "-I", "-S", str(_HEIR), str(waits), str(os.getpid()), *argv],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True, pass_fds=[waits],
         )  # fmt: skip
@@ -298,6 +298,25 @@ def heir(argv: Sequence[str]) -> Iterator[None]:
                 os.write(told, b".")
             os.close(told)
             process.wait()
+
+
+def orphans() -> list[int]:
+    """Return this user's wardens and heirs whose envmatrix was killed: they end what is left, unless they are stopped.
+
+    Processes of other PID namespaces are left alone: their numbers say nothing here.
+    """
+    ours, found = (_PROC / "self/ns/pid").readlink(), []
+    for folder in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if folder.stat().st_uid != os.getuid() or (folder / "ns/pid").readlink() != ours:
+                continue
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if words[1:3] != [b"-I", b"-S"] or Path(os.fsdecode(words[3])).name not in (_WARDEN.name, _HEIR.name):
+                continue
+            state, parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state != b"Z" and parent != words[5] and words[5].isdigit():
+                found.append(int(folder.name))
+    return found
 
 
 def carriers(variable: str, beginning: str) -> list[int]:

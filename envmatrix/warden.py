@@ -1,9 +1,10 @@
 """Started in place of a program: confines it, starts it, and ends all that came of it when it ends.
 
-``process.py`` runs this file alone (``python -I -S warden.py FD``), sends an order through the socket FD and reads how
-the program ended. When the socket closes, envmatrix was killed or wants the program to end. A byte HOLD on it stops the
-program with all that came of it, RELEASE lets them go on; the same byte is the answer, once it is done. Everything the
-program starts stays below this process, daemons too (PR_SET_CHILD_SUBREAPER), so nothing is left once it has no child.
+``process.py`` runs this file alone (``python -I -S warden.py FD OWNER``; OWNER is its own process), sends an order
+through the socket FD and reads how the program ended. When the socket closes, envmatrix was killed or wants the program
+to end. A byte HOLD on it stops the program with all that came of it, RELEASE lets them go on; the same byte is the
+answer, once it is done. Everything the program starts stays below this process, daemons too
+(PR_SET_CHILD_SUBREAPER), so nothing is left once it has no child.
 
 It starts before every trial, hence few imports: it takes some 20 ms of CPU.
 """
@@ -35,6 +36,8 @@ HOLD, RELEASE = b"-", b"+"
 _STOPPED_S = 10.0
 #: How long (seconds) the system may take to end processes that were killed.
 _REAPED_S = 10.0
+#: Where Intel's OpenMP runtime notes that a process has it (kmp_runtime.cpp); it forgets to remove that at the end.
+_SHM, _NOTE = "/dev/shm", "__KMP_REGISTERED_LIB_"  # noqa: S108
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -257,6 +260,37 @@ def _end_rest(watch: _Watch) -> None:
         watch.sleep(0.05, heed=False)
 
 
+def _remove_notes(since: float) -> None:
+    """Remove what OpenMP runtimes of processes that have ended noted since then, of this user alone."""
+    try:
+        notes = [name for name in os.listdir(_SHM) if name.startswith(_NOTE)]  # noqa: PTH208 - as above
+    except OSError:
+        return
+    living = _numbers_of_living() if notes else ()
+    for name in notes:
+        try:
+            seen = os.stat(f"{_SHM}/{name}")  # noqa: PTH116 - as above
+            ours = seen.st_uid == os.getuid() and seen.st_mtime >= since
+            if ours and name[len(_NOTE) :].split("_")[0].encode() not in living:
+                os.unlink(f"{_SHM}/{name}")  # noqa: PTH108
+        except OSError:
+            continue
+
+
+def _numbers_of_living() -> set[bytes]:
+    """Return the numbers of all processes that have memory, also those by which their containers know them."""
+    found: set[bytes] = set()
+    for pid in _states():
+        try:
+            with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
+                text = file.read()
+        except OSError:
+            continue
+        if b"\nVmSize:" in text:
+            found.update(text.partition(b"\nNSpid:")[2].partition(b"\n")[0].split() or [str(pid).encode()])
+    return found
+
+
 def _read_order(line: int) -> bytes:
     """Return what envmatrix sends: eight bytes that say how many follow."""
     said, size = b"", 8
@@ -274,7 +308,7 @@ def _carry_out(line: int) -> bytes:
     """Take an order and return the answer: how the program ended, or why it could not be started."""
     argv, env, place, limit_s = marshal.loads(_read_order(line))  # noqa: S302 - it comes from envmatrix itself
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    watch = _Watch(line)
+    watch, since = _Watch(line), time.time()
     child, refused = _start(argv, env, place)
     if refused:
         return refused
@@ -287,6 +321,7 @@ def _carry_out(line: int) -> bytes:
         code = _end(watch, child)
     seconds = time.monotonic() - watch.started
     _end_rest(watch)
+    _remove_notes(since)
     return marshal.dumps(("ended", code, seconds, timed_out))
 
 

@@ -15,7 +15,7 @@ from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EnvmatrixError, InputError, StoppedRunError, StoreError
 from envmatrix.host import Host
 from envmatrix.launchers import catalog
-from envmatrix.launchers.base import Ask, Launcher, RunsElsewhere, ShowsScripts
+from envmatrix.launchers.base import Ask, Launcher, LimitsBlocks, RunsElsewhere, ShowsScripts
 from envmatrix.launchers.catalog import LAUNCHERS, check_options
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
@@ -28,10 +28,11 @@ from envmatrix.store import RunFolder
 from envmatrix.store.patience import patient
 from envmatrix.store.run import Asked
 from envmatrix.trials.around import around
-from envmatrix.trials.experiment import Experiment, design_environments, reopen
+from envmatrix.trials.experiment import Experiment, arms_of, design_environments, reopen
 from envmatrix.trials.experiment import begin as begin_experiment
 from envmatrix.trials.requested import Overrides, requested_design, requested_engines
 from envmatrix.trials.resumed import note_reading, resumed
+from envmatrix.trials.together import lone_arms, with_schedule
 from envmatrix.units import as_duration
 
 #: Shows the progress of a run while the context is open.
@@ -185,6 +186,7 @@ def begin(
     tell_doubts(whole, chosen, say)
     names = requested_engines(chosen, engines, say)
     host = place(whole, chosen, names, launcher, asked or {}, say)
+    check_block(whole, chosen, names, launcher, asked or {})
     return begin_experiment(
         whole, chosen, names, Path(results), say, command, launcher, host, asked, name=name, host_names=host_names
     )
@@ -239,6 +241,19 @@ def place(
     check_options(kind, asked)
     spread = {name: nodes_of(matrix.workloads[name].options) for name in (*design.workloads, *design.application)}
     return catalog.place(kind, design, asked, [find_engine(name) for name in engines], spread, say)
+
+
+def check_block(matrix: Matrix, design: Design, names: tuple[str, ...], launcher: str, asked: Asked) -> None:
+    """Refuse a design of which a block may take longer than the launcher lets it."""
+    kind = LAUNCHERS.make(launcher)
+    if not isinstance(kind, LimitsBlocks):
+        return
+    chosen, engines = design_environments(matrix, design, {}), {name: find_engine(name) for name in names}
+    about = (chosen, matrix.workloads, engines)
+    design, arms = with_schedule(design, arms_of(design, tuple(chosen), names), *about)
+    lone = lone_arms(arms, *about) if design.schedule == "turns" else {arm.name: "" for arm in arms}
+    span = max(nodes_of(matrix.workloads[arm.workload].options) for arm in arms)
+    kind.check_block(design, asked, span, len(arms), len(arms) - len(lone))
 
 
 def scripts_of(launcher: str) -> Callable[[Experiment], list[str]]:

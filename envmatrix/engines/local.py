@@ -26,7 +26,7 @@ from envmatrix.images.locks import Locks
 from envmatrix.images.overlays import base_of, build_overlay
 from envmatrix.images.places import Places
 from envmatrix.images.pythons import Python, ask, remembered_python
-from envmatrix.images.sources import wheels_of
+from envmatrix.images.sources import check_uv, wheels_of
 from envmatrix.images.system import known_to_loader
 from envmatrix.images.venvs import build_venv, packages_of
 from envmatrix.plan.environment import Image, Library
@@ -149,6 +149,7 @@ class LocalEngine(InGroups, Engine):
         if not image.requirements:
             return python.path, python.path, {"over_packages": base.digest, **had}
         path, section = locks.of_overlay(image, python, base, say)
+        check_uv(self.places.cache, section.packages)
         wheels = wheels_of(self.places.cache, image, (path, section), python, say)
         folder = build_overlay(self.places.cache, python, base, wheels.pins, wheels.files, say)
         facts = {"over": python.path, "over_packages": base.digest, "lock": path.name, **had}
@@ -158,6 +159,7 @@ class LocalEngine(InGroups, Engine):
 
     def _venv(self, image: Image, python: Python, locks: Locks, say: Say) -> tuple[str, str, dict[str, str]]:
         path, section = locks.of_image(image, python, say)
+        check_uv(self.places.cache, section.packages)
         wheels = wheels_of(self.places.cache, image, (path, section), python, say)
         folder = build_venv(self.places.cache, python, wheels.pins, wheels.files, say)
         program = str(folder / "bin" / "python")

@@ -33,6 +33,30 @@ _NOT_OURS = (
 )  # fmt: skip
 
 
+#: What to do about a failure, by pip's own words; the first that is found counts.
+_REMEDIES = (
+    (
+        r"ResolutionImpossible|conflicting dependencies",
+        "these requirements contradict one another (or what one of them needs): loosen or drop one of the versions",
+    ),
+    (
+        r"Connection|connection|name resolution|ProxyError|SSLError|timed out|HTTP error|Retrying",
+        "check the network, the proxy and `pip config list` (index-url, find-links)",
+    ),
+    (r"Invalid requirement|InvalidRequirement", "write it as pip does, such as `numpy==2.1`"),
+    (
+        r"require a different python version|Requires-Python|not in '",
+        "take a version that supports this Python, or another Python for the image (`python:`)",
+    ),
+    (
+        r"No matching distribution found|Could not find a version",
+        "check the name and the version: `pip index versions NAME`. It needs a wheel for this Python and machine; "
+        "one that another index has needs `index:`",
+    ),
+)
+_OTHER = "check the network, the proxy and `pip config list` (index-url, find-links), and the versions asked for"
+
+
 @dataclass(frozen=True)
 class Request:
     """What pip is asked to resolve; ``target`` is a Python version other than pip's own.
@@ -147,8 +171,13 @@ def _failure(what: str, done: Finished, request: Request, passed_over: Sequence[
     also = f" (these indexes could not be reached: {', '.join(passed_over)})" if passed_over else ""
     return EngineError(
         f"pip could not {what} {', '.join(request.requirements)}{also}:\n{_errors(done)}",
-        remedy="check the network, the proxy and `pip config list` (index-url, find-links), and the versions asked for",
+        remedy=_remedy(done.stderr, passed_over),
     )
+
+
+def _remedy(said: str, passed_over: Sequence[str]) -> str:
+    found = next((told for pattern, told in _REMEDIES if re.search(pattern, said)), _OTHER)
+    return _OTHER if passed_over and found != _REMEDIES[0][1] else found
 
 
 def _errors(done: Finished) -> str:

@@ -149,5 +149,5 @@ def uv_program() -> str:
     beside = Path(sys.executable).parent / "uv"
     found = str(beside) if beside.exists() else shutil.which("uv")
     if not found:
-        raise EnvmatrixError("uv is not installed", remedy="pip install uv")
+        raise EnvmatrixError("uv is not installed", remedy=f"`{sys.executable} -m pip install uv`")
     return found

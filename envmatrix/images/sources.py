@@ -8,7 +8,7 @@ import platform
 import re
 import shutil
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -40,11 +40,20 @@ class Installed:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
+def check_uv(cache: Cache, pins: Iterable[Pinned]) -> None:
+    """Say that there is no uv, which installs them, before anything of ``pins`` is downloaded."""
+    house = Wheelhouse(cache)
+    if any(house.held(pin) is None for pin in pins):
+        uv_program()
+
+
 def wheels_of(cache: Cache, image: Image, locked: tuple[Path, Section], python: Python, say: Say) -> Installed:
     """Fetch the wheels of a locked image; what it builds from source is built against the others, once."""
     lock, section = locked
     house = Wheelhouse(cache)
     builds = {build.name: build for build in image.builds}
+    if builds:
+        check_uv(cache, section.packages)
     plain = [pin for pin in section.packages if pin.name not in builds]
     files = house.fill(plain, lock, python, image.index, say)
     sources = [pin for pin in section.packages if pin.name in builds]

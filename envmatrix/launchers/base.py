@@ -160,6 +160,14 @@ class LauncherKind(Protocol):
 
 
 @runtime_checkable
+class LimitsBlocks(Protocol):
+    """A launcher under which a block may take so long only."""
+
+    def check_block(self, design: Design, asked: Asked, span: int, trials: int, in_turns: int) -> None:
+        """Refuse blocks of so many trials (some take turns) if they may take longer; nothing is built yet."""
+
+
+@runtime_checkable
 class ShowsScripts(Protocol):
     """A launcher that hands scripts over, and so can show them first (``--dry-run``)."""
 

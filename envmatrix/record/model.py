@@ -55,7 +55,7 @@ class Turn(Part):
 
 
 class Timing(Part):
-    """Times of the monotonic clock, in nanoseconds; those of a program of the user's own are the last four."""
+    """Times of the monotonic clock, in nanoseconds; those of a program of the user's own are the last six."""
 
     startup_ns: Whole = None
     import_ns: Whole = None
@@ -73,6 +73,8 @@ class Timing(Part):
     probe_ns: Whole = None
     watch_ns: Whole = None
     paused_ns: Whole = None
+    averaged_steps: Whole = None
+    dropped_steps: Whole = None
 
 
 class OwnMetric(Part):

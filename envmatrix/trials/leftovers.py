@@ -13,18 +13,21 @@ import re
 import shutil
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from envmatrix import project
 from envmatrix.errors import EngineError
 from envmatrix.images.cache import digest_of
 from envmatrix.plan import Slot
-from envmatrix.process import carriers
+from envmatrix.process import carriers, orphans
 
 #: The variable by which a trial's processes are found again, daemons too.
 MARK = "ENVMATRIX_TRIAL"
 #: How long (seconds) the system may take to end what was killed.
 _ENDED_S = 10.0
+#: How long (seconds) the wardens of a killed envmatrix may take to end what is below them.
+_LET_END_S = 20.0
 _OWNER = re.compile(r"(?:session-|bench-[a-z]+\.)(\d+)[-.]")
 #: Where a trial without a container writes what is temporary (see ``base_variables``).
 _TMP = Path("/tmp")  # noqa: S108
@@ -72,7 +75,7 @@ def remove_files() -> None:
 
 def end_processes() -> int:
     """End every process of an earlier trial and return how many there were; EngineError when one cannot be ended."""
-    ended = set()
+    ended = set(_let_orphans_end())
     deadline = time.monotonic() + _ENDED_S
     while left := carriers(MARK, _beginning()):
         if time.monotonic() > deadline:
@@ -80,9 +83,23 @@ def end_processes() -> int:
                 f"process {left[0]} of an earlier trial cannot be ended, and trials would be measured beside it",
                 remedy=f"see what it waits for: `cat /proc/{left[0]}/stack`",
             )
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        _signal(left, signal.SIGKILL)
         ended |= set(left)
         time.sleep(0.01)
     return len(ended)
+
+
+def _let_orphans_end() -> set[int]:
+    """Let the wardens of a killed envmatrix end what they started, and return them: what is stopped can end nothing."""
+    deadline, found = time.monotonic() + _LET_END_S, set()
+    while (left := orphans()) and time.monotonic() < deadline + _ENDED_S:
+        found |= set(left)
+        _signal(left, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
+        time.sleep(0.01)
+    return found
+
+
+def _signal(processes: Iterable[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)

@@ -80,14 +80,11 @@ def test_a_job_that_was_lost_while_nobody_watched_is_explained_by_accounting(pro
     assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
 
 
-def test_an_account_that_does_not_exist_is_refused_in_slurms_own_words_and_nothing_is_lost(project):
+def test_an_account_that_does_not_exist_is_refused_in_slurms_own_words_before_anything_is_made(project):
     done = project.run("bench", "tiny", *SLURM, *QUICK, *ONE_NODE, "--account", "nosuch")
-    assert done.returncode == 4, done.stderr
-    assert re.search("Slurm refused the job: .*(Invalid account|account/partition)", done.stderr)
-    assert project.trials() == []
-    resumed = project.run("resume", "--account", "lab")
-    assert resumed.returncode == 0, resumed.stderr
-    done_once(project)
+    assert done.returncode == 2, done.stderr
+    assert re.search("Slurm would refuse a job: .*(Invalid account|account/partition)", done.stderr)
+    assert not (project.folder / "results").exists()
 
 
 def test_a_quota_that_is_full_is_waited_for_while_a_job_runs_and_told_when_none_does(project, cluster):

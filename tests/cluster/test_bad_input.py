@@ -176,3 +176,47 @@ def test_an_exported_script_trains_in_its_environment_as_it_is(project, cluster,
     assert done.returncode == 0, f"{done.stderr}\n{said}\n{script.read_text()}"
     assert said.splitlines()[-1].startswith("2.13.0")
     assert said.splitlines()[-1].endswith(" 1")
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "said"),
+    [
+        ((), (), "a block may take .*, and partition short allows 60s"),
+        (("maxnodes=0",), ("--time", "1m"), r"a block takes 1 node\(s\), and partition short allows 0 to 0"),
+        (("maxmempernode=100",), ("--time", "1m"), "asks for .* MiB of a node, and partition short allows 100 MiB"),
+        (("state=DOWN",), ("--time", "1m"), "partition short is DOWN: no job starts there"),
+        (("maxcpuspernode=1",), ("--time", "1m"), "Slurm would refuse a job: .*node configuration is not available"),
+    ],
+)
+def test_what_a_partition_never_lets_start_is_refused_before_anything_is_made(project, cluster, change, more, said):
+    usual = ("state=UP", "maxnodes=UNLIMITED", "maxmempernode=0", "maxcpuspernode=UNLIMITED")
+    try:
+        for one in change:
+            cluster.do("scontrol", "update", "partitionname=short", one)
+        done = project.run("bench", "short", *SLURM, "--partition", "short", *more)
+    finally:
+        for one in usual:
+            cluster.do("scontrol", "update", "partitionname=short", one)
+    assert done.returncode == 2, done.stderr
+    assert re.search(said, done.stderr)
+    assert "--partition: debug" in done.stderr or "maxcpus" in change[0]
+    assert not (project.folder / "results").exists()
+
+
+def test_a_job_that_no_waiting_lets_start_ends_the_run_and_is_cancelled(project, cluster):
+    limit = ("scontrol", "update", "partitionname=short")
+    holds = cluster.take_license()
+    try:
+        cluster.do(*limit, "maxtime=5")
+        process = project.start("bench", "tiny", *SLURM, *SMALL, "--partition", "short", "--time", "2m")
+        wait_for(lambda: len(cluster.jobs()) > 1, 120, "the run's job")
+        (out,) = (job for job, *_ in cluster.jobs() if job != holds)
+        cluster.do(*limit, "maxtime=1")
+        cluster.ask("scancel", holds)
+        _, said = process.communicate(timeout=120)
+    finally:
+        cluster.do(*limit, "maxtime=1")
+    assert process.returncode == 4, said
+    assert f"job {out} would wait for ever: PartitionTimeLimit; cancelled job(s) {out}" in " ".join(said.split())
+    assert "ask for less time: `--time`" in said
+    wait_for(lambda: not cluster.jobs(), 30, "an empty queue")

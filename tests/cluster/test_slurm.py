@@ -322,11 +322,11 @@ def test_a_wrong_request_is_told_before_anything_is_built(project, options, word
     assert not (project.folder / "results").exists()
 
 
-def test_a_job_that_slurm_refuses_is_told_with_its_own_words_and_loses_nothing(project):
+def test_a_job_that_slurm_would_refuse_is_told_with_its_own_words_before_anything_is_built(project):
     done = project.run("bench", "tiny", *SLURM, "--gpus", "2")
-    assert done.returncode == 4, done.stderr
-    assert "Slurm refused the job" in done.stderr
-    assert project.trials() == []
+    assert done.returncode == 2, done.stderr
+    assert "Slurm would refuse a job: Invalid generic resource" in done.stderr
+    assert not (project.folder / "results").exists()
 
 
 def test_no_slurm_is_one_clear_message(project, cluster, tmp_path):

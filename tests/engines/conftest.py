@@ -38,12 +38,13 @@ json.dump({"arguments": sys.argv[1:], "variables": dict(os.environ), "uid": os.g
 """
 
 
-def write_wheel(folder: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
-    """Write a valid wheel for any Python that holds ``files``."""
+def write_wheel(folder: Path, name: str, version: str, files: dict[str, bytes], needs: str = "") -> Path:
+    """Write a valid wheel for any Python that holds ``files``, and that ``needs`` another one."""
     info = f"{name}-{version}.dist-info"
+    needed = f"Requires-Dist: {needs}\n" if needs else ""
     members = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}".encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = ""

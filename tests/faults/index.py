@@ -26,6 +26,7 @@ INDEX = (
     Row("tool killed while daemons run", ALL, "here", "faults/test_ends.py::test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up", "they end; files go with the next start"),
     Row("tool killed", "local", "slurm", "cluster/test_slurm.py::test_a_host_killed_while_jobs_run_finds_them_again", "jobs go on and are found"),
     Row("tool killed while trials are stopped", ALL, "here", "faults/test_turns.py::test_with_a_tool_that_is_killed_nothing_is_left_stopped_or_running", "they end"),
+    Row("tool killed while its supervisors are stopped", "local", "here", "faults/test_stopped.py::test_supervisors_that_were_stopped_when_the_tool_was_killed_are_swept_by_the_next_start", "the next start lets them end all"),
     Row("process dies in its turn", ALL, "here", "faults/test_turns.py::test_trials_take_turns_and_one_that_dies_in_its_own_leaves_the_others", "failed, the others go on"),
     Row("process killed while it is stopped", "local", "here", "unit/test_turns_processes.py::test_one_that_is_killed_while_it_is_stopped_has_its_outcome_and_the_others_go_on", "failed, the others go on"),
     Row("engine stopped while trials are", "local", "here", "unit/test_turns_processes.py::test_an_engine_that_goes_away_between_two_turns_ends_them_all_and_nothing_is_recorded", "all end, nothing recorded"),

@@ -104,3 +104,26 @@ def test_a_control_group_that_somebody_froze_is_told_and_its_trial_runs_again(to
     until(lambda: "frozen 0" in (group / "cgroup.events").read_text())
     (work / "go").touch()
     check_told(toy, process)
+
+
+def test_supervisors_that_were_stopped_when_the_tool_was_killed_are_swept_by_the_next_start(toy: Toy) -> None:
+    process = toy.start("bench", "endless", "--engine", "local")
+    until(toy.at_work)
+    everything = below(process.pid)
+    for pid in everything:
+        os.kill(pid, signal.SIGSTOP)
+    process.kill()
+    process.communicate()
+    assert {state(pid) for pid in everything} == {"T"}
+    again = toy.run("bench", "toy", "--engine", "local", "--max-blocks", "1")
+    assert again.returncode == 0, again.stderr
+    assert [pid for pid in everything if state(pid)] == []
+    assert toy.left() == []
+
+
+def below(pid: int) -> list[int]:
+    """Return all processes that came of one."""
+    found = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [*found, *(deeper for child in found for deeper in below(child))]

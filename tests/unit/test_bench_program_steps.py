@@ -1,12 +1,17 @@
 """A program of one's own that tells of its steps: they are timed, one after the other or in turns."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from bench.errors import RunError
+from bench.marks import Marks
 from envmatrix.trials.gate import opened
 from tests.unit.test_bench_program_turns import below, said, started, states
 
@@ -77,6 +82,98 @@ def test_in_turns_it_starts_beside_others_and_stops_after_its_first_step(tmp_pat
 def test_what_has_no_times_of_steps_says_why(tmp_path, options, program, status, said):
     done = measured(tmp_path, *options, program=program)
     assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+
+
+#: Takes COUNT steps of SLEEP seconds, hands each line over at once, and writes how long they took but for writing.
+FLUSHES = """
+import sys, time
+count, sleep = int(sys.argv[1]), float(sys.argv[2])
+open("started", "w").close()
+worked = 0
+for number in range(count):
+    began = time.perf_counter()
+    time.sleep(sleep)
+    worked += time.perf_counter() - began if number else 0
+    print("step", number, flush=True)
+open("rate", "w").write(str((count - 1) / worked))
+"""
+BUSY = "while True: pass"
+
+
+def read_late(folder, stops, program, *arguments):
+    """Run a program beside busy loops; whoever reads its output is stopped for so many seconds each time."""
+    argv = [sys.executable, f"{ROOT}/bench/__main__.py", "command", f"--record={folder}/record.json",
+            "--metric-steps=^step", "--metric-warmup=1", "--", *program, *arguments]  # fmt: skip
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(os.cpu_count() or 1)]
+    try:
+        with subprocess.Popen(argv, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+            while not (folder / "started").exists() and process.poll() is None:
+                time.sleep(0.01)
+            for seconds in stops:
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(seconds)
+                process.send_signal(signal.SIGCONT)
+                time.sleep(0.1)
+            said = process.communicate(timeout=60)[1]
+            return process.returncode, said
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+
+
+def test_who_reads_late_does_not_blame_a_program_that_hands_each_line_over(tmp_path):
+    status, said = read_late(tmp_path, [0.2, 0.3, 0.2], [sys.executable, "-c", FLUSHES], "250", "0.004")
+    assert status == 0, said
+    record = record_of(tmp_path)
+    timing = record["timing"]
+    assert timing["averaged_steps"] > 50
+    assert len(timing["steps_ns"]) + timing["dropped_steps"] == 249
+    assert record["metric"]["value"] == pytest.approx(float((tmp_path / "rate").read_text()), rel=0.1)
+
+
+def test_steps_of_a_program_that_had_to_wait_for_its_reader_do_not_count(tmp_path):
+    status, said = read_late(tmp_path, [1.5], [sys.executable, "-c", FLUSHES], "1200", "0.0005")
+    assert status == 0, said
+    record = record_of(tmp_path)
+    assert record["timing"]["dropped_steps"] > 10
+    assert record["metric"]["value"] == pytest.approx(float((tmp_path / "rate").read_text()), rel=0.25)
+
+
+def test_a_program_that_keeps_its_lines_back_fails_however_late_it_is_read(tmp_path):
+    shell = (
+        'touch started; { i=0; while [ $i -lt 100 ]; do i=$((i+1)); sleep 0.005; echo "step $i"; done; } | grep step'
+    )
+    status, said = read_late(tmp_path, [0.2], ["sh", "-c", shell])
+    assert (status, "lines that end a step came together with another one" in said) == (1, True), said
+
+
+def test_steps_that_came_with_the_start_are_not_averaged_with_it():
+    marks = Marks("^step", 1)
+    marks.begin(0, 1)
+    marks.look(["step 1", "step 2", "step 3"], 9_000, False)
+    marks.look(["step 4"], 9_100, False)
+    marks.look(["step 5", "step 6"], 9_301, False)
+    assert marks.steps_ns() == [100, 100, 101]
+    assert (marks.averaged, marks.dropped) == (2, 2)
+
+
+def test_steps_in_which_the_program_waited_for_its_reader_do_not_count():
+    marks = Marks("^step", 1)
+    marks.begin(0, 1)
+    for number, (at_ns, full) in enumerate([(5_000, False), (5_100, False), (9_000, True), (9_001, False)]):
+        marks.look([f"step {number}"], at_ns, full)
+    marks.look(["step 4"], 9_101, False)
+    assert marks.steps_ns() == [100, 100]
+    assert (marks.averaged, marks.dropped) == (0, 2)
+
+
+def test_what_was_all_read_too_late_says_so():
+    marks = Marks("^step", 1)
+    marks.begin(0, 1)
+    marks.look(["step 1", "step 2", "step 3"], 9_000, False)
+    with pytest.raises(RunError, match="read too late to time one of 2 steps"):
+        marks.steps_ns()
 
 
 def test_what_is_timed_in_another_way_has_the_digest_that_it_had(tmp_path):

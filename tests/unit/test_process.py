@@ -13,6 +13,7 @@ import pytest
 from envmatrix import process
 from envmatrix.errors import EnvmatrixError
 from envmatrix.process import Exit, Order, Place, run, run_logged, started
+from envmatrix.trials import leftovers
 
 
 def logged(tmp_path, code, *arguments, limit_s=20.0, env=None, cpus=()):
@@ -238,3 +239,90 @@ with started(Order([sys.executable, "-c", sys.argv[1]], {}, Path("."), 60), sys.
         assert states(pids) == {"T"}
         tool.kill()
     wait_for(lambda: not [pid for pid in pids if alive(pid)])
+
+
+#: Runs a program (that has a child) as a trial is run, or waits with an heir, until somebody kills it.
+OWNS = """
+import os, sys, time
+from pathlib import Path
+from envmatrix.process import Order, heir, run_logged
+program = "import os, time; os.fork(); open(f'is-{os.getpid()}', 'w'); time.sleep(600)"
+if sys.argv[1] == "heir":
+    with heir(["/bin/touch", "inherited"]):
+        open("is-0", "w").close()
+        time.sleep(600)
+run_logged(Order([sys.executable, "-c", program], None, Path.cwd(), 600), open("log", "wb"))
+"""
+
+
+def below(pid):
+    found = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [*found, *(deeper for child in found for deeper in below(child))]
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """Give what kills such an owner while all that it started is stopped, and returns what that was."""
+    started = []
+
+    def kill(what, many):
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        owner = subprocess.Popen([sys.executable, "-c", OWNS, what], cwd=tmp_path, env=env)
+        wait_for(lambda: list(tmp_path.glob("is-*")) and len(below(owner.pid)) == many)
+        started.extend(below(owner.pid))
+        for pid in started:
+            os.kill(pid, signal.SIGSTOP)
+        owner.kill()
+        owner.wait()
+        time.sleep(0.2)
+        return started
+
+    yield kill
+    for pid in filter(alive, started):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_warden_that_was_stopped_when_its_owner_was_killed_is_swept_with_its_program(stopped):
+    left = stopped("program", 3)
+    assert all(alive(pid) for pid in left)
+    assert len(set(left) & set(process.orphans())) == 1
+    leftovers.end_processes()
+    assert not [pid for pid in left if alive(pid)]
+
+
+def test_an_heir_that_was_stopped_when_its_owner_was_killed_does_its_work(stopped, tmp_path):
+    left = stopped("heir", 1)
+    leftovers.end_processes()
+    wait_for((tmp_path / "inherited").exists)
+    wait_for(lambda: not alive(left[0]))
+
+
+def test_a_warden_whose_owner_lives_is_nobodys_orphan(tmp_path):
+    order = Order([sys.executable, "-c", "import time; time.sleep(600)"], None, tmp_path, 600)
+    with (tmp_path / "log").open("wb") as log, started(order, log) as program:
+        os.kill(program.process.pid, signal.SIGSTOP)
+        assert program.process.pid not in process.orphans()
+        os.kill(program.process.pid, signal.SIGCONT)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")
+def test_what_openmp_runtimes_of_ended_processes_noted_goes_and_that_of_others_stays(tmp_path):
+    uid, name = os.getuid(), "/dev/shm/__KMP_REGISTERED_LIB_%d_%d"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    before, living = Path(name % (ended.pid, uid)), Path(name % (os.getpid(), uid))
+    had = living.exists()
+    before.touch()
+    os.utime(before, (time.time() - 60,) * 2)
+    code = f"import os; open({name!r} % (os.getpid(), {uid}), 'w'); open({str(living)!r}, 'w'); print(os.getpid())"
+    try:
+        _, text = logged(tmp_path, code)
+        assert not Path(name % (int(text), uid)).exists()
+        assert living.exists(), "its process lives"
+        assert before.exists(), "it was not there in this program's time"
+    finally:
+        before.unlink(missing_ok=True)
+        if not had:
+            living.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The part of a block's script that looks at its nodes before the first trial, while the job itself does nothing."""
+"""The part of a block's script around its trials: it looks at the nodes before, and removes what is left after."""
 
 from __future__ import annotations
 
@@ -43,6 +43,14 @@ glance() {  # prints its place, its name, the percentage of its CPUs that others
 }
 """
 _ALL = r"""
+born=$(date +%s)
+forget() {  # removes what OpenMP runtimes of this job's ended processes noted, which Intel's never do
+  for file in /dev/shm/__KMP_REGISTERED_LIB_*; do
+    number=${file##*_LIB_}
+    [ -O "$file" ] && [ ! -e "/proc/${number%%_*}" ] && [ "$(stat -c %Y "$file")" -ge "$born" ] || continue
+    rm -f "$file"
+  done
+}
 look_around() {  # PERCENT COMMAND...: what others use of each node; more than that many percent of its CPUs end the job
   most=$1 checks='' taken=''
   shift

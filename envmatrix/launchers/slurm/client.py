@@ -11,12 +11,15 @@ from pathlib import Path
 
 from envmatrix.errors import EngineError, InputError, suggestion
 from envmatrix.host import Host
+from envmatrix.launchers.slurm.partitions import Partition, read_partitions
 from envmatrix.matrix import Slurm
 from envmatrix.process import Finished, run
 
 _LIMIT_S, _PROBE_S = 60.0, 15.0
 #: What commands say when slurmctld does not answer (src/common/slurm_errno.c).
 _SILENT = re.compile(r"[Uu]nable to contact slurm controller|Socket timed out|Connection refused")
+#: What sbatch says of a job that is too much for now, or at all: only when it is submitted that can be known.
+_POLICY = "violates accounting/QOS policy"
 _OVERRIDES = re.compile(r"(SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SACCT_|SLURM_(?!CONF))")
 #: States in which a job may still run (or run again).
 ALIVE = frozenset({
@@ -152,13 +155,15 @@ def _count(text: str) -> int:
 class SlurmClient:
     """sbatch, squeue, sinfo, scancel and, where there is accounting, sacct."""
 
-    def _run(self, *argv: str, cwd: Path | None = None, limit_s: float = _LIMIT_S) -> Finished:
+    def _run(
+        self, *argv: str, cwd: Path | None = None, limit_s: float = _LIMIT_S, input_text: str | None = None
+    ) -> Finished:
         if not shutil.which(argv[0]):
             raise EngineError(
                 f"there is no Slurm here: no `{argv[0]}` on PATH",
                 remedy="run this on a login node of the cluster (some need `module load slurm`)",
             )
-        return run(argv, limit_s=limit_s, env=command_variables(os.environ), cwd=cwd)
+        return run(argv, limit_s=limit_s, env=command_variables(os.environ), cwd=cwd, input_text=input_text)
 
     def silence(self) -> str | None:
         """Say that Slurm's controller does not answer, or None: it does."""
@@ -185,6 +190,24 @@ class SlurmClient:
         if missing:
             raise InputError(f"there is no node {missing[0]!r} to be had", remedy=suggestion(missing[0], found))
         return list(found.values())
+
+    def partitions(self) -> list[Partition]:
+        """Return all partitions, none if Slurm does not say them."""
+        if not shutil.which("scontrol"):
+            return []
+        done = self._run("scontrol", "--oneliner", "show", "partition")
+        return read_partitions(done.stdout) if done.exit.ok else []
+
+    def refusal(self, script: str) -> str:
+        """Return Slurm's own words if it would refuse such a job, else ''; nothing is submitted."""
+        done = self._run("sbatch", "--test-only", cwd=Path("/"), input_text=script)
+        said = re.sub(r"sbatch: (error: )?", "", done.last_words(3))
+        return "" if done.exit.ok or done.exit.timed_out or _SILENT.search(said) or _POLICY in said else said
+
+    def runs_nothing(self) -> bool:
+        """Whether no job of this user has any resources now."""
+        done = self._run("squeue", "--me", "--noheader", "--states=R,CF,CG,S,ST,SI,SO,RS", "--format=%i")
+        return done.exit.ok and not done.stdout.strip()
 
     def submit(self, script: Path) -> str:
         """Submit a script and return the job's id; Slurm's own words say why it refuses one, SilentError: no answer."""

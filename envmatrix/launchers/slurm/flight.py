@@ -39,6 +39,7 @@ class Flight:
     started: set[tuple[str, int, int]] = field(default_factory=set)
     groups: Mapping[str, str] = field(default_factory=dict)
     told: str = ""
+    stuck: int = 0
 
     def units(self) -> dict[str, list[Slot]]:
         """Return what ends as one, by the name of its folder: a trial, or those of it that took turns together."""

@@ -58,6 +58,13 @@ class SlurmKind(LauncherKind):
 
         return look_at_nodes(overlay(design.slurm, asked), engines, span, say)
 
+    def check_block(self, design: Design, asked: Asked, span: int, trials: int, in_turns: int) -> None:
+        """Refuse blocks that the partitions give too little time."""
+        from envmatrix.launchers.slurm.jobs import overlay
+        from envmatrix.launchers.slurm.requested import check_block
+
+        check_block(overlay(design.slurm, asked), span, trials, in_turns, design.trial_limit)
+
     def open(self, experiment: Experiment, say: Say, ask: Ask | None) -> Launcher:
         """Return the launcher that submits the run's blocks."""
         from envmatrix.launchers.slurm.client import SlurmClient

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 
 from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Work
-from envmatrix.launchers.slurm import jobs
+from envmatrix.launchers.slurm import jobs, reasons
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
 from envmatrix.launchers.slurm.collecting import collected
 from envmatrix.launchers.slurm.files import block_folders
@@ -97,10 +97,7 @@ class SlurmLauncher:
         if not names:
             return
         if self._ask and self._ask(f"cancel {len(names)} Slurm job(s) of this run?"):
-            self._client.cancel(names)
-            for flight in self._flights.values():
-                flight.files.note_end(flight.attempt, "CANCELLED", excused=True)
-            self._say(f"cancelled job(s) {', '.join(names)}; trials that have ended are kept")
+            self._say(f"cancelled job(s) {self._cancel_all()}; trials that have ended are kept")
         else:
             self._say(f"{self.out()}; `envmatrix resume` collects what they finish")
 
@@ -280,6 +277,7 @@ class SlurmLauncher:
                 text = f"node {lost} is {unusable[lost]}"
                 self._drop(flight, Loss("NODE_FAIL", text, excused=True, bad_node=lost))
                 return
+            self._check_reason(flight, state)
             news = flight.news(state)
             if news:
                 self._say(news)
@@ -292,6 +290,41 @@ class SlurmLauncher:
         yield from self._collect(flight, work)
         if flight.slots:
             self._lost(flight, state)
+
+    def _check_reason(self, flight: Flight, state: JobState) -> None:
+        """End the run if a job waits for what never comes; Slurm must say so several times, as limits can change."""
+        cure = self._cure(flight, state.reason) if state.state == "PENDING" and not state.held else None
+        flight.stuck = flight.stuck + 1 if cure else 0
+        if cure:
+            self._look_soon()
+        if cure and flight.stuck >= _SETTLE:
+            raise self._ended(f"job {state.job} would wait for ever: {state.reason}", cure)
+
+    def _cure(self, flight: Flight, reason: str) -> str | None:
+        """Return what to change if no waiting lets a job start that waits for this reason."""
+        if reasons.waits_for_own(reason) and self._client.runs_nothing():
+            return f"no job of yours runs, so it asks for more than a user may have: {reasons.SIZE}"
+        if reasons.waits_for_nodes(reason):
+            try:
+                self._placing.node_for(flight.block, "")
+            except SilentError:
+                raise
+            except EngineError as error:
+                return error.message
+        return reasons.remedy(reason)
+
+    def _ended(self, message: str, remedy: str) -> EngineError:
+        """Cancel what is out and return the error that ends the run."""
+        names = self._cancel_all()
+        said = f"; cancelled job(s) {names}" if names else ""
+        return EngineError(f"{message}{said}", remedy=f"{remedy}; then `envmatrix resume`: nothing that ended is lost")
+
+    def _cancel_all(self) -> str:
+        names = self._jobs()
+        self._client.cancel(names)
+        for flight in self._flights.values():
+            flight.files.note_end(flight.attempt, "CANCELLED", excused=True)
+        return ", ".join(names)
 
     def _take_back(self, flight: Flight, state: JobState) -> None:
         """Send a block elsewhere whose job Slurm could not start and would keep until somebody releases it."""
@@ -326,14 +359,13 @@ class SlurmLauncher:
             return
         self._fruitless = 0 if flight.finished else self._fruitless + 1
         if self._fruitless >= _FRUITLESS:
-            raise _hopeless(flight, loss)
+            raise self._hopeless(flight, loss)
         self._backlog.append(flight)
         self._next_look = 0.0
 
-
-def _hopeless(flight: Flight, loss: Loss) -> EngineError:
-    return EngineError(
-        f"{_FRUITLESS} jobs in a row ended without one finished trial; the last one: {loss.text}",
-        remedy=f"see {flight.files.path} for their scripts and logs (no log: the node does not see that folder, "
-        "which must be on a file system that all nodes share); then `envmatrix resume`",
-    )
+    def _hopeless(self, flight: Flight, loss: Loss) -> EngineError:
+        return self._ended(
+            f"{_FRUITLESS} jobs in a row ended without one finished trial; the last one: {loss.text}",
+            f"see {flight.files.path} for their scripts and logs (no log: the node does not see that folder, "
+            "which must be on a file system that all nodes share)",
+        )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from envmatrix.engines.base import Engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.host import Host
 from envmatrix.launchers.base import check_commands
-from envmatrix.launchers.slurm.client import SlurmClient, nodes_host
+from envmatrix.launchers.slurm import partitions
+from envmatrix.launchers.slurm.client import Node, SlurmClient, nodes_host
 from envmatrix.launchers.slurm.files import BlockFolder
 from envmatrix.launchers.slurm.flight import Flight
 from envmatrix.launchers.slurm.jobs import (
@@ -20,7 +22,7 @@ from envmatrix.launchers.slurm.jobs import (
     widest,
 )
 from envmatrix.launchers.slurm.placing import nodes_of_block
-from envmatrix.launchers.slurm.script import block_script
+from envmatrix.launchers.slurm.script import BlockJob, block_script, directives, most_seconds
 from envmatrix.matrix import Slurm
 from envmatrix.say import Say
 from envmatrix.trials.experiment import Experiment
@@ -33,8 +35,11 @@ def look_at_nodes(part: Slurm, engines: Sequence[Engine], span: int, say: Say) -
     ``span`` is how many nodes a block takes.
     """
     check_commands("slurm", engines)
-    nodes = SlurmClient().nodes(part)
+    client = SlurmClient()
+    known = client.partitions()
+    nodes = client.nodes(part)
     host = nodes_host(nodes)
+    partitions.check(known, part, span, _memory(part, nodes), part.time)
     usable = {node.name for node in nodes if node.usable}
     if len(usable) < span:
         raise InputError(
@@ -44,7 +49,26 @@ def look_at_nodes(part: Slurm, engines: Sequence[Engine], span: int, say: Say) -
     for node in nodes:
         if not node.usable:
             say(f"node {node.name} is left out: it is {node.state}{f' ({node.reason})' if node.reason else ''}")
+    job = BlockJob("envmatrix", "", Path(), 1, (), part, {})
+    if refusal := client.refusal("\n".join(["#!/bin/sh", *directives(job, span, part.time or 60.0), ""])):
+        raise InputError(
+            f"Slurm would refuse a job: {refusal}",
+            remedy="check --partition, --account, --constraint and --gpus, and the design's `slurm:` part",
+        )
     return host
+
+
+def _memory(part: Slurm, nodes: Sequence[Node]) -> int:
+    """Return how much memory of a node a block asks for."""
+    return part.memory or min((node.memory_bytes for node in nodes if node.usable), default=0)
+
+
+def check_block(part: Slurm, span: int, trials: int, in_turns: int, limit_s: float) -> None:
+    """Refuse blocks of so many trials that may take longer than any partition allows that was asked for."""
+    client = SlurmClient()
+    if not part.time and (known := client.partitions()):
+        most_s = most_seconds(trials, in_turns, limit_s)
+        partitions.check(known, part, span, _memory(part, client.nodes(part)), most_s)
 
 
 def scripts(experiment: Experiment, how_many: int) -> list[str]:

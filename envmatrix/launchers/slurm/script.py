@@ -111,7 +111,7 @@ def block_script(job: BlockJob) -> str:
     lines = [
         "#!/bin/sh",
         f"# {_plain(job.title)}; attempt {job.attempt}: {len(job.steps)} trial(s), {how}, on {many}.",
-        *_directives(job),
+        *directives(job, job.nodes, time_limit_s(job)),
         "set -u",
         *(f"export {name}={quoted(value)}" for name, value in job.variables.items()),
         f"folder={quoted(str(job.folder))}",
@@ -134,7 +134,7 @@ def block_script(job: BlockJob) -> str:
     ]
     for part in job.parts:
         lines += ["", *(_together(part) if isinstance(part, Together) else [f"# {_plain(part.title)}", _trial(part)])]
-    return "\n".join([*lines, "", "tidy", 'say "all trials of this job are done"', ""])
+    return "\n".join([*lines, "", "tidy", "forget", 'say "all trials of this job are done"', ""])
 
 
 def time_limit_s(job: BlockJob) -> float:
@@ -147,13 +147,18 @@ def time_limit_s(job: BlockJob) -> float:
     return job.options.time or sum(step.limit_s for step in job.steps) + times + _SLACK_S
 
 
-def _directives(job: BlockJob) -> list[str]:
+def most_seconds(trials: int, in_turns: int, limit_s: float) -> float:
+    """Return the time limit of a job of so many trials, some in turns, each of the same limit."""
+    return (trials + in_turns) * limit_s + _SLACK_S
+
+
+def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
     """Return the #SBATCH lines; no path stands in them, so nothing in them needs Slurm's own quoting."""
     options = job.options
     asked = [
-        ("job-name", job.job_name), ("nodes", str(job.nodes)), ("ntasks", str(job.nodes)), ("exclusive", None),
+        ("job-name", job.job_name), ("nodes", str(nodes)), ("ntasks", str(nodes)), ("exclusive", None),
         ("mem", "0" if options.memory is None else f"{max(1, options.memory // 2**20)}M"),
-        ("time", slurm_time(time_limit_s(job))),
+        ("time", slurm_time(seconds)),
         ("chdir", "/"), ("output", "/dev/null"), ("export", "ALL"), ("requeue", None),
     ]  # fmt: skip
     given = [

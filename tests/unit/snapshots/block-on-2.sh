@@ -224,6 +224,14 @@ glance() {  # prints its place, its name, the percentage of its CPUs that others
   echo "${SLURM_PROCID:-0} ${SLURMD_NODENAME:-$(uname -n)} $busy $seen,\"others\":$(strangers)}"
 }'
 eval "$glance"
+born=$(date +%s)
+forget() {  # removes what OpenMP runtimes of this job's ended processes noted, which Intel's never do
+  for file in /dev/shm/__KMP_REGISTERED_LIB_*; do
+    number=${file##*_LIB_}
+    [ -O "$file" ] && [ ! -e "/proc/${number%%_*}" ] && [ "$(stat -c %Y "$file")" -ge "$born" ] || continue
+    rm -f "$file"
+  done
+}
 look_around() {  # PERCENT COMMAND...: what others use of each node; more than that many percent of its CPUs end the job
   most=$1 checks='' taken=''
   shift
@@ -300,4 +308,5 @@ trial_over 2 b0003-p000 300 '/shared/it'"'"'s $here/b0003/w' \
   /venv/bin/python -m bench '--x=a b'
 
 tidy
+forget
 say "all trials of this job are done"

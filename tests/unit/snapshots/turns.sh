@@ -27,4 +27,5 @@ member_2() {
 turns b0003-p000.turns 300 2147483648 3 2 '2,1 1,2'
 
 tidy
+forget
 say "all trials of this job are done"

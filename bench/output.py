@@ -1,0 +1,152 @@
+"""The output of the user's own program: read write by write, kept for the log, its lines looked at."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
+
+from bench.evidence.reading import attempt
+
+_CHUNK_BYTES = 1 << 16
+_READ_S = 2.0
+#: The most that any user may let a pipe hold (pipe(7)); each write takes a page of it at least.
+_PIPE_BYTES = 1 << 20
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+#: With fewer pages (of 64 KiB each, say) writes share them: the program would have to wait for its reader.
+_FEWEST_PAGES = 64
+#: Who waited for a CPU so long (1 ms) before reading cannot say that lines came together.
+_LATE_NS = 1_000_000
+_F_SETPIPE_SZ = 1031  # linux/fcntl.h; Python 3.10 names it
+
+
+class Burst(NamedTuple):
+    """Writes that were all there at ``at_ns``; ``full``: the program may have waited for room to write more."""
+
+    writes: list[bytes]
+    at_ns: int
+    full: bool
+
+
+class Pipe:
+    """What a program writes to. ``apart``: the kernel keeps its writes apart, however late they are read.
+
+    Then lines that come in one write were written together. It is O_DIRECT of pipe(2); without it the pipe is plain.
+    """
+
+    def __init__(self, apart: bool) -> None:
+        self._room = 0
+        made = attempt(lambda: os.pipe2(os.O_CLOEXEC | os.O_DIRECT)) if apart else None
+        self._file, self.written = made or os.pipe()
+        if made:
+            size = attempt(lambda: fcntl.fcntl(self.written, _F_SETPIPE_SZ, _PIPE_BYTES)) or 0
+            self._room = size // _PAGE_BYTES
+        if made and self._room < _FEWEST_PAGES:
+            self._room = 0
+            fcntl.fcntl(self.written, fcntl.F_SETFL, 0)
+
+    def bursts(self) -> Iterator[Burst]:
+        """Yield what there is each time that something comes, until all who write have ended; then close it."""
+        waits = attempt(lambda: os.open("/proc/thread-self/schedstat", os.O_RDONLY))
+        while True:
+            waited_ns = _waited_ns(waits)
+            select.select([self._file], [], [])
+            late_ns = _waited_ns(waits) - waited_ns
+            at_ns = time.perf_counter_ns() - late_ns
+            there = int.from_bytes(fcntl.ioctl(self._file, termios.FIONREAD, bytes(4)), "little")
+            pieces = list(self._pieces(there))
+            if not pieces:
+                break
+            full = len(pieces) >= self._room if self._room else there >= _CHUNK_BYTES // 2
+            yield Burst(_writes(pieces) if self._room else _lines(b"".join(pieces), late_ns), at_ns, full)
+        for file in (self._file, *([] if waits is None else [waits])):
+            os.close(file)
+
+    def _pieces(self, there: int) -> Iterator[bytes]:
+        """Read so many bytes; what is written meanwhile came later, and stays."""
+        while there > 0:
+            piece = os.read(self._file, _CHUNK_BYTES if self._room else min(there, _CHUNK_BYTES))
+            if not piece:
+                return
+            there -= len(piece)
+            yield piece
+
+
+def _waited_ns(file: int | None) -> int:
+    """Return how long this thread was ready to run and had no CPU, 0 if the kernel does not count that.
+
+    https://docs.kernel.org/scheduler/sched-stats.html
+    """
+    return attempt(lambda: int(os.pread(file or 0, 100, 0).split()[1])) or 0
+
+
+def _writes(pieces: list[bytes]) -> list[bytes]:
+    """Put together what the kernel took apart: a longer write comes in pieces of PIPE_BUF bytes and a rest."""
+    writes = [b""]
+    for piece in pieces:
+        writes[-1] += piece
+        if len(piece) != select.PIPE_BUF:
+            writes.append(b"")
+    return [write for write in writes if write]
+
+
+def _lines(there: bytes, late_ns: int) -> list[bytes]:
+    """Return what a plain pipe held as one write, or as one a line if who read it was late by so much."""
+    return there.splitlines(keepends=True) if late_ns > _LATE_NS else [there]
+
+
+class Output:
+    """Reads a program's output to its end and keeps its first and last ``limit_bytes`` / 2 for the log.
+
+    ``look`` gets the whole lines of each burst, one text a write.
+    """
+
+    def __init__(
+        self, pipe: Pipe, log: BinaryIO, limit_bytes: int, look: Callable[[list[str], int, bool], None] | None
+    ) -> None:
+        self._pipe, self._log, self._half, self._look = pipe, log, limit_bytes // 2, look
+        self._first, self._last, self.total = 0, bytearray(), 0
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        rest = b""
+        for burst in self._pipe.bursts():
+            texts = []
+            for write in burst.writes:
+                lines, ended, rest = (rest + write).rpartition(b"\n")
+                rest = rest[-_CHUNK_BYTES:]
+                texts += [lines.decode(errors="replace")] if ended else []
+            if self._look:
+                self._look(texts, burst.at_ns, burst.full)
+            for write in burst.writes:
+                self.total += len(write)
+                self._keep(write)
+        if self._look and rest:
+            self._look([rest.decode(errors="replace")], time.perf_counter_ns(), False)
+
+    def _keep(self, chunk: bytes) -> None:
+        room = self._half - self._first
+        if room > 0:
+            self._first += len(chunk[:room])
+            self._log.write(chunk[:room])
+            self._log.flush()
+            chunk = chunk[room:]
+        self._last += chunk
+        if len(self._last) > 2 * self._half:
+            del self._last[: len(self._last) - self._half]
+
+    def finish(self) -> None:
+        """Wait a moment for the end, then write what was kept of it."""
+        self.thread.join(_READ_S)
+        kept = bytes(self._last[-self._half :])
+        left_out = self.total - self._first - len(kept)
+        if left_out > 0:
+            self._log.write(f"\n[... {left_out} bytes left out ...]\n".encode())
+        self._log.write(kept)
+        self._log.flush()

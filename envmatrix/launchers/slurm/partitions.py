@@ -1,0 +1,108 @@
+"""The limits of Slurm's partitions, held against what a block asks for before anything is built."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envmatrix.errors import InputError, suggestion
+from envmatrix.matrix import Slurm
+from envmatrix.units import as_duration
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition as scontrol shows it; None: no limit. ``memory_bytes`` is the most of a node."""
+
+    name: str
+    default: bool
+    state: str
+    seconds: float | None
+    fewest_nodes: int
+    most_nodes: int | None
+    memory_bytes: int | None
+
+    def problem(self, part: Slurm, span: int, memory_bytes: int, seconds: float | None) -> tuple[str, str] | None:
+        """Say why no block could ever start here and what to do, None if it can."""
+        if self.state != "UP":
+            return f"partition {self.name} is {self.state}: no job starts there", "wait until it is up"
+        if any(option.partition("=")[0] == "--qos" for option in part.options):
+            return None  # a QOS may lift a partition's limits
+        if span < self.fewest_nodes or (self.most_nodes is not None and span > self.most_nodes):
+            allowed = f"{self.fewest_nodes} to {'any number' if self.most_nodes is None else self.most_nodes}"
+            return (
+                f"a block takes {span} node(s), and partition {self.name} allows {allowed}",
+                "set other `nodes` in the workload",
+            )
+        if self.memory_bytes is not None and memory_bytes > self.memory_bytes:
+            return (
+                f"a block asks for {memory_bytes // 2**20} MiB of a node, and partition {self.name} allows "
+                f"{self.memory_bytes // 2**20} MiB",
+                f"set `memory: {self.memory_bytes // 2**20}MiB` or less in the design's `slurm:` part",
+            )
+        if self.seconds is not None and seconds is not None and seconds > self.seconds:
+            allowed = as_duration(self.seconds)
+            return (
+                f"a block may take {as_duration(seconds)}, and partition {self.name} allows {allowed}",
+                f"if its trials take less: `--time {allowed}`; else a shorter `trial_limit` or fewer environments",
+            )
+        return None
+
+
+def read_partitions(text: str) -> list[Partition]:
+    """Read the answer of ``scontrol --oneliner show partition``."""
+    found = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines())
+    return [_partition(words) for words in found if "PartitionName" in words]
+
+
+def _partition(words: dict[str, str]) -> Partition:
+    memory = _number(words.get("MaxMemPerNode", ""))
+    return Partition(
+        name=words["PartitionName"],
+        default=words.get("Default") == "YES",
+        state=words.get("State", "UP"),
+        seconds=_seconds(words.get("MaxTime", "")),
+        fewest_nodes=_number(words.get("MinNodes", "")) or 0,
+        most_nodes=_number(words.get("MaxNodes", "")),
+        memory_bytes=None if memory is None else memory * 2**20,
+    )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _seconds(text: str) -> float | None:
+    """Read [DAYS-]HOURS:MINUTES:SECONDS; None for UNLIMITED."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if not match:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def check(known: Sequence[Partition], part: Slurm, span: int, memory_bytes: int, seconds: float | None = None) -> None:
+    """Refuse what can start in none of the partitions that were asked for (the default one: none was).
+
+    ``span`` is how many nodes a block takes, ``memory_bytes`` what it asks of each, ``seconds`` for how long (None: not
+    known yet).
+    """
+    if not known:  # it cannot be asked here: then the queue says it
+        return
+    names = part.partition.split(",") if part.partition else [one.name for one in known if one.default]
+    if not names:
+        raise InputError("this cluster has no default partition", remedy=f"--partition: {_names(known)}")
+    for name in names:
+        if name not in {one.name for one in known}:
+            raise InputError(f"Slurm has no partition {name!r}", remedy=suggestion(name, {one.name for one in known}))
+    chosen = [one for one in known if one.name in names]
+    problems = [one.problem(part, span, memory_bytes, seconds) for one in chosen]
+    if first := problems[0] if all(problems) else None:
+        others = [one for one in known if not one.problem(part, span, memory_bytes, seconds)]
+        elsewhere = f"; or --partition: {_names(others)}" if others else ""
+        raise InputError(first[0], remedy=f"{first[1]}{elsewhere}")
+
+
+def _names(partitions: Sequence[Partition]) -> str:
+    return ", ".join(one.name for one in partitions)
