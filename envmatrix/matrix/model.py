@@ -16,9 +16,9 @@ from envmatrix.matrix.program import Command, Folders, PassedVariables, WrittenV
 from envmatrix.matrix.reported import WALL_TIME, Check, MetricSource, Reported
 from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import (
-    AS_QUANTITY,
     AS_SCALAR,
     AS_WORDS,
+    SOME_WORDS,
     VARIABLE,
     Bytes,
     Frozen,
@@ -26,6 +26,7 @@ from envmatrix.matrix.types import (
     Seconds,
     Text,
     about,
+    as_quantity,
     no_control,
     one_word,
 )
@@ -83,7 +84,7 @@ def _program(value: str) -> str:
 Words = Annotated[tuple[Text, ...], BeforeValidator(one_word), AS_WORDS]
 CpuList = Annotated[Text, AfterValidator(values.cpu_list), AS_SCALAR]
 Cpus = Annotated[Text, AfterValidator(values.cpus_of_machine), AS_SCALAR]
-CpuQuota = Annotated[float, BeforeValidator(values.cpu_quota), AS_QUANTITY]
+CpuQuota = Annotated[float, BeforeValidator(values.cpu_quota), as_quantity(r"^\s*[0-9.]+\s*$", minimum=0.01)]
 Suite = Annotated[Text, AfterValidator(values.suite), AS_SCALAR]
 ReadyImage = Annotated[Text, AfterValidator(values.ready_image), AS_SCALAR]
 Base = Annotated[Text, AfterValidator(values.base), AS_SCALAR]
@@ -144,7 +145,7 @@ class Level(Frozen):
     cpu_quota: CpuQuota | None = Field(
         None, description="CPU time it may have, in CPUs, such as 1.5 (Docker's --cpus, a pod's limit)"
     )
-    claims: Mapping[str, Words] = Field(
+    claims: Mapping[str, Annotated[Words, SOME_WORDS]] = Field(
         default_factory=dict, description="evidence path -> the value, or values, it must show"
     )
     requires: Mapping[str, Words] = Field(
@@ -234,7 +235,9 @@ class Workload(Frozen):
     name: str
     description: Text = Field("", description="one line, shown in lists and reports")
     options: Mapping[str, OptionValue] = Field(default_factory=dict)
-    command: Command = Field((), min_length=1, description="the user's own program and its arguments")
+    command: Annotated[Command, SOME_WORDS] = Field(
+        (), min_length=1, description="the user's own program and its arguments"
+    )
     metric: MetricSource | None = Field(None, description="how fast the program was")
     metrics: Mapping[str, MetricSource] = Field(
         default_factory=dict, description="name -> a number of the program; verdicts rest on the first one"
@@ -293,7 +296,7 @@ class Design(Frozen):
         default_factory=dict, description="full factorial over these levels of these factors"
     )
     cumulative: Names = Field((), description="environments added one after the other; each is compared as a step")
-    workloads: Names = Field(min_length=1, description="named workloads")
+    workloads: Annotated[Names, SOME_WORDS] = Field(min_length=1, description="named workloads")
     application: Names = Field((), description="workloads that change the program; compared with the first workload")
     reference_values: Mapping[str, Text] = Field(
         default_factory=dict, description="environment or workload -> figures of a source, shown beside ours"

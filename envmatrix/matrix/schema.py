@@ -10,7 +10,17 @@ from envmatrix.matrix.model import Design, Level, Workload
 from envmatrix.matrix.types import SCALAR, WORDS
 
 Schema = dict[str, JsonValue]
-_TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
+#: A value may be quoted, as the matrix that a run keeps is: then it is a string whose text is read.
+_INTEGER = r"^\s*[-+]?[0-9][0-9_]*(\.0*)?\s*$"
+_NUMBER = r"^\s*[-+]?[0-9_]*\.?[0-9_]+\.?([eE][-+]?[0-9]+)?\s*$"
+_FLAG = "^([Tt]([Rr][Uu][Ee])?|[Ff]([Aa][Ll][Ss][Ee])?|[Yy]([Ee][Ss])?|[Nn][Oo]?|[Oo][Nn]|[Oo][Ff][Ff]|[01])$"
+_NONE: Schema = {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^([Nn][Oo][Nn][Ee]|[Nn][Uu][Ll][Ll])$"}]}
+_QUOTED: dict[str, Schema] = {
+    "integer": {"type": ["integer", "string"], "pattern": _INTEGER},
+    "number": {"type": ["number", "string"], "pattern": _NUMBER},
+    "boolean": {"anyOf": [{"type": "boolean"}, {"enum": [0, 1]}, {"type": "string", "pattern": _FLAG}]},
+}
+_TYPES = {"int": "integer", "float": "number", "bool": "boolean"}
 
 
 def _entry(model: type[BaseModel], parts: dict[str, JsonValue], leave_out: tuple[str, ...] = ()) -> Schema:
@@ -25,32 +35,41 @@ def _entry(model: type[BaseModel], parts: dict[str, JsonValue], leave_out: tuple
 
 
 def _plain(node: JsonValue) -> JsonValue:
-    """Leave out the titles, which only repeat names, and defaults that say nothing."""
+    """Leave out titles, which only repeat names, and defaults that say nothing; let values be quoted."""
     if isinstance(node, list):
         return [_plain(item) for item in node]
     if not isinstance(node, dict):
         return node
     nothing: tuple[JsonValue, ...] = (None, "", [], {})
-    return {
+    kept = {
         key: {name: _plain(part) for name, part in value.items()}
         if key == "properties" and isinstance(value, dict)
         else _plain(value)
         for key, value in node.items()
         if key != "title" and not (key in ("default", "required") and value in nothing)
     }
+    kind = kept.get("type")
+    return _quoted(kind, kept) if isinstance(kind, str) and kind in _QUOTED else kept
+
+
+def _quoted(kind: str, schema: Schema) -> Schema:
+    """Return the schema of a number, or of true and false, that may be quoted too."""
+    return {**{key: value for key, value in schema.items() if key != "type"}, **_QUOTED[kind]}
 
 
 def _option(option: benchmark.Option) -> Schema:
-    schema: Schema = {"type": _TYPES.get(option.type, "array"), "description": option.help}
+    schema: Schema = {"type": SCALAR}
     if option.type == "list-of-int":
-        schema = {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "string"}]}
+        schema = {"anyOf": [{"type": "array", "items": _QUOTED["integer"], "minItems": 1}, {"type": SCALAR}]}
+    elif option.type in _TYPES:
+        schema = _QUOTED[_TYPES[option.type]]
     if option.choices and not option.entry_points:
-        schema["enum"] = list(option.choices)
-    for name, bound in (("minimum", option.minimum), ("maximum", option.maximum)):
-        if bound is not None and option.type in ("int", "float"):
-            schema[name] = bound
+        schema = {"enum": list(option.choices)}
+    bounds = (("minimum", option.minimum), ("maximum", option.maximum))
+    if option.type in ("int", "float"):
+        schema = {**schema, **{name: bound for name, bound in bounds if bound is not None}}
     if option.default is None:
-        return {"anyOf": [schema, {"type": "null"}], "description": option.help}
+        return {"anyOf": [schema, _NONE], "description": option.help}
     return {**schema, "description": option.help, "default": _json(option.default)}
 
 
@@ -61,25 +80,52 @@ def _json(value: benchmark.OptionValue) -> JsonValue:
 def _workload(parts: dict[str, JsonValue]) -> Schema:
     entry = _entry(Workload, parts, leave_out=("name", "options"))
     own = entry["properties"]
-    options: Schema = {name: _option(option) for name, option in benchmark.options().items()}
     assert isinstance(own, dict)
-    return {**entry, "properties": {**own, "defaults": {"type": "string", "description": _DEFAULTS}, **options}}
+    written: Schema = {
+        "metric": {"$ref": "#/$defs/MetricSource"},
+        "metrics": _or_nothing(own["metrics"]),
+        "check": {"anyOf": [{"$ref": "#/$defs/Check"}, own["check"]]},
+        "defaults": {"type": SCALAR, "description": _DEFAULTS},
+    }
+    options: Schema = {name: _option(option) for name, option in benchmark.options().items()}
+    return {**entry, "properties": {**own, **written, **options}}
 
 
 _DEFAULTS = "name of an entry of `defaults`, whose keys count where the workload does not write them"
 
 
+def _or_nothing(schema: JsonValue) -> Schema:
+    """Return the schema of what may be left empty."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
 def _named(entry: Schema) -> Schema:
-    return {"type": "object", "additionalProperties": {"anyOf": [entry, {"type": "null"}]}}
+    return {"type": "object", "additionalProperties": entry}
+
+
+def _emptied(entry: Schema, *names: str) -> Schema:
+    """Return the schema of an entry in which some keys may have nothing behind them."""
+    properties = entry["properties"]
+    assert isinstance(properties, dict)
+    return {**entry, "properties": {**properties, **{name: _or_nothing(properties[name]) for name in names}}}
 
 
 def json_schema() -> Schema:
     """Return the schema (draft 2020-12)."""
     parts: dict[str, JsonValue] = {}
-    level = _entry(Level, parts)
-    design = _entry(Design, parts, leave_out=("name",))
+    level = _or_nothing(_emptied(_entry(Level, parts), "build"))
+    parts["SourceBuild"] = _or_nothing(parts["SourceBuild"])
+    design = _emptied(_entry(Design, parts, leave_out=("name",)), "slurm")
     parts["Workload"] = _workload(parts)
     workload: Schema = {"$ref": "#/$defs/Workload"}
+    sections: dict[str, Schema] = {
+        "include": {**WORDS, "description": "envmatrix:NAME comes with envmatrix, others lie beside this file"},
+        "factors": _named(_named(level)),
+        "environments": _named(_or_nothing(_named({"type": SCALAR}))),
+        "defaults": _named(_or_nothing({**workload, "not": {"required": ["defaults"]}})),
+        "workloads": _named(_or_nothing(workload)),
+        "designs": _named(design),
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "envmatrix matrix.yaml",
@@ -87,16 +133,8 @@ def json_schema() -> Schema:
         "required": ["version"],
         "additionalProperties": False,
         "properties": {
-            "version": {"enum": [int(version) for version in VERSIONS]},
-            "include": {
-                **WORDS,
-                "description": "envmatrix:NAME comes with envmatrix, others lie beside this file",
-            },
-            "factors": _named(_named(level)),
-            "environments": _named({"type": "object", "additionalProperties": {"type": SCALAR}}),
-            "defaults": _named({**workload, "not": {"required": ["defaults"]}}),
-            "workloads": _named(workload),
-            "designs": _named(design),
+            "version": {"enum": [*map(int, VERSIONS), *VERSIONS]},
+            **{name: _or_nothing(section) for name, section in sections.items()},
         },
         "$defs": parts,
     }

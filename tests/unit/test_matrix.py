@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envmatrix.errors import InputError
-from envmatrix.matrix.include import LIBRARY
 from envmatrix.matrix.parse import MatrixError, parse
 from envmatrix.project import default_matrix
 from envmatrix.units import parse_duration
@@ -215,44 +214,6 @@ def test_any_printable_value_survives(value):
     quoted = "'" + value.replace("'", "''") + "'"
     level = parse(GOOD.replace("FLAG: no", f"FLAG: {quoted}"), Path("m.yaml")).factors["threads"].levels["one"]
     assert level.env["FLAG"] == value
-
-
-def test_the_schema_for_editors_is_up_to_date_and_accepts_the_default_matrix():
-    import json
-
-    import jsonschema
-    import yaml
-
-    from envmatrix.matrix.schema import json_schema
-
-    committed = json.loads((default_matrix().parent / "docs" / "matrix.schema.json").read_text())
-    assert committed == json_schema(), "run: envmatrix schema > docs/matrix.schema.json"
-    jsonschema.validate(yaml.safe_load(default_matrix().read_text()), committed)
-    for file in LIBRARY.glob("*.yaml"):
-        jsonschema.validate(yaml.safe_load(file.read_text()), committed)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"factors": {"a": {"b": {"prelaod": "x"}}}},
-        {"version": 3},
-        {"designs": {"d": {}}},
-        {"designs": {"d": {"workloads": "w", "min_blocks": 1}}},
-        {"designs": {"d": {"workloads": "w", "slurm": {"nodes": 0}}}},
-        {"workloads": {"w": {"metric": {"wall": True, "better": "bigger"}}}},
-        {"workloads": {"w": {"batch_size": 0}}},
-        {"workloads": {"w": {"loader": "dataloder"}}},
-        {"defaults": {"a": {}, "b": {"defaults": "a"}}},
-    ],
-)
-def test_the_schema_refuses_what_the_types_refuse(wrong):
-    import jsonschema
-
-    from envmatrix.matrix.schema import json_schema
-
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"version": 2, **wrong}, json_schema())
 
 
 MINE = "mine: {command: [python, train.py, --lr, 0.1], metric: {regex: 'x ([0-9.]+)', better: lower}}"
