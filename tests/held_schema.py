@@ -20,7 +20,7 @@ def validator() -> jsonschema.Draft202012Validator:
 @cache
 def refusal(text: str) -> str:
     """Say where and why the schema refuses the text of a matrix, '' if it accepts it."""
-    data = yaml.load(text, yaml.CSafeLoader)
+    data = yaml.safe_load(text)
     error = jsonschema.exceptions.best_match(validator().iter_errors(data))
     return f"{error.json_path}: {error.message}" if error else ""
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from envmatrix.benchmark import OptionValue
 from envmatrix.matrix import values
-from envmatrix.matrix.program import Command, Folders, PassedVariables, WrittenVariable
+from envmatrix.matrix.program import SHOWN_FOLDER, Command, Folders, PassedVariables, WrittenVariable
 from envmatrix.matrix.reported import WALL_TIME, Check, MetricSource, Reported
 from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import (
@@ -51,8 +51,10 @@ def plain_name(package: str) -> str:
 
 
 def _library_file(value: str) -> str:
-    if re.search(r"[/:\s\x00-\x1f\x7f]", value) or not value:
-        msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2"
+    whole = value.startswith("/") or SHOWN_FOLDER.match(value)
+    # The loader splits LD_PRELOAD at blanks and colons.
+    if re.search(r"[:\s\x00-\x1f\x7f]", value) or value[-1:] in ("", "/") or ("/" in value and not whole):
+        msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2, or its absolute path, without blanks"
         raise ValueError(msg)
     return value
 
@@ -139,7 +141,7 @@ class Level(Frozen):
     env: Mapping[VariableName, Text | None] = Field(
         default_factory=dict, description="variables; null: explicitly absent"
     )
-    preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD, by file name")
+    preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD: file names, or absolute paths")
     cpus: CpuList | None = Field(None, description="CPU list the process starts on, such as 0-3")
     memory_nodes: CpuList | None = Field(None, description="NUMA nodes its memory comes from, such as 0")
     cpu_quota: CpuQuota | None = Field(
@@ -162,6 +164,9 @@ class Level(Frozen):
             raise about("build", f"{absent} is not among the requirements as {absent}==VERSION")
         if self.build and self.preload:
             raise about("build", "it belongs to a level that installs its requirements, not to one with preload")
+        path = next((file for file in self.preload if "/" in file), None)
+        if path and (self.requirements or self.apt):
+            raise about("preload", f"{path} is there already; a package beside it brings a library by its file name")
         return self
 
     @model_validator(mode="after")

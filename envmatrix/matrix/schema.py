@@ -28,10 +28,20 @@ def _entry(model: type[BaseModel], parts: dict[str, JsonValue], leave_out: tuple
     body = model.model_json_schema()
     inner = body.pop("$defs", {})
     parts |= {name: _plain(part) for name, part in inner.items()}
-    properties = {name: part for name, part in body["properties"].items() if name not in leave_out}
+    properties = {
+        name: _or_nothing(part) if _holds_entries(part) else part
+        for name, part in body["properties"].items()
+        if name not in leave_out
+    }
     required = [name for name in body.get("required", []) if name not in leave_out]
     plain = _plain({**body, "properties": properties, "required": required})
     return plain if isinstance(plain, dict) else {}
+
+
+def _holds_entries(part: Schema) -> bool:
+    """Whether `KEY:` with nothing behind it has no entries, and is no mistake."""
+    inner = part.get("additionalProperties")
+    return "$ref" in part or (isinstance(inner, dict) and "$ref" in inner)
 
 
 def _plain(node: JsonValue) -> JsonValue:
@@ -83,7 +93,6 @@ def _workload(parts: dict[str, JsonValue]) -> Schema:
     assert isinstance(own, dict)
     written: Schema = {
         "metric": {"$ref": "#/$defs/MetricSource"},
-        "metrics": _or_nothing(own["metrics"]),
         "check": {"anyOf": [{"$ref": "#/$defs/Check"}, own["check"]]},
         "defaults": {"type": SCALAR, "description": _DEFAULTS},
     }
@@ -103,19 +112,12 @@ def _named(entry: Schema) -> Schema:
     return {"type": "object", "additionalProperties": entry}
 
 
-def _emptied(entry: Schema, *names: str) -> Schema:
-    """Return the schema of an entry in which some keys may have nothing behind them."""
-    properties = entry["properties"]
-    assert isinstance(properties, dict)
-    return {**entry, "properties": {**properties, **{name: _or_nothing(properties[name]) for name in names}}}
-
-
 def json_schema() -> Schema:
     """Return the schema (draft 2020-12)."""
     parts: dict[str, JsonValue] = {}
-    level = _or_nothing(_emptied(_entry(Level, parts), "build"))
+    level = _or_nothing(_entry(Level, parts))
     parts["SourceBuild"] = _or_nothing(parts["SourceBuild"])
-    design = _emptied(_entry(Design, parts, leave_out=("name",)), "slurm")
+    design = _entry(Design, parts, leave_out=("name",))
     parts["Workload"] = _workload(parts)
     workload: Schema = {"$ref": "#/$defs/Workload"}
     sections: dict[str, Schema] = {

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import MatrixError, parse
+from envmatrix.plan.environment import resolve
 from envmatrix.project import default_matrix
 from envmatrix.units import parse_duration
 
@@ -78,7 +79,10 @@ def test_what_is_no_duration_is_refused(text):
         ("version: 2", "version: 3", "m.yaml:2:10", "version must be 1 or 2, not 3"),
         ("version: 2", "version: 3", "m.yaml:2:10", "it is for a newer envmatrix: upgrade this one"),
         ("preload: libiomp5.so", "prelaod: libiomp5.so", "m.yaml:6:53", "did you mean 'preload'?"),
-        ("preload: libiomp5.so", "preload: /lib/x.so", "m.yaml:6:62", "must be a library's file name"),
+        ("preload: libiomp5.so", "preload: ./lib/x.so", "m.yaml:6:62", "or its absolute path, without blanks"),
+        ("preload: libiomp5.so", "preload: '/my lib/x.so'", "m.yaml:6:62", "or its absolute path, without blanks"),
+        ("preload: libiomp5.so", "preload: /lib/", "m.yaml:6:62", "must be a library's file name"),
+        ("preload: libiomp5.so", "preload: /lib/x.so", "m.yaml:6:53", "brings a library by its file name"),
         ("{openmp: intel,", "{openmp: intle,", "m.yaml:12:18", "did you mean 'intel'?"),
         ("{openmp: intel,", "{opnmp: intel,", "m.yaml:12:10", "did you mean 'openmp'?"),
         ("[fast]", "[fsat]", "m.yaml:17:26", "did you mean 'fast'?"),
@@ -168,6 +172,12 @@ def test_reference_values_may_be_of_any_row_of_a_table():
 def test_a_claim_may_compare_with_what_the_machine_has():
     text = GOOD.replace("openmp: libgomp", "threads: '>= {physical_cores}', malloc.options.anything: '< 5'")
     assert parse(text, Path("m.yaml")).factors["openmp"].levels["gnu"].claims["threads"] == (">= {physical_cores}",)
+
+
+@pytest.mark.parametrize("path", ["/opt/my/lib.so.2", "{home}/lib/x.so"])
+def test_a_library_may_be_preloaded_by_its_absolute_path_as_a_run_writes_it_too(path):
+    matrix = parse(GOOD.replace("default: {}", f"default: {{preload: '{path}'}}"), Path("m.yaml"))
+    assert resolve(matrix, "baseline", {}).preload == (("", path),)
 
 
 def test_all_mistakes_are_told_at_once():
