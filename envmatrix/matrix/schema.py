@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, JsonValue
 
 from envmatrix import benchmark
-from envmatrix.matrix.include import VERSIONS
+from envmatrix.matrix.include import OLD_WORDS, VERSIONS
 from envmatrix.matrix.model import Design, Level, Workload
 from envmatrix.matrix.types import SCALAR, WORDS
 
@@ -112,6 +112,14 @@ def _named(entry: Schema) -> Schema:
     return {"type": "object", "additionalProperties": entry}
 
 
+def _with_old_words(design: Schema) -> Schema:
+    """Return the schema of a design that may have the words of version 1."""
+    now = design["properties"]
+    assert isinstance(now, dict)
+    old: Schema = {old: {"allOf": [now[word]], "deprecated": True} for old, word in OLD_WORDS.items()}
+    return {**design, "properties": {**now, **old}}
+
+
 def json_schema() -> Schema:
     """Return the schema (draft 2020-12)."""
     parts: dict[str, JsonValue] = {}
@@ -126,7 +134,7 @@ def json_schema() -> Schema:
         "environments": _named(_or_nothing(_named({"type": SCALAR}))),
         "defaults": _named(_or_nothing({**workload, "not": {"required": ["defaults"]}})),
         "workloads": _named(_or_nothing(workload)),
-        "designs": _named(design),
+        "designs": _named(_with_old_words(design)),
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
