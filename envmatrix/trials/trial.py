@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -66,6 +66,11 @@ def environment_variables(environment: Environment, written: Mapping[str, str] |
     """
     found = {name: value for name, value in environment.variables.items() if value is not None}
     return {**found, **benchmark.variables_to_show({**(written or {}), **found})}
+
+
+def packages_to_look_up(environments: Iterable[Environment]) -> dict[str, str]:
+    """Return the variable that has a process say which version it has of each package that a claim names."""
+    return benchmark.packages_to_look_up(claim.path for one in environments for claim in one.claims)
 
 
 def trial_variables(workload: Workload, environment: Environment, base: Mapping[str, str]) -> dict[str, str]:
@@ -139,6 +144,7 @@ def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = Fal
         argv=(prepared.python, *bench_arguments(workload, inside, prepared.python, gate=gate, look_s=slot.look_s)),
         env={
             **trial_variables(workload, environment, base_variables(inside["work"], inside["bench"], prepared.python)),
+            **packages_to_look_up(experiment.run.environments.values()),
             "ENVMATRIX_PAD": "x" * slot.padding,
         },
         preload=preload_paths(prepared, environment),
