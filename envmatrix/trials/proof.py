@@ -145,13 +145,21 @@ def _held(claim: Claim, seen: Evidence) -> Iterator[tuple[bool, str]]:
     if others and (not text or lookup(seen, claim.path) is None):
         yield False, f"claims {claim}, but it was set to {others[0]} while it ran"
     elif text:
-        yield _could_not_be_seen(claim, seen), text
+        yield _could_not_be_seen(claim, seen), text + _cause(claim, seen)
     elif torch and torch.setters:
         yield True, f"{torch.setters[0]} can change {claim.path} without its being noted"
     elif torch and _lacks_a_team(seen):
         yield True, f"no team of {torch.threads} threads was there: nothing shows that so many did the work"
     elif claim.path == "inductor.max_autotune" and seen.inductor and not seen.inductor.autotuned:
         yield True, "no kernels were tried against each other: nothing shows that autotuning chose any"
+
+
+def _cause(claim: Claim, seen: Evidence) -> str:
+    """Say why a setting that was taken has no effect, if that is known; else ''."""
+    isa = seen.onednn.isa if seen.onednn else None
+    if claim.path == "onednn.rounds" and isa and isa.startswith("Intel") and "AMX" not in isa:
+        return f": oneDNN rounds float32 with AMX alone, and has {isa} here"
+    return ""
 
 
 def _lacks_a_team(seen: Evidence) -> bool:
