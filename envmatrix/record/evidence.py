@@ -210,20 +210,24 @@ class Inductor(Part):
 
 
 class LoadedNccl(Part):
-    """The libnccl that is mapped."""
+    """The NCCL whose functions PyTorch calls."""
 
     path: Text = None
     version: Text = None
 
 
 class Collectives(Part):
-    """What decides how processes talk; ``hidden_settings`` maps a configuration file to what stands in it."""
+    """What decides how processes talk; ``hidden_settings`` maps a configuration file to what stands in it.
+
+    ``nccl_version`` is that of the NCCL that PyTorch calls, ``nccl_built_with`` the one that it was compiled against.
+    """
 
     available: Flag = None
     gloo: Flag = None
     nccl: Flag = None
     mpi: Flag = None
     nccl_version: Text = None
+    nccl_built_with: Text = None
     nccl_loaded: LoadedNccl | None = None
     hidden_settings: dict[StrictStr, dict[StrictStr, StrictStr]] | None = None
     variables: Settings = None
