@@ -26,6 +26,7 @@ VERDICTS: Mapping[str, str] = {
 MARKS: Mapping[str, str] = {
     "fails-more": "The environment's trials break more often than those of its reference; it is not recommended.",
     "unproven": "Not all that the environment promises was seen in its processes; it is not recommended.",
+    "not-in-effect": "Nothing in its processes reads a variable that the environment sets; it is not recommended.",
     "no-op-here": "On this machine the environment does nothing that its reference does not do.",
     "changes-numerics": "A level changes what is computed (a smaller type, other kernels): results differ by design.",
     "incomplete-blocks": "In some blocks the environment or its reference has no trial that ended well.",

@@ -93,7 +93,8 @@ def _p(row: Row, _group: Group) -> Cell:
 def _verdict(row: Row, group: Group) -> Cell:
     if row.effect is None:
         return Cell("reference")
-    words = {Flag.FAILS_MORE: ", fails more", Flag.UNPROVEN: ", unproven"}
+    unproven = Flag.NOT_IN_EFFECT if Flag.NOT_IN_EFFECT in row.effect.flags else Flag.UNPROVEN
+    words = {Flag.FAILS_MORE: ", fails more", unproven: f", {unproven.replace('-', ' ')}"}
     words |= {Flag.UNEQUAL_WORK: ", other work"} if row.effect.verdict == "faster" else {}
     asides = "".join(text for flag, text in words.items() if flag in row.effect.flags)
     return Cell(f"{group.metric.said(row.effect.verdict)}{asides}", verdict=row.effect.verdict)

@@ -34,6 +34,7 @@ class Flag:
     FAILS_MORE = "fails-more"
     INCOMPLETE = "incomplete-blocks"
     UNPROVEN = "unproven"
+    NOT_IN_EFFECT = "not-in-effect"
     SLOW_TRIALS = "slow-trials"
     NO_OP = "no-op-here"
 

@@ -74,9 +74,13 @@ def looked_for(sources: Iterable[Path], said: str = "", *, places: bool = True) 
     count.
     """
     here = [name for name in sorted(os.environ) if not _OF_THE_SESSION.match(name)]
-    text = "\n".join([said, *_texts(sources)])
-    named = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text))
+    named = named_in(sources, said)
     return [name for name in here if name in named or (places and _A_PLACE.match(name))]
+
+
+def named_in(sources: Iterable[Path], said: str = "") -> set[str]:
+    """Return the words of a program's sources, and of what it ``said``, that can be names of variables."""
+    return set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", "\n".join([said, *_texts(sources)])))
 
 
 def _texts(sources: Iterable[Path]) -> Iterator[str]:

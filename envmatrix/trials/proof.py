@@ -13,6 +13,7 @@ from envmatrix.record import claims
 from envmatrix.record.claims import Claim
 from envmatrix.record.evidence import Evidence, Program
 from envmatrix.record.paths import SHORT, lookup
+from envmatrix.trials.effect import without_reader
 
 #: More of an own program's CPU time must not have gone where nobody could look (bench/evidence/programs.py).
 _UNSEEN = 0.1
@@ -74,10 +75,12 @@ def prove(environment: Environment, evidence: Evidence) -> Proof:
     """Hold the evidence of one trial against what its environment sets and claims."""
     wrong: list[str] = []
     unproven: list[str] = []
-    for program in _programs(evidence):
+    programs = list(_programs(evidence))
+    for program in programs:
         for found, text in _findings(environment, program):
             (unproven if found else wrong).append(f"{program.name}{text}")
     wrong += contradicting_ranks(environment.claims, evidence)
+    unproven += without_reader(environment.variables, [program.evidence for program in programs])
     unproven += [unread(name, near(name) or "") for name in environment.unread]
     promises = environment.claims or environment.preload or environment.variables
     unseen = evidence.unseen_share or 0.0

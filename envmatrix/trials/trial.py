@@ -15,6 +15,7 @@ from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreErr
 from envmatrix.host import parse_cpus
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
+from envmatrix.matrix.variables import near
 from envmatrix.plan import Slot
 from envmatrix.plan.environment import Environment
 from envmatrix.process import Exit
@@ -29,7 +30,7 @@ from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.gate import FOLDER
 from envmatrix.trials.last_words import last_line, why_program_failed
 from envmatrix.trials.program_files import edited_files
-from envmatrix.trials.program_variables import given_variables
+from envmatrix.trials.program_variables import given_variables, named_in
 from envmatrix.trials.proof import Proof, prove
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -266,11 +267,21 @@ def stops_of(record: Record | None) -> int:
 
 def proof_of(experiment: Experiment, slot: Slot, record: Record) -> Proof:
     """Hold a record against what the trial was meant to be."""
-    found = prove(experiment.run.environments[slot.arm.runs], record.evidence or Evidence())
+    run, workload = experiment.run, slot.arm.workload
+    environment = read_by(run.environments[slot.arm.runs], run.workloads[workload], run.programs.get(workload, {}))
+    found = prove(environment, record.evidence or Evidence())
     if record.bench is None or record.bench.digest != experiment.run.bench_digest:
         found = replace(found, wrong=(*found.wrong, "another version of bench/ ran than the one this run began with"))
-    run, workload = experiment.run, slot.arm.workload
     return replace(found, wrong=(*found.wrong, *edited_files(run.workloads[workload], run.programs.get(workload, {}))))
+
+
+def read_by(environment: Environment, workload: Workload, files: Iterable[str]) -> Environment:
+    """Return an environment without doubts about variables that the files of the user's own program name."""
+    own = [name for name in environment.unread if near(name) is None]
+    named = named_in([Path(workload.files or "") / file for file in files]) if own else set()
+    return replace(
+        environment, unread=tuple(name for name in environment.unread if name not in named.intersection(own))
+    )
 
 
 def load_record(path: Path) -> tuple[Mapping[str, object], Record] | tuple[None, None]:
