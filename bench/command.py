@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import select
 import shlex
@@ -27,6 +28,8 @@ from bench.program_turns import StepTurns, Turns
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _CHUNK_BYTES = 1 << 16
+#: What glibc's loader says of a library that it does not preload (elf/rtld.c).
+_LOST = re.compile(rb"ERROR: ld\.so: object '([^'\n]+)' from LD_PRELOAD cannot be preloaded")
 _READ_S = 2.0
 #: Between terminate and kill: shorter than what the host gives this process between interrupt and terminate.
 _GRACE_S = 1.0
@@ -45,6 +48,7 @@ class Output:
     ) -> None:
         self._stream, self._log, self._half, self._look = stream, log, limit_bytes // 2, look
         self._first, self._last, self.total = 0, bytearray(), 0
+        self.lost_preloads: set[str] = set()
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
@@ -52,6 +56,7 @@ class Output:
         rest = b""
         for chunk in iter(lambda: self._stream.read1(_CHUNK_BYTES), b""):
             self.total += len(chunk)
+            self.lost_preloads.update(name.decode(errors="replace") for name in _LOST.findall(chunk))
             if self._look:
                 lines, _, rest = (rest + chunk).rpartition(b"\n")
                 rest = rest[-_CHUNK_BYTES:]
@@ -172,6 +177,7 @@ def run(
             seen, probe_ns = programs.evidence(probed, watched, cpu_s, in_turns=bool(turns))
         finally:
             shutil.rmtree(probed, ignore_errors=True)
+    seen["lost_preloads"] = sorted(output.lost_preloads)
     seen["system"].update(load_1m=first["load_1m"], steal_ticks=None if turns else grown["steal_ticks"])
     used |= {name: None if turns else grown[name] for name in _OF_ALL}  # others ran between its turns
     used |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}

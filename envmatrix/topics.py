@@ -58,6 +58,8 @@ WARNINGS: Mapping[str, str] = {
     "times-the-warm-up": "A workload's timed steps begin before its steady state does.",
     "cold-turns": "The first step of a turn that counts is slower than its last: caches are still another process's.",
     "unproven-environment": "Something that an environment promises was not seen, though nothing contradicts it.",
+    "odd-process": "Threads share one CPU, lost CPUs or have their runtime twice, or a library could not be preloaded.",
+    "shell-variables": "Variables of the shell that began the run act on every environment, or were left out of all.",
 }
 ERRORS: Mapping[str, str] = {
     "bad-input": "Something that was typed, or written in a file, cannot be used as it is (exit code 2).",

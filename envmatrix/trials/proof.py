@@ -12,6 +12,7 @@ from envmatrix.plan.environment import Environment
 from envmatrix.record import claims
 from envmatrix.record.claims import Claim
 from envmatrix.record.evidence import Evidence, Program
+from envmatrix.record.oddities import crowded
 from envmatrix.record.paths import SHORT, lookup
 from envmatrix.trials.effect import without_reader
 
@@ -151,6 +152,8 @@ def _held(claim: Claim, seen: Evidence) -> Iterator[tuple[bool, str]]:
         yield _could_not_be_seen(claim, seen), text + _cause(claim, seen)
     elif torch and torch.setters:
         yield True, f"{torch.setters[0]} can change {claim.path} without its being noted"
+    elif torch and (torch.threads or 0) > 1 and (crowd := crowded(seen)):
+        yield True, f"all its threads may run on CPU {crowd[0]} alone: nothing shows that so many did the work"
     elif torch and _lacks_a_team(seen):
         yield True, f"no team of {torch.threads} threads was there: nothing shows that so many did the work"
     elif claim.path == "inductor.max_autotune" and seen.inductor and not seen.inductor.autotuned:
