@@ -126,6 +126,7 @@ def run(
             seen, probe_ns = programs.evidence(probed, watched, cpu_s, in_turns=bool(turns))
         finally:
             shutil.rmtree(probed, ignore_errors=True)
+    seen["lost_preloads"] = sorted(output.lost_preloads)
     seen["system"].update(load_1m=first["load_1m"], steal_ticks=None if turns else grown["steal_ticks"])
     used |= {name: None if turns else grown[name] for name in _OF_ALL}  # others ran between its turns
     used |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import select
 import termios
 import threading
@@ -14,6 +15,8 @@ from typing import BinaryIO, NamedTuple
 from bench.evidence.reading import attempt
 
 _CHUNK_BYTES = 1 << 16
+#: What glibc's loader says of a library that it does not preload (elf/rtld.c).
+_LOST = re.compile(rb"ERROR: ld\.so: object '([^'\n]+)' from LD_PRELOAD cannot be preloaded")
 _READ_S = 2.0
 #: The most that any user may let a pipe hold (pipe(7)); each write takes a page of it at least.
 _PIPE_BYTES = 1 << 20
@@ -111,6 +114,7 @@ class Output:
     ) -> None:
         self._pipe, self._log, self._half, self._look = pipe, log, limit_bytes // 2, look
         self._first, self._last, self.total = 0, bytearray(), 0
+        self.lost_preloads: set[str] = set()
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
@@ -126,6 +130,7 @@ class Output:
                 self._look(texts, burst.at_ns, burst.full)
             for write in burst.writes:
                 self.total += len(write)
+                self.lost_preloads.update(name.decode(errors="replace") for name in _LOST.findall(write))
                 self._keep(write)
         if self._look and rest:
             self._look([rest.decode(errors="replace")], time.perf_counter_ns(), False)

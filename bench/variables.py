@@ -13,6 +13,8 @@ HIDDEN = "(hidden)"
 SET = "(set)"
 #: Holds the names, comma-separated, of what the environment itself sets beside those known here.
 NAMES = "BENCH_VARIABLES"
+#: Holds the names, comma-separated, of packages that some claim of the run names.
+PACKAGES = "BENCH_PACKAGES"
 #: Runtimes, libraries and tools whose settings change how fast a program is.
 _PREFIXES = (
     "OMP_", "KMP_", "GOMP_", "LIBOMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_", "NUMEXPR_", "TBB_", "DNNL_",

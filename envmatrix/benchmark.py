@@ -8,7 +8,7 @@ nowhere else.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict
 
 from envmatrix.project import bench_folder
 
+#: What claims on the versions of packages begin with.
+_PACKAGE = "packages."
 OptionValue: TypeAlias = bool | int | float | str | list[int] | None
 
 
@@ -92,6 +94,7 @@ class _Variables(Protocol):
 
     HIDDEN: str
     NAMES: str
+    PACKAGES: str
     SET: str
 
     def bears_on_performance(self, name: str) -> bool: ...
@@ -173,6 +176,12 @@ def variables_to_show(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that tells the benchmark which values an environment sets itself, nothing where it knows."""
     names = sorted(name for name in variables if not _variables().bears_on_performance(name))
     return {_variables().NAMES: ",".join(names)} if names else {}
+
+
+def packages_to_look_up(claimed: Iterable[str]) -> dict[str, str]:
+    """Return the variable that tells the benchmark which packages these paths of claims name, nothing for none."""
+    names = sorted({path.removeprefix(_PACKAGE) for path in claimed if path.startswith(_PACKAGE)})
+    return {_variables().PACKAGES: ",".join(names)} if names else {}
 
 
 def shown_variable(name: str, value: str) -> str:

@@ -27,6 +27,7 @@ MARKS: Mapping[str, str] = {
     "fails-more": "The environment's trials break more often than those of its reference; it is not recommended.",
     "reference-fails-more": "More trials of the reference break, so it may look too fast: nothing is called slower.",
     "unproven": "Not all that the environment promises was seen in its processes; it is not recommended.",
+    "not-in-effect": "Nothing in its processes reads a variable that the environment sets; it is not recommended.",
     "no-op-here": "On this machine the environment does nothing that its reference does not do.",
     "changes-numerics": "A level changes what is computed (a smaller type, other kernels): results differ by design.",
     "cpu-contention": "Other programs had the CPUs: a verdict stands only if that cannot explain the whole effect.",
@@ -60,6 +61,8 @@ WARNINGS: Mapping[str, str] = {
     "times-the-warm-up": "A workload's timed steps begin before its steady state does.",
     "cold-turns": "The first step of a turn that counts is slower than its last: caches are still another process's.",
     "unproven-environment": "Something that an environment promises was not seen, though nothing contradicts it.",
+    "odd-process": "Threads share one CPU, lost CPUs or have their runtime twice, or a library could not be preloaded.",
+    "shell-variables": "Variables of the shell that began the run act on every environment, or were left out of all.",
 }
 ERRORS: Mapping[str, str] = {
     "bad-input": "Something that was typed, or written in a file, cannot be used as it is (exit code 2).",

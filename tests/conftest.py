@@ -10,10 +10,13 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from envmatrix.engines.catalog import find_engine
+from tests import held_schema
 
 # The machine may be busy: an example that takes long says nothing about the code. CI must not depend on luck either.
 settings.register_profile("envmatrix", deadline=None, derandomize=True)
 settings.load_profile("envmatrix")
+
+held_schema.hold()
 
 # Unit tests of bench/ that compute something need torch; it comes from the venv that envmatrix itself builds.
 if site_packages := os.environ.get("BENCH_SITE_PACKAGES"):

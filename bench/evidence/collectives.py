@@ -16,20 +16,23 @@ from bench.variables import shown
 #: NCCL reads both at its start, beside its variables, and says so nowhere.
 #: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
 _HIDDEN = ("/etc/nccl.conf", "~/.nccl.conf")
+#: The library of PyTorch that calls NCCL (or RCCL, which has the same functions), and one of them.
+_OF_TORCH, _FUNCTION = ("libtorch_cuda.so", "libtorch_hip.so"), "ncclAllReduce"
 _PREFIXES = ("GLOO_", "NCCL_", "TORCH_NCCL_", "UCX_", "FI_")
 
 
 def collect() -> dict[str, Any]:
     """Return the evidence on collective communication."""
     torch = sys.modules["torch"]
-    here = attempt(torch.distributed.is_available)
+    here, bound = attempt(torch.distributed.is_available), attempt(bound_nccl)
     return {
         "available": here,
         "gloo": attempt(torch.distributed.is_gloo_available) if here else None,
         "nccl": attempt(torch.distributed.is_nccl_available) if here else None,
         "mpi": attempt(torch.distributed.is_mpi_available) if here else None,
-        "nccl_version": attempt(lambda: ".".join(map(str, torch.cuda.nccl.version()))),
-        "nccl_loaded": attempt(_loaded_nccl),
+        "nccl_version": bound and bound["version"],
+        "nccl_built_with": attempt(lambda: ".".join(map(str, torch.cuda.nccl.version()))),
+        "nccl_loaded": bound,
         "hidden_settings": hidden_settings(_HIDDEN),
         "variables": {name: shown(name, os.environ[name]) for name in sorted(os.environ) if name.startswith(_PREFIXES)},
     }
@@ -51,10 +54,18 @@ def _settings(path: str) -> dict[str, str]:
         return {name.strip(): shown(name.strip(), value.strip()) for name, found, value in pairs if found}
 
 
-def _loaded_nccl() -> dict[str, str] | None:
-    """Return path and version of the libnccl that is mapped; ncclGetVersion answers 22703 for 2.27.3."""
-    for path in dynamic.loaded_paths():
-        if os.path.basename(path).startswith("libnccl.so"):
+def bound_nccl() -> dict[str, str] | None:
+    """Return path and version of the NCCL whose functions PyTorch calls; several may be loaded.
+
+    ncclGetVersion answers 22703 for 2.27.3.
+    """
+    for torch in dynamic.loaded_paths():
+        if os.path.basename(torch).startswith(_OF_TORCH):
+            path = attempt(partial(dynamic.bound, torch, _FUNCTION)) or dynamic.owner(
+                _FUNCTION, os.path.basename(torch)
+            )
+            if path is None:
+                return None
             number = ctypes.c_int()
             dynamic.library(path).ncclGetVersion(ctypes.byref(number))
             return {"path": os.path.realpath(path), "version": nccl_version(number.value)}

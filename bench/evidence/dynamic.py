@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from bench.evidence import elf
 from bench.evidence.reading import attempt
 
 
@@ -36,25 +37,36 @@ def library(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
 
 
-def scopes() -> Iterator[ctypes.CDLL]:
-    """Yield what to search, in the linker's order: the global scope, then libtorch_cpu and its needs."""
+def scopes(of: str = "libtorch_cpu.so") -> Iterator[ctypes.CDLL]:
+    """Yield what to search, in the linker's order: the global scope, then a library of PyTorch and its needs."""
     yield ctypes.CDLL(None)
     for path in attempt(loaded_paths) or []:
-        if os.path.basename(path).startswith("libtorch_cpu.so"):
+        if os.path.basename(path).startswith(of):
             handle = attempt(partial(library, path))
             if handle is not None:
                 yield handle
 
 
-def owner(symbol: str) -> str | None:
+def owner(symbol: str, of: str = "libtorch_cpu.so") -> str | None:
     """Return the path of the library whose ``symbol`` serves torch, or None when nobody defines it."""
-    for handle in scopes():
+    for handle in scopes(of):
         path = attempt(partial(_owner_in, handle, symbol))
         if path and ".so" in os.path.basename(path):
             return path
         if path:
             return attempt(lambda: _first_library_with(symbol)) or path
     return None
+
+
+def bound(path: str, symbol: str) -> str | None:
+    """Return the path of the library whose ``symbol`` a loaded library calls; None if it was not bound yet.
+
+    Its own table of addresses says it: what was loaded later, or to its own needs alone, is not what it calls.
+    """
+    slot, base = elf.jump_slot(path, symbol), dict(_loaded()).get(path)
+    address = ctypes.c_void_p.from_address(base + slot).value if slot is not None and base else None
+    found = _file_of(ctypes.c_void_p(address)) if address else None
+    return found if found != path else None
 
 
 def _first_library_with(symbol: str) -> str | None:
@@ -80,19 +92,27 @@ class _Object(ctypes.Structure):
 
 def _link_order() -> list[str]:
     """Return the loaded libraries in the order in which the linker searches them: preloaded ones first."""
-    names = []
+    return [name for name, _ in _loaded()]
+
+
+def _loaded() -> list[tuple[str, int]]:
+    """Return path and base of each loaded library, in the order in which the linker searches them."""
+    found = []
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_size_t, ctypes.c_void_p)
-    def note(found: Any, _size: int, _data: int) -> int:
-        names.append(os.fsdecode(found.contents.name or b""))
+    def note(one: Any, _size: int, _data: int) -> int:
+        found.append((os.fsdecode(one.contents.name or b""), one.contents.base or 0))
         return 0
 
     ctypes.CDLL(None).dl_iterate_phdr(note, None)
-    return [name for name in names if "/" in name]
+    return [one for one in found if "/" in one[0]]
 
 
 def _owner_in(handle: ctypes.CDLL, symbol: str) -> str | None:
-    address = ctypes.cast(getattr(handle, symbol), ctypes.c_void_p)
+    return _file_of(ctypes.cast(getattr(handle, symbol), ctypes.c_void_p))
+
+
+def _file_of(address: ctypes.c_void_p) -> str | None:
     info = _Info()
     dladdr = ctypes.CDLL(None).dladdr
     dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Info))

@@ -1,4 +1,4 @@
-"""Whether a program or library defines a function for others, read from the file: the loader's own tables.
+"""What a program or library defines for others and takes from them, read from the file: the loader's own tables.
 
 System V ABI, "Dynamic Section"; the hash table is GNU's: https://flapenguin.me/elf-dt-gnu-hash
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple, Union
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _STRTAB, _SYMTAB, _GNU_HASH = 5, 6, 0x6FFFFEF5
+_JUMPS, _JUMPS_BYTES = 23, 2
 _SYMBOL_BYTES = 24
 Bytes = Union[bytes, mmap.mmap]
 
@@ -33,6 +34,21 @@ def defines(path: str, symbol: str) -> bool:
         return _found(content, symbol.encode(), places[_GNU_HASH], places[_SYMTAB], places[_STRTAB])
 
 
+def jump_slot(path: str, symbol: str) -> int | None:
+    """Return where, from its base on, a loaded file keeps the address of a function that it calls of another one."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        segments = _segments(content)
+        tables = _tables(content, segments)
+        if not {_STRTAB, _SYMTAB, _JUMPS, _JUMPS_BYTES} <= set(tables):
+            return None
+        names, symbols, jumps = (_offset(tables[tag], segments) for tag in (_STRTAB, _SYMTAB, _JUMPS))
+        for place, info, _ in struct.iter_unpack("<QQq", content[jumps : jumps + tables[_JUMPS_BYTES]]):
+            (name,) = struct.unpack_from("<I", content, symbols + (info >> 32) * _SYMBOL_BYTES)
+            if content[names + name : names + name + len(symbol) + 1] == symbol.encode() + b"\0":
+                return int(place)
+    return None
+
+
 def _segments(content: Bytes) -> list[_Segment]:
     if content[:6] != b"\x7fELF\x02\x01":
         raise ValueError("no 64-bit little-endian ELF file")
@@ -51,7 +67,7 @@ def _tables(content: Bytes, segments: list[_Segment]) -> dict[int, int]:
         if segment.kind == _PT_DYNAMIC:
             for at in range(segment.offset, segment.offset + segment.bytes, 16):
                 tag, value = struct.unpack_from("<qQ", content, at)
-                if tag in (_STRTAB, _SYMTAB, _GNU_HASH):
+                if tag in (_STRTAB, _SYMTAB, _GNU_HASH, _JUMPS, _JUMPS_BYTES):
                     found[tag] = value
     return found
 

@@ -25,9 +25,12 @@ def collect() -> dict[str, Any] | None:
     return dict(described(said), rounds=sums != _SUM)
 
 
-#: One more than 1 that float32 holds and bfloat16 does not, and what 3 x 3 of 16 channels of it add up to, exactly.
+#: So many channels fill the tiles of AMX: with fewer, some of oneDNN's kernels for it are not taken (ic % 32 in
+#: src/cpu/x64/jit_brgemm_conv_utils.cpp).
+_CHANNELS = 64
+#: One more than 1 that float32 holds and bfloat16 does not, and what 3 x 3 of all channels of it add up to, exactly.
 _IMAGE = 1 + 2**-12
-_SUM = 16 * 9 * _IMAGE
+_SUM = _CHANNELS * 9 * _IMAGE
 
 
 def described(text: str) -> dict[str, Any]:
@@ -53,7 +56,7 @@ def _first(pattern: str, text: str) -> str | None:
 def _verbose_lines(torch: Any) -> tuple[str, float]:
     """Run a convolution twice under verbose mode, return what the library prints to standard output, and one result."""
     mode, convolve = torch.backends.mkldnn, torch.nn.functional.conv2d
-    weights, images = torch.ones(16, 16, 3, 3), torch.full((4, 16, 8, 8), _IMAGE)
+    weights, images = torch.ones(_CHANNELS, _CHANNELS, 3, 3), torch.full((4, _CHANNELS, 8, 8), _IMAGE)
     flush = ctypes.CDLL(None).fflush
     sys.stdout.flush()
     flush(None)

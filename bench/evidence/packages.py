@@ -1,10 +1,12 @@
-"""Which of the packages that levels put beside torch this Python finds, and their versions."""
+"""The versions of packages in this Python: those that levels of envmatrix bring, and those that a claim names."""
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from importlib import metadata
 
+from bench import variables
 from bench.evidence.reading import attempt
 
 #: What some environment, or some option of a workload, brings or needs; the whole list of a Python may be long.
@@ -13,5 +15,6 @@ _NAMES = ("horovod", "lightning", "onnx", "torch_xla", "torchao", "torchaudio", 
 
 def collect() -> dict[str, str]:
     """Return name -> version of those that are there."""
-    found = {name: attempt(partial(metadata.version, name)) for name in _NAMES}
+    claimed = os.environ.get(variables.PACKAGES, "").split(",")
+    found = {name: attempt(partial(metadata.version, name)) for name in dict.fromkeys([*_NAMES, *claimed])}
     return {name: version for name, version in found.items() if version}

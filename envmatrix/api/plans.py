@@ -13,10 +13,11 @@ from envmatrix.engines.catalog import check_engine, find_engine
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
-from envmatrix.matrix.parse import place_in
+from envmatrix.matrix.include import is_packaged
+from envmatrix.matrix.parse import of_user, place_in
 from envmatrix.matrix.source import Key
 from envmatrix.plan import Plan, plan_of
-from envmatrix.plan.environment import resolve
+from envmatrix.plan.environment import ClashError, resolve
 from envmatrix.say import Say, silent
 from envmatrix.trials.experiment import PLACEMENTS, arms_of, check_placement, confined, design_environments
 from envmatrix.trials.possible import placed_workload
@@ -77,8 +78,16 @@ def _of_placement(matrix: Matrix, levels: Mapping[str, str], kind: str) -> Key:
 @contextmanager
 def _placed(matrix: Matrix, key: Key) -> Iterator[None]:
     """Give an error that has no place the one of ``key``."""
+    path = Path(matrix.path)
     try:
         yield
+    except ClashError as error:
+        setting = [("factors", factor.name, level, "env", error.variable)
+                   for factor in matrix.factors.values() for level, body in factor.levels.items()
+                   if error.variable in body.env]  # fmt: skip
+        places = [place_in(path, one, key=True) for one in setting]
+        error.where = next((place for place in places if not is_packaged(place.file)), place_in(path, key))
+        raise of_user(path, error) from error
     except InputError as error:
-        error.where = error.where or place_in(Path(matrix.path), key)
-        raise
+        error.where = error.where or place_in(path, key)
+        raise of_user(path, error) from error

@@ -25,14 +25,16 @@ from envmatrix.matrix.program import of_python
 from envmatrix.matrix.requirements import read
 from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH, Starter
 from envmatrix.plan.environment import Image
+from envmatrix.record.evidence import Evidence
 from envmatrix.record.model import Record
+from envmatrix.record.oddities import oddities
 from envmatrix.say import Say, Ticker
 from envmatrix.trials import leftovers
 from envmatrix.trials.alone import alone_on_machine
 from envmatrix.trials.around import clean_up, set_up
 from envmatrix.trials.look import Look, Started, given, is_python, look, started
 from envmatrix.trials.program_files import program_files
-from envmatrix.trials.program_variables import looked_for
+from envmatrix.trials.program_variables import about_shell, looked_for
 from envmatrix.trials.requested import Overrides
 from envmatrix.trials.wrapped import unwrapped
 from envmatrix.units import as_budget, is_too_long, parse_duration
@@ -272,6 +274,8 @@ def _starter(
     arms, budget_s = _affordable(trial_s, len(named) or len(known), overrides)
     chosen = named if named and set(named) <= set(known) else tuple(known[: arms - 2])
     say(f"it took {seen.wall_s:.1f} s; metric: {why}")
+    for text in (*about_shell(workloads[0].pass_env), *oddities(seen.record.evidence or Evidence())):
+        say(f"note: {text}")
     say(_about_set(chosen, torch=torch, record=seen.record))
     say(_about_time(budget_s, trial_s, (len(named) or len(chosen)) + 2, overrides))
     limit_s = max(60.0, 10 * seen.wall_s)

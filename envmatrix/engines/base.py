@@ -54,15 +54,15 @@ class Prepared:
 def library_path(prepared: Prepared, key: str, file: str) -> str:
     """Return what LD_PRELOAD must hold for ``file`` of library ``key`` inside the environment.
 
-    An empty key means the environment's own loader finds it: the bare name is returned. Raises
-    SkipEnvironmentError, with the install lines, for a library that cannot be had.
+    An empty key means the environment's own loader finds it: what was written, a bare name or an absolute path, is
+    returned. Raises SkipEnvironmentError, with the install lines, for a library that cannot be had.
     """
     if key in prepared.libraries:
         return f"{prepared.libraries[key]}/{file}"
     if key:
         reason, _, remedy = prepared.missing.get(key, "it was not built").partition("\n  -> ")
         raise SkipEnvironmentError(f"library {key} cannot be had here: {reason}", remedy=remedy)
-    if prepared.loader is not None and file not in prepared.loader:
+    if prepared.loader is not None and "/" not in file and file not in prepared.loader:
         raise SkipEnvironmentError(
             f"{file} is not installed in {prepared.engine} image {prepared.image}",
             remedy="install it there, or name its package with `apt:` or `requirements:` in matrix.yaml",

@@ -46,11 +46,13 @@ _DEEPEST = 10
 class Gathered:
     """All files of a matrix as one ``source``; ``files`` in the order they count, the including one last.
 
-    ``inlined`` are lists of requirements that other files hold, which stand in the source's data now.
+    ``inlined`` are lists of requirements that other files hold, which stand in the source's data now. ``asked`` says
+    which word of the user's own includes brought a packaged file, and where it stands.
     """
 
     source: Source
     files: list[Source]
+    asked: Mapping[Path, tuple[str, Where]] = field(default_factory=dict)
     mistakes: list[InputError] = field(default_factory=list)
     inlined: list[list[str]] = field(default_factory=list)
 
@@ -62,6 +64,13 @@ class Gathered:
         several = len(self.files) > 1 or lists
         whole = json.dumps([*(source.text for source in self.files), *lists]) if several else first
         return "sha256:" + hashlib.sha256(whole.encode()).hexdigest()
+
+    def of_user(self, mistake: InputError) -> InputError:
+        """Return a mistake that shows in a packaged file as one of the line that includes it; any other as it is."""
+        word, where = self.asked.get(mistake.where.file, ("", None)) if mistake.where else ("", None)
+        if where is None:
+            return mistake
+        return InputError(f"{word}: {mistake.message}", where=where, remedy=mistake.remedy)
 
     def text(self, files: Mapping[str, str]) -> str:
         """Return the matrix as one file that includes nothing: as read, or put together from its files.
@@ -88,15 +97,18 @@ class _Plain(yaml.SafeDumper):
 def gather(root: Source) -> Gathered:
     """Read all that ``root`` includes. Raises InputError for an include that cannot be; collects the rest."""
     found: dict[Path, Source] = {}
-    _visit(root, (_real(root.file),), found)
-    gathered = Gathered(Source(root.file, root.text), list(found.values()))
+    asked: dict[Path, tuple[str, Where]] = {}
+    _visit(root, (_real(root.file),), found, asked)
+    gathered = Gathered(Source(root.file, root.text), list(found.values()), asked)
     for source in gathered.files:
         gathered.mistakes += _mistakes(source)
     gathered.source.data = _merged(gathered)
     return gathered
 
 
-def _visit(source: Source, chain: tuple[Path, ...], found: dict[Path, Source]) -> None:
+def _visit(
+    source: Source, chain: tuple[Path, ...], found: dict[Path, Source], asked: dict[Path, tuple[str, Where]]
+) -> None:
     for index, word in enumerate(_includes(source)):
         where = source.where(("include", index))
         file = _find(word, source, index)
@@ -111,7 +123,9 @@ def _visit(source: Source, chain: tuple[Path, ...], found: dict[Path, Source]) -
                 f"more than {_DEEPEST} files include one another in a row, or {_MOST_FILES} in all", where=where,
                 remedy="put some of them together",
             )  # fmt: skip
-        _visit(parse_yaml(_text(file, source, index), file), (*chain, real), found)
+        if word.startswith(PACKAGED):
+            asked[file] = asked.get(source.file, (word, where))
+        _visit(parse_yaml(_text(file, source, index), file), (*chain, real), found, asked)
     found[chain[-1]] = source
 
 
@@ -139,6 +153,11 @@ def _is_name(word: Data) -> bool:
 def library() -> list[str]:
     """Return the names of the packaged files."""
     return sorted(path.stem for path in LIBRARY.glob("*.yaml"))
+
+
+def is_packaged(file: Path) -> bool:
+    """Say whether a file comes with envmatrix."""
+    return file.parent == LIBRARY
 
 
 def _find(word: str, source: Source, index: int) -> Path:

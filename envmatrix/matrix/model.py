@@ -12,13 +12,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from envmatrix.benchmark import OptionValue
 from envmatrix.matrix import values
-from envmatrix.matrix.program import Command, Folders, PassedVariables, WrittenVariable
+from envmatrix.matrix.program import SHOWN_FOLDER, Command, Folders, PassedVariables, WrittenVariable
 from envmatrix.matrix.reported import WALL_TIME, Check, MetricSource, Reported
 from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import (
-    AS_QUANTITY,
     AS_SCALAR,
     AS_WORDS,
+    SOME_WORDS,
     VARIABLE,
     Bytes,
     Frozen,
@@ -26,6 +26,7 @@ from envmatrix.matrix.types import (
     Seconds,
     Text,
     about,
+    as_quantity,
     no_control,
     one_word,
 )
@@ -50,8 +51,10 @@ def plain_name(package: str) -> str:
 
 
 def _library_file(value: str) -> str:
-    if re.search(r"[/:\s\x00-\x1f\x7f]", value) or not value:
-        msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2"
+    whole = value.startswith("/") or SHOWN_FOLDER.match(value)
+    # The loader splits LD_PRELOAD at blanks and colons.
+    if re.search(r"[:\s\x00-\x1f\x7f]", value) or value[-1:] in ("", "/") or ("/" in value and not whole):
+        msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2, or its absolute path, without blanks"
         raise ValueError(msg)
     return value
 
@@ -83,7 +86,7 @@ def _program(value: str) -> str:
 Words = Annotated[tuple[Text, ...], BeforeValidator(one_word), AS_WORDS]
 CpuList = Annotated[Text, AfterValidator(values.cpu_list), AS_SCALAR]
 Cpus = Annotated[Text, AfterValidator(values.cpus_of_machine), AS_SCALAR]
-CpuQuota = Annotated[float, BeforeValidator(values.cpu_quota), AS_QUANTITY]
+CpuQuota = Annotated[float, BeforeValidator(values.cpu_quota), as_quantity(r"^\s*[0-9.]+\s*$", minimum=0.01)]
 Suite = Annotated[Text, AfterValidator(values.suite), AS_SCALAR]
 ReadyImage = Annotated[Text, AfterValidator(values.ready_image), AS_SCALAR]
 Base = Annotated[Text, AfterValidator(values.base), AS_SCALAR]
@@ -138,13 +141,13 @@ class Level(Frozen):
     env: Mapping[VariableName, Text | None] = Field(
         default_factory=dict, description="variables; null: explicitly absent"
     )
-    preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD, by file name")
+    preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD: file names, or absolute paths")
     cpus: CpuList | None = Field(None, description="CPU list the process starts on, such as 0-3")
     memory_nodes: CpuList | None = Field(None, description="NUMA nodes its memory comes from, such as 0")
     cpu_quota: CpuQuota | None = Field(
         None, description="CPU time it may have, in CPUs, such as 1.5 (Docker's --cpus, a pod's limit)"
     )
-    claims: Mapping[str, Words] = Field(
+    claims: Mapping[str, Annotated[Words, SOME_WORDS]] = Field(
         default_factory=dict, description="evidence path -> the value, or values, it must show"
     )
     requires: Mapping[str, Words] = Field(
@@ -161,6 +164,9 @@ class Level(Frozen):
             raise about("build", f"{absent} is not among the requirements as {absent}==VERSION")
         if self.build and self.preload:
             raise about("build", "it belongs to a level that installs its requirements, not to one with preload")
+        path = next((file for file in self.preload if "/" in file), None)
+        if path and (self.requirements or self.apt):
+            raise about("preload", f"{path} is there already; a package beside it brings a library by its file name")
         return self
 
     @model_validator(mode="after")
@@ -234,7 +240,9 @@ class Workload(Frozen):
     name: str
     description: Text = Field("", description="one line, shown in lists and reports")
     options: Mapping[str, OptionValue] = Field(default_factory=dict)
-    command: Command = Field((), min_length=1, description="the user's own program and its arguments")
+    command: Annotated[Command, SOME_WORDS] = Field(
+        (), min_length=1, description="the user's own program and its arguments"
+    )
     metric: MetricSource | None = Field(None, description="how fast the program was")
     metrics: Mapping[str, MetricSource] = Field(
         default_factory=dict, description="name -> a number of the program; verdicts rest on the first one"
@@ -293,7 +301,7 @@ class Design(Frozen):
         default_factory=dict, description="full factorial over these levels of these factors"
     )
     cumulative: Names = Field((), description="environments added one after the other; each is compared as a step")
-    workloads: Names = Field(min_length=1, description="named workloads")
+    workloads: Annotated[Names, SOME_WORDS] = Field(min_length=1, description="named workloads")
     application: Names = Field((), description="workloads that change the program; compared with the first workload")
     reference_values: Mapping[str, Text] = Field(
         default_factory=dict, description="environment or workload -> figures of a source, shown beside ours"

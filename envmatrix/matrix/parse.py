@@ -88,6 +88,11 @@ def place_in(path: Path, place: Key, *, key: bool = False) -> Where:
     return gather(parse_yaml(read_text(path), path)).source.where(place, key=key)
 
 
+def of_user(path: Path, mistake: InputError) -> InputError:
+    """Return a mistake of the matrix in ``path`` at a line of the user's own, if it shows in a packaged file."""
+    return gather(parse_yaml(read_text(path), path)).of_user(mistake)
+
+
 def _in_order(gathered: Gathered, mistakes: Iterable[InputError]) -> list[InputError]:
     """Return each mistake once, file by file (this one first) and from the top to the bottom."""
     files = [source.file for source in reversed(gathered.files)]
@@ -96,7 +101,8 @@ def _in_order(gathered: Gathered, mistakes: Iterable[InputError]) -> list[InputE
         where = mistake.where or Where(files[0])
         return files.index(where.file) if where.file in files else 0, where.line or 0, where.column or 0
 
-    return sorted({str(mistake): mistake for mistake in mistakes}.values(), key=place)
+    own = map(gathered.of_user, mistakes)
+    return sorted({str(mistake): mistake for mistake in own}.values(), key=place)
 
 
 def _entries(data: Data) -> list[tuple[Key, Data]]:

@@ -13,7 +13,7 @@ from envmatrix import benchmark
 from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, VARIABLE, Text, one_word
 
 #: How a folder begins in a run's files, which name no user's own (``store/names.py``).
-_SHOWN = re.compile(r"\{(home|cache|matrix)\}(/|\Z)")
+SHOWN_FOLDER = re.compile(r"\{(home|cache|matrix)\}(/|\Z)")
 
 
 def _program_variable(value: str) -> str:
@@ -68,7 +68,11 @@ def of_python(words: Sequence[str]) -> tuple[str, str]:
 
 
 def _folder_to_mount(value: str) -> str:
-    if not (value.startswith("/") or _SHOWN.match(value)) or re.search(r"[:,\\\s]", value) or not value.strip("/"):
+    if (
+        not (value.startswith("/") or SHOWN_FOLDER.match(value))
+        or re.search(r"[:,\\\s]", value)
+        or not value.strip("/")
+    ):
         msg = f"{value!r} must be an absolute path of a folder, without blanks, colons and commas, and not / itself"
         raise ValueError(msg)
     return value

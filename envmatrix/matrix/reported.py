@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
 from envmatrix.matrix.called import plain_name, words_before
-from envmatrix.matrix.types import Frozen, Text, Tolerance
+from envmatrix.matrix.types import Frozen, Text, Tolerance, as_text
 
 
 def _compiles(pattern: str) -> str:
@@ -36,8 +36,14 @@ def _names_file_and_key(value: str) -> str:
 
 
 AnyPattern = Annotated[Text, AfterValidator(_compiles)]
-Pattern = Annotated[Text, AfterValidator(_has_a_group)]
-FileAndKey = Annotated[Text, AfterValidator(_names_file_and_key)]
+Pattern = Annotated[Text, AfterValidator(_has_a_group), as_text(r"\(.*\)")]
+FileAndKey = Annotated[Text, AfterValidator(_names_file_and_key), as_text(".:.")]
+
+
+def _one_of(*names: str) -> ConfigDict:
+    """Have the schema want one of these keys, as the types do."""
+    wanted: list[JsonValue] = [{"required": [name]} for name in names]
+    return ConfigDict(json_schema_extra={"anyOf": wanted})
 
 
 class Reported(Frozen):
@@ -55,6 +61,8 @@ class Reported(Frozen):
 
 class MetricSource(Reported):
     """Where a user's own program says how fast it was."""
+
+    model_config = _one_of("regex", "json_file", "wall", "steps")
 
     wall: bool = Field(False, description="the program's wall time in seconds")
     steps: AnyPattern | None = Field(None, description="steps a second: each line of output that matches ends a step")
@@ -85,6 +93,8 @@ WALL_TIME = MetricSource.model_validate({"wall": True, "better": "lower"})
 
 class Check(Reported):
     """A number that must not depend on the environment if the work was the same."""
+
+    model_config = _one_of("regex", "json_file")
 
     tolerance: Tolerance = Field(description="by how much of the reference's number it may differ, such as 5%; 0: not")
     name: Text = Field("", description="what reports call it; none: its regex or key")

@@ -43,13 +43,29 @@ SCALAR: list[JsonValue] = ["string", "number", "boolean"]
 AS_SCALAR = WithJsonSchema({"type": SCALAR})
 WORDS: dict[str, JsonValue] = {"anyOf": [{"type": SCALAR}, {"type": "array", "items": {"type": SCALAR}}]}
 AS_WORDS = WithJsonSchema(WORDS)
-AS_QUANTITY = WithJsonSchema({"type": ["string", "number"]})
+SOME_WORDS = WithJsonSchema({"anyOf": [{"type": SCALAR}, {"type": "array", "items": {"type": SCALAR}, "minItems": 1}]})
 
+
+def as_text(pattern: str) -> WithJsonSchema:
+    """Return the schema of a text that holds this pattern."""
+    return WithJsonSchema({"type": "string", "pattern": pattern})
+
+
+def as_quantity(pattern: str, **bounds: JsonValue) -> WithJsonSchema:
+    """Return the schema of a quantity: a text of this form, or a number within ``bounds``."""
+    return WithJsonSchema({"type": ["string", "number"], "pattern": pattern, **bounds})
+
+
+_FRACTION = r"^\s*(0*[0-9]{0,2}(\.[0-9]*)?\s*%|0*(\.[0-9]*)?|[0-9.]+[eE]-[0-9]+)\s*$"
+_TIMES = r"^(\s*[0-9]+(\.[0-9]+)?\s*(ms|s|min|m|h)?)+\s*$"
+_SIZE = r"^\s*[0-9]+(\.[0-9]+)?\s*([KMGTkmgt][Ii]?[Bb]?|[Bb])?\s*$"
 Text = Annotated[str, AfterValidator(no_control), AS_SCALAR]
-Percent = Annotated[float, BeforeValidator(parse_percent), AS_QUANTITY]
-Tolerance = Annotated[float, BeforeValidator(parse_tolerance), AS_QUANTITY]
-Seconds = Annotated[float, BeforeValidator(parse_duration), AS_QUANTITY]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), AS_QUANTITY]
+Percent = Annotated[
+    float, BeforeValidator(parse_percent), as_quantity(_FRACTION, exclusiveMinimum=0, exclusiveMaximum=1)
+]
+Tolerance = Annotated[float, BeforeValidator(parse_tolerance), as_quantity(_FRACTION, minimum=0, exclusiveMaximum=1)]
+Seconds = Annotated[float, BeforeValidator(parse_duration), as_quantity(_TIMES, exclusiveMinimum=0)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), as_quantity(_SIZE, minimum=1)]
 
 
 class Frozen(BaseModel):

@@ -1,7 +1,7 @@
-"""Which variables are known to be read, so that a misspelt one is told: who should read it says nothing of it.
+"""Names of variables that are known to be read, so that a misspelt one is told: who should read it says nothing of it.
 
-The names and where they are from stand in variables.txt. That list cannot be whole, so that a name that is not in it is
-doubted and never refused.
+The names and where they are from are in variables.txt. That list cannot be complete: a name that is not in it is
+doubted, and never refused. Who reads them is in readers.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 from envmatrix.errors import InputError, Where
 from envmatrix.matrix.model import Level, Matrix
 from envmatrix.matrix.parse import place_in
+from envmatrix.matrix.readers import is_known
 from envmatrix.matrix.source import Key
 
 #: Names of these families are all known, but for newer ones.
-FAMILIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "MALLOC_", "TORCH_", "NCCL_")
+FAMILIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "MALLOC_", "TORCH_", "NCCL_", "ONEDNN_", "DNNL_")
 #: Names of these are others', however like they are: TORCHINDUCTOR_CPP_WRAPPER and TORCH_INDUCTOR_CPP_WRAPPER are two.
-_OTHERS = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_", "RCCL_")
+_OTHERS = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "RCCL_")
 #: So many letters may be wrong: in a family's name, and in one that belongs to none and may well be the user's own.
 _WRONG, _WRONG_ELSEWHERE = 2, 1
 
@@ -37,9 +38,9 @@ class Doubt:
     @property
     def as_mistake(self) -> InputError:
         """It as a mistake is told, with its place and remedy."""
-        remedy = f"write {self.near}" if self.near else "a claim of the level would prove what it does"
+        remedy = f"write {self.near}" if self.near else "add a claim that shows what it does"
         said = f"{self.factor}={self.level}: {unread(self.name, self.near)}"
-        return InputError(said, where=self.where, remedy=f"{remedy}; else its trials count as unproven")
+        return InputError(said, where=self.where, remedy=f"{remedy}; otherwise its trials are unproven")
 
     def __str__(self) -> str:
         return str(self.as_mistake)
@@ -48,7 +49,7 @@ class Doubt:
 def unread(name: str, near: str = "") -> str:
     """Say that a variable may have no effect."""
     meant = f"; did you mean {near}?" if near else ""
-    return f"unproven: nothing shows that anything reads {name}{meant}"
+    return f"not verified: nothing is known to read {name}{meant}"
 
 
 @cache
@@ -73,12 +74,15 @@ def near(name: str) -> str | None:
 
 
 def unread_of(level: Level) -> list[str]:
-    """Return the variables of a level that are near a known name, or of a known family, and are not known.
+    """Return the variables of a level that nothing is known to read.
 
-    Where it has a claim, which shows whether it does something, only those that are near a known name.
+    If it has a claim, which shows whether it does something, only those that are near a known name.
     """
-    meant = {name: near(name) for name in level.env}
-    return [name for name, other in meant.items() if other or (other is not None and not level.claims)]
+    return [name for name, value in level.env.items() if near(name) or not (level.claims or _is_fine(name, value))]
+
+
+def _is_fine(name: str, value: str | None) -> bool:
+    return near(name) is None and (value is None or is_known(name))
 
 
 def doubts(matrix: Matrix) -> Iterator[Doubt]:
@@ -86,6 +90,8 @@ def doubts(matrix: Matrix) -> Iterator[Doubt]:
     for factor in matrix.factors.values():
         for level, body in factor.levels.items():
             for name in unread_of(body):
+                if near(name) is None:  # of no known family: a program's own, which only a run can tell
+                    continue
                 place = _place(Path(matrix.path), ("factors", factor.name, level, "env", name))
                 yield Doubt(factor.name, level, name, near(name) or "", place)
 

@@ -179,6 +179,12 @@ def images_of(matrix: Matrix) -> dict[str, Image]:
     return {image.name: image for image in images}
 
 
+class ClashError(InputError):
+    """Levels of an environment set ``variable`` to different values."""
+
+    variable = ""
+
+
 def _merge_variable(merged: dict[str, str | None], name: str, value: str | None, who: str) -> None:
     old = merged.get(name)
     if name not in merged or old == value:
@@ -186,10 +192,12 @@ def _merge_variable(merged: dict[str, str | None], name: str, value: str | None,
     elif name in JOINED and old and value:
         merged[name] = f"{old}{JOINED[name]}{value}"
     else:
-        raise InputError(
+        error = ClashError(
             f"{who} sets {name} to {value!r}, but another level already sets it to {old!r}",
             remedy="choose levels that do not set the same variable, or write one level that sets both things",
         )
+        error.variable = name
+        raise error
 
 
 def _check_requires(name: str, factor: Factor, level: Level, levels: Mapping[str, str]) -> None:

@@ -210,20 +210,24 @@ class Inductor(Part):
 
 
 class LoadedNccl(Part):
-    """The libnccl that is mapped."""
+    """The NCCL whose functions PyTorch calls."""
 
     path: Text = None
     version: Text = None
 
 
 class Collectives(Part):
-    """What decides how processes talk; ``hidden_settings`` maps a configuration file to what stands in it."""
+    """What decides how processes talk; ``hidden_settings`` maps a configuration file to what stands in it.
+
+    ``nccl_version`` is that of the NCCL that PyTorch calls, ``nccl_built_with`` the one that it was compiled against.
+    """
 
     available: Flag = None
     gloo: Flag = None
     nccl: Flag = None
     mpi: Flag = None
     nccl_version: Text = None
+    nccl_built_with: Text = None
     nccl_loaded: LoadedNccl | None = None
     hidden_settings: dict[StrictStr, dict[StrictStr, StrictStr]] | None = None
     variables: Settings = None
@@ -298,8 +302,9 @@ class Evidence(Part):
     """All evidence of one process; ``source`` is set for a program of the user's own (probe or outside).
 
     ``packages`` are versions of what levels put beside torch, where this Python finds it.
-    ``preloaded`` maps what was to be preloaded to the file of it that is mapped. ``unseen_share`` is the part of the
-    CPU time of programs that ended before anybody could look at them.
+    ``preloaded`` maps what was to be preloaded to the file of it that is mapped, ``lost_preloads`` are libraries that
+    the loader said it could not preload into a program of the user's own. ``unseen_share`` is the part of the CPU
+    time of programs that ended before anybody could look at them.
     """
 
     openmp: OpenMP | None = None
@@ -320,6 +325,7 @@ class Evidence(Part):
     libraries: Texts = None
     variables: Settings = None
     preloaded: dict[StrictStr, StrictStr | None] | None = None
+    lost_preloads: Texts = None
     source: Text = None
     programs: list[Program] | None = None
     unseen_share: Real = None

@@ -38,6 +38,8 @@ class Kind(str, Enum):
     TIMES_WARM_UP = "times-the-warm-up"
     COLD_TURNS = "cold-turns"
     UNPROVEN = "unproven-environment"
+    ODDITY = "odd-process"
+    SHELL = "shell-variables"
 
 
 @dataclass(frozen=True)

@@ -94,10 +94,11 @@ def _p(row: Row, _group: Group) -> Cell:
 def _verdict(row: Row, group: Group) -> Cell:
     if row.effect is None:
         return Cell("reference")
+    unproven = Flag.NOT_IN_EFFECT if Flag.NOT_IN_EFFECT in row.effect.flags else Flag.UNPROVEN
     words = {
         Flag.FAILS_MORE: ", fails more",
         Flag.REFERENCE_FAILS_MORE: ", reference fails more",
-        Flag.UNPROVEN: ", unproven",
+        unproven: f", {unproven.replace('-', ' ')}",
     }
     words |= {Flag.UNEQUAL_WORK: ", other work"} if row.effect.verdict == "faster" else {}
     asides = "".join(text for flag, text in words.items() if flag in row.effect.flags)

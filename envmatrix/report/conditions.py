@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.matrix.readers import reader_of
 from envmatrix.plan import shown_name
 from envmatrix.printable import one_line
 from envmatrix.report.caution import Caution, Kind
@@ -202,7 +203,36 @@ def unproven(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
             )  # fmt: skip
 
 
+def odd_processes(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    """Find threads that were placed or doubled, and preloads that were lost, unknown to whoever reads the table."""
+    found: dict[str, list[str]] = {}
+    for name, fact in measured.facts.items():
+        for text in fact.oddities:
+            found.setdefault(text, []).append(name)
+    for text, names in found.items():
+        yield Caution(
+            Kind.ODDITY, ", ".join(names), one_line(text, 400),
+            "read in docs/verdicts.md what to change, and why: its figures are those of a process like that",
+        )  # fmt: skip
+
+
+def shell(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    """Name what of the shell that began the run every environment had, or had not, that bears on speed."""
+    names = sorted({name for one in run.workloads.values() for name in one.pass_env if reader_of(name)})
+    if names:
+        yield Caution(
+            Kind.SHELL, "the shell", f"every environment had its {', '.join(names)}, unless a level sets it",
+            "begin again in a shell without them to measure PyTorch as it comes",
+        )  # fmt: skip
+    if run.shell_preload:
+        yield Caution(
+            Kind.SHELL, "the shell", f"no environment had its LD_PRELOAD ({one_line(run.shell_preload, 200)})",
+            "write `preload:` in a level for what your program needs",
+        )  # fmt: skip
+
+
 #: A further check of the machine is one more entry here.
 CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] = (
-    drift, stolen, quota, disturbed, at_times, other_load, strangers, frequency, unverified, unproven,
+    drift, stolen, quota, disturbed, at_times, other_load, strangers, frequency, unverified, unproven, odd_processes,
+    shell,
 )  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from envmatrix.matrix.model import Workload
+from envmatrix.matrix.readers import NOT_IN_EFFECT
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.contention import Waiting, contended, cpu_waits
@@ -236,6 +237,7 @@ def _annotated(
         Flag.REFERENCE_FAILS_MORE: reference_fails_more(run.measured, arm.name, copies),
         Flag.INCOMPLETE: effect.incomplete > 0,
         Flag.UNPROVEN: bool(facts.unproven),
+        Flag.NOT_IN_EFFECT: any(text.startswith(NOT_IN_EFFECT) for text in facts.unproven),
         Flag.SLOW_TRIALS: bool(run.slow[run.measured.arms.index(arm.name)].any()),
         Flag.NO_OP: not arm.is_control and _is_no_op(arm, run),
     }

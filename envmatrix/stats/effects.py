@@ -35,6 +35,7 @@ class Flag:
     REFERENCE_FAILS_MORE = "reference-fails-more"
     INCOMPLETE = "incomplete-blocks"
     UNPROVEN = "unproven"
+    NOT_IN_EFFECT = "not-in-effect"
     SLOW_TRIALS = "slow-trials"
     NO_OP = "no-op-here"
     CONTENDED = "cpu-contention"

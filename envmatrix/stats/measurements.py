@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from envmatrix.plan import Plan
 from envmatrix.record.evidence import System
 from envmatrix.record.model import Profile, Record, Result
+from envmatrix.record.oddities import oddities
 from envmatrix.record.settled import settled
 from envmatrix.record.work import work_of
 from envmatrix.stats.longrun import apart
@@ -73,6 +74,7 @@ class ArmFacts:
     reasons: Counter[str] = field(default_factory=Counter)
     unproven: Counter[str] = field(default_factory=Counter)
     settled: Counter[str] = field(default_factory=Counter)
+    oddities: Counter[str] = field(default_factory=Counter)
     evidence: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     data: Counter[str] = field(default_factory=Counter)
     work: Counter[str] = field(default_factory=Counter)
@@ -348,6 +350,8 @@ def _note_facts(facts: ArmFacts, record: Record) -> None:
     _note_operators(facts, record.profile)
     if record.evidence:
         _count(facts.settled, settled(record.evidence))
+        for text in oddities(record.evidence):
+            _count(facts.oddities, text)
     for path, part, name in _EVIDENCE:
         value = getattr(getattr(record.evidence, part, None), name, None)
         if value is not None:

@@ -125,6 +125,7 @@ class Run(BaseModel):
     launcher_options: Asked = Field(default_factory=dict)
     parts: int = Field(default=1, ge=1, description="environments are dealt to so many blocks, each runs in one")
     command: tuple[str, ...] = ()
+    shell_preload: str = Field(default="", description="LD_PRELOAD of the shell that began it, which no trial has")
     history: SkipJsonSchema[tuple[Change, ...]] = Field(default=(), exclude=True)
 
     @field_validator("name")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,6 +158,7 @@ def begin(
         launcher_options=dict(launcher_options or {}),
         parts=parts,
         command=command,
+        shell_preload=os.environ.get("LD_PRELOAD", ""),
     )
     run, folder = _new_folder(run, results, matrix, host_names=host_names)
     keep_given(folder, given or {})

@@ -70,7 +70,7 @@ def prepare_images(
                     with Ticker(say, f"image {env.image.name} is prepared for {engine.name}"):
                         ready[key] = engine.prepare(env.image, libraries, say)
                 if key in ready:
-                    check_libraries(ready[key], env)
+                    check_libraries(ready[key], env, here=engine.shares_files)
                     check_quota(engine, env)
             except (SkipEnvironmentError, EngineError) as error:
                 if key not in ready:
@@ -81,10 +81,15 @@ def prepare_images(
     return ready, missing
 
 
-def check_libraries(prepared: Prepared, env: Environment) -> None:
-    """Find every library that ``env`` preloads, or raise SkipEnvironmentError with the install lines."""
+def check_libraries(prepared: Prepared, env: Environment, *, here: bool) -> None:
+    """Find every library that ``env`` preloads, or raise SkipEnvironmentError with the install lines.
+
+    ``here``: an absolute path is one of this machine, and not one inside an image.
+    """
     for key, file in env.preload:
-        library_path(prepared, key, file)
+        path = library_path(prepared, key, file)
+        if here and "/" in path and not Path(path).is_file():
+            raise SkipEnvironmentError(f"{path} is not here", remedy="correct the path in `preload:`, or install it")
 
 
 def open_engines(names: Iterable[str], places: Places) -> dict[str, Engine]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
+from envmatrix.matrix.readers import reader_of
 from envmatrix.plan.environment import Image
 from envmatrix.regular import RefusedFileError, read_bytes
 from envmatrix.say import Say
@@ -74,9 +75,23 @@ def looked_for(sources: Iterable[Path], said: str = "", *, places: bool = True) 
     count.
     """
     here = [name for name in sorted(os.environ) if not _OF_THE_SESSION.match(name)]
-    text = "\n".join([said, *_texts(sources)])
-    named = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text))
+    named = named_in(sources, said)
     return [name for name in here if name in named or (places and _A_PLACE.match(name))]
+
+
+def about_shell(passed: Iterable[str]) -> list[str]:
+    """Say which variables of this shell that bear on speed every environment has, and which none has."""
+    given = [f"{name}={os.environ[name]}" for name in sorted(passed) if reader_of(name) and name in os.environ]
+    said = [f"your shell sets {', '.join(given)}: every environment has it, unless a level sets it"] if given else []
+    preload = os.environ.get("LD_PRELOAD")
+    if preload:
+        said.append(f"your shell's LD_PRELOAD ({preload}) is left out of every run: write `preload:` in a level for it")
+    return said
+
+
+def named_in(sources: Iterable[Path], said: str = "") -> set[str]:
+    """Return the words of a program's sources, and of what it ``said``, that can be names of variables."""
+    return set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", "\n".join([said, *_texts(sources)])))
 
 
 def _texts(sources: Iterable[Path]) -> Iterator[str]:

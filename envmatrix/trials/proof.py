@@ -12,7 +12,9 @@ from envmatrix.plan.environment import Environment
 from envmatrix.record import claims
 from envmatrix.record.claims import Claim
 from envmatrix.record.evidence import Evidence, Program
+from envmatrix.record.oddities import crowded
 from envmatrix.record.paths import SHORT, lookup
+from envmatrix.trials.effect import without_reader
 
 #: More of an own program's CPU time must not have gone where nobody could look (bench/evidence/programs.py).
 _UNSEEN = 0.1
@@ -74,10 +76,12 @@ def prove(environment: Environment, evidence: Evidence) -> Proof:
     """Hold the evidence of one trial against what its environment sets and claims."""
     wrong: list[str] = []
     unproven: list[str] = []
-    for program in _programs(evidence):
+    programs = list(_programs(evidence))
+    for program in programs:
         for found, text in _findings(environment, program):
             (unproven if found else wrong).append(f"{program.name}{text}")
     wrong += contradicting_ranks(environment.claims, evidence)
+    unproven += without_reader(environment.variables, [program.evidence for program in programs])
     unproven += [unread(name, near(name) or "") for name in environment.unread]
     promises = environment.claims or environment.preload or environment.variables
     unseen = evidence.unseen_share or 0.0
@@ -145,13 +149,23 @@ def _held(claim: Claim, seen: Evidence) -> Iterator[tuple[bool, str]]:
     if others and (not text or lookup(seen, claim.path) is None):
         yield False, f"claims {claim}, but it was set to {others[0]} while it ran"
     elif text:
-        yield _could_not_be_seen(claim, seen), text
+        yield _could_not_be_seen(claim, seen), text + _cause(claim, seen)
     elif torch and torch.setters:
         yield True, f"{torch.setters[0]} can change {claim.path} without its being noted"
+    elif torch and (torch.threads or 0) > 1 and (crowd := crowded(seen)):
+        yield True, f"all its threads may run on CPU {crowd[0]} alone: nothing shows that so many did the work"
     elif torch and _lacks_a_team(seen):
         yield True, f"no team of {torch.threads} threads was there: nothing shows that so many did the work"
     elif claim.path == "inductor.max_autotune" and seen.inductor and not seen.inductor.autotuned:
         yield True, "no kernels were tried against each other: nothing shows that autotuning chose any"
+
+
+def _cause(claim: Claim, seen: Evidence) -> str:
+    """Say why a setting that was taken has no effect, if that is known; else ''."""
+    isa = seen.onednn.isa if seen.onednn else None
+    if claim.path == "onednn.rounds" and isa and isa.startswith("Intel") and "AMX" not in isa:
+        return f": oneDNN rounds float32 with AMX alone, and has {isa} here"
+    return ""
 
 
 def _lacks_a_team(seen: Evidence) -> bool:

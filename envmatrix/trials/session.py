@@ -23,7 +23,13 @@ from envmatrix.say import Say
 from envmatrix.trials import leftovers
 from envmatrix.trials.experiment import check_placement, snapshot_bench
 from envmatrix.trials.images import open_engines, places_of
-from envmatrix.trials.trial import base_variables, environment_variables, placed_limits, preload_paths
+from envmatrix.trials.trial import (
+    base_variables,
+    environment_variables,
+    packages_to_look_up,
+    placed_limits,
+    preload_paths,
+)
 
 _EVIDENCE_LIMIT_S = 300.0
 
@@ -53,6 +59,7 @@ class Session:
             env={
                 **base_variables(inside["work"], inside["bench"], self.prepared.python),
                 **environment_variables(self.environment),
+                **packages_to_look_up([self.environment]),
             },
             preload=self.preload,
             mounts=mounts,

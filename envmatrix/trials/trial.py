@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -15,6 +15,7 @@ from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreErr
 from envmatrix.host import parse_cpus
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
+from envmatrix.matrix.variables import near
 from envmatrix.plan import Slot
 from envmatrix.plan.environment import Environment
 from envmatrix.process import Exit
@@ -29,7 +30,7 @@ from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.gate import FOLDER
 from envmatrix.trials.last_words import last_line, why_program_failed
 from envmatrix.trials.program_files import edited_files
-from envmatrix.trials.program_variables import given_variables
+from envmatrix.trials.program_variables import given_variables, named_in
 from envmatrix.trials.proof import Proof, prove
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -66,6 +67,11 @@ def environment_variables(environment: Environment, written: Mapping[str, str] |
     """
     found = {name: value for name, value in environment.variables.items() if value is not None}
     return {**found, **benchmark.variables_to_show({**(written or {}), **found})}
+
+
+def packages_to_look_up(environments: Iterable[Environment]) -> dict[str, str]:
+    """Return the variable that has a process say which version it has of each package that a claim names."""
+    return benchmark.packages_to_look_up(claim.path for one in environments for claim in one.claims)
 
 
 def trial_variables(workload: Workload, environment: Environment, base: Mapping[str, str]) -> dict[str, str]:
@@ -139,6 +145,7 @@ def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = Fal
         argv=(prepared.python, *bench_arguments(workload, inside, prepared.python, gate=gate, look_s=slot.look_s)),
         env={
             **trial_variables(workload, environment, base_variables(inside["work"], inside["bench"], prepared.python)),
+            **packages_to_look_up(experiment.run.environments.values()),
             "ENVMATRIX_PAD": "x" * slot.padding,
         },
         preload=preload_paths(prepared, environment),
@@ -260,11 +267,21 @@ def stops_of(record: Record | None) -> int:
 
 def proof_of(experiment: Experiment, slot: Slot, record: Record) -> Proof:
     """Hold a record against what the trial was meant to be."""
-    found = prove(experiment.run.environments[slot.arm.runs], record.evidence or Evidence())
+    run, workload = experiment.run, slot.arm.workload
+    environment = read_by(run.environments[slot.arm.runs], run.workloads[workload], run.programs.get(workload, {}))
+    found = prove(environment, record.evidence or Evidence())
     if record.bench is None or record.bench.digest != experiment.run.bench_digest:
         found = replace(found, wrong=(*found.wrong, "another version of bench/ ran than the one this run began with"))
-    run, workload = experiment.run, slot.arm.workload
     return replace(found, wrong=(*found.wrong, *edited_files(run.workloads[workload], run.programs.get(workload, {}))))
+
+
+def read_by(environment: Environment, workload: Workload, files: Iterable[str]) -> Environment:
+    """Return an environment without doubts about variables that the files of the user's own program name."""
+    own = [name for name in environment.unread if near(name) is None]
+    named = named_in([Path(workload.files or "") / file for file in files]) if own else set()
+    return replace(
+        environment, unread=tuple(name for name in environment.unread if name not in named.intersection(own))
+    )
 
 
 def load_record(path: Path) -> tuple[Mapping[str, object], Record] | tuple[None, None]:

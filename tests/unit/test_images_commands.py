@@ -14,7 +14,8 @@ from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.images import debian, pip, venvs
 from envmatrix.images.system import install_lines
-from envmatrix.plan.environment import Library
+from envmatrix.plan.environment import Environment, Image, Library
+from envmatrix.trials.images import check_libraries
 
 HOSTILE = ["--index-url=http://evil.example", "-r/etc/passwd", "torch; rm -rf $HOME", "$(touch x)", 'a"b', "a b"]
 
@@ -99,3 +100,14 @@ def test_what_is_made_beside_the_matrix_of_an_installed_package_is_made_where_it
     monkeypatch.setattr(images, "open_engines", lambda names, _: dict.fromkeys(names, builder))
     assert images.build(["baseline"], engine="docker", matrix=tmp_path / "matrix.yaml").starts == ("run it",)
     assert folders == [here / "containers"]
+
+
+def test_an_absolute_path_is_preloaded_as_written_and_its_environment_is_skipped_where_it_is_not(tmp_path) -> None:
+    prepared = Prepared("i", "docker", "i", "python", {}, loader=frozenset({"libnuma.so.1"}))
+    wanted = Environment("mine", "", {}, Image("i"), {}, (("", str(tmp_path / "lib.so")),), ())
+    assert library_path(prepared, *wanted.preload[0]) == str(tmp_path / "lib.so")
+    check_libraries(prepared, wanted, here=False)
+    with pytest.raises(SkipEnvironmentError, match=r"lib\.so is not here"):
+        check_libraries(prepared, wanted, here=True)
+    (tmp_path / "lib.so").touch()
+    check_libraries(prepared, wanted, here=True)

@@ -245,12 +245,6 @@ def test_a_name_that_stands_twice_tells_both_places(tmp_path):
     assert "give one of them another name" in said
 
 
-def test_a_design_of_a_library_whose_environment_nobody_defines_is_told_at_its_own_line():
-    said = refused_text("version: 2\ninclude: envmatrix:training\n")
-    assert f"{LIBRARY}/training.yaml:" in said
-    assert "add `baseline: {}` under environments" in said
-
-
 def refused_text(text):
     with pytest.raises(InputError) as caught:
         parse(text, Path("m.yaml"))
@@ -329,3 +323,35 @@ def test_a_run_and_its_matrix_stay_together_without_the_files(tmp_path):
     text = load(root).text
     assert "include" not in text
     assert content(parse(text, root)) == content(load(root))
+
+
+PACKAGED = "version: 2\ninclude: [envmatrix:training, envmatrix:designs]\nworkloads: {w: {steps: 5}}\n"
+CLASHING = """version: 2
+include: envmatrix:threads
+factors: {mine: {a: {env: {OMP_NUM_THREADS: "3"}}}}
+environments: {baseline: {}}
+workloads: {w: {steps: 5}}
+designs: {d: {environments: [], workloads: w}}
+"""
+
+
+def test_what_a_packaged_file_lacks_is_told_once_at_the_line_that_includes_it(tmp_path, capsys):
+    file = write(tmp_path, root=PACKAGED)
+    assert main(["check", "--matrix", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert f"{file}:2:11: envmatrix:training: no environment 'baseline' to compare with\n" in told
+    assert f"{file}:2:31: envmatrix:designs: no environment 'baseline' to compare with\n" in told
+    assert told.count("no environment") == 2
+    assert str(LIBRARY) not in told
+
+
+def test_what_a_packaged_file_holds_too_is_told_at_the_line_that_includes_it(tmp_path):
+    own = "version: 2\nfactors: {malloc: {glibc: {}}}\n"
+    told = refused(write(tmp_path, root="version: 2\ninclude: [./own.yaml, envmatrix:malloc]\n", own=own))
+    assert f"root.yaml:2:23: envmatrix:malloc: level of malloc 'glibc' is already in {tmp_path}/own.yaml:2:20" in told
+
+
+def test_levels_that_clash_in_a_packaged_environment_are_told_at_the_level_of_the_user(tmp_path, capsys):
+    file = write(tmp_path, root=CLASHING)
+    assert main(["check", "--matrix", str(file)]) == 2
+    assert f"{file}:3:28: mine=a of 'one-thread' sets OMP_NUM_THREADS to '3'" in capsys.readouterr().err

@@ -10,10 +10,12 @@ import pytest
 from envmatrix.__main__ import main
 from envmatrix.api.runs import tell_doubts
 from envmatrix.matrix.parse import load, parse
+from envmatrix.matrix.readers import is_known
 from envmatrix.matrix.variables import FAMILIES, doubts, known, near
-from envmatrix.plan.environment import resolve
+from envmatrix.plan.environment import Environment, Image, resolve
 from envmatrix.record.evidence import Evidence
 from envmatrix.trials.proof import prove
+from envmatrix.trials.trial import read_by
 
 MATRIX = """version: 2
 factors:
@@ -51,7 +53,10 @@ def file(tmp_path):
         ("GOMP_SPIN_COUNT", "GOMP_SPINCOUNT"), ("MALLOC_CONFIG", "MALLOC_CONF"), ("MALOC_CONF", "MALLOC_CONF"),
         ("OPM_NUM_THREADS", "OMP_NUM_THREADS"), ("MKL_NUM_THREAD", "MKL_NUM_THREADS"),
         ("NCCL_P2P_DISABLED", "NCCL_P2P_DISABLE"),
-        ("NCLL_DEBUG", "NCCL_DEBUG"), ("TORCH_LOG", "TORCH_LOGS"), ("omp_num_threads", "OMP_NUM_THREADS"),
+        ("NCLL_DEBUG", "NCCL_DEBUG"), ("ONEDNN_MAX_CPU_ISAS", "ONEDNN_MAX_CPU_ISA"),
+        ("OPENBLAS_NUM_THREAD", "OPENBLAS_NUM_THREADS"), ("PYTORCH_CUDA_ALOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("GLIBC_TUNABLE", "GLIBC_TUNABLES"), ("DNNL_VERBOS", "DNNL_VERBOSE"),
+        ("TORCH_LOG", "TORCH_LOGS"), ("omp_num_threads", "OMP_NUM_THREADS"),
     ],
 )  # fmt: skip
 def test_a_misspelt_variable_has_the_known_name_that_was_meant(written, meant):
@@ -80,9 +85,10 @@ def test_a_known_name_and_one_of_no_family_are_not_doubted(written):
     assert near(written) is None
 
 
-def test_every_name_of_the_list_belongs_to_a_family():
+def test_it_is_known_who_reads_each_name_of_the_list():
     assert len(known()) > 400
-    assert [name for name in known() if not name.startswith(FAMILIES)] == []
+    assert [name for name in known() if not is_known(name)] == []
+    assert [family for family in FAMILIES if not is_known(family)] == []
 
 
 def test_no_level_that_ships_with_envmatrix_is_doubted():
@@ -93,10 +99,10 @@ def test_check_tells_a_misspelt_variable_with_its_line_and_column(file, capsys):
     assert main(["check", "--matrix", str(file)]) == 0
     told = capsys.readouterr()
     assert (
-        f"warning: {file}:7:9: team=misspelt: unproven: nothing shows that anything reads OMP_NUM_THREAD; did you mean "
-        "OMP_NUM_THREADS?\n  -> write OMP_NUM_THREADS; else its trials count as unproven"
+        f"warning: {file}:7:9: team=misspelt: not verified: nothing is known to read OMP_NUM_THREAD; did you mean "
+        "OMP_NUM_THREADS?\n  -> write OMP_NUM_THREADS; otherwise its trials are unproven"
     ) in told.err
-    assert f"{file}:9:17: team=new: unproven: nothing shows that anything reads NCCL_OF_NEXT_YEAR\n" in told.err
+    assert f"{file}:9:17: team=new: not verified: nothing is known to read NCCL_OF_NEXT_YEAR\n" in told.err
     assert "MY_OWN_SWITCH" not in told.err
     assert "team=claimed" not in told.err
     assert main(["check", "--matrix", str(file), "--json"]) == 0
@@ -120,4 +126,88 @@ def test_the_place_of_a_matrix_that_is_no_file_is_its_name(tmp_path):
 def test_a_trial_with_a_variable_that_nothing_is_known_to_read_is_unproven(file, name, unproven):
     environment = resolve(load(file), name, {})
     found = prove(environment, Evidence.model_validate({"variables": dict(environment.variables)}))
-    assert any("nothing shows that anything reads" in text for text in found.unproven) == unproven
+    assert any("nothing is known to read" in text for text in found.unproven) == unproven
+
+
+def trial(variables, seen, programs=()):
+    """What is told of a trial of one level that sets ``variables`` and claims nothing, by its evidence."""
+    base = {"libraries": [], "source": "probe", **seen}
+    evidence = {
+        **base,
+        "programs": [
+            {"name": "a"},
+            *({"name": "b", "evidence": {**base, **one, "variables": variables}} for one in programs),
+        ],
+    }
+    environment = Environment("e", "", {}, Image("i"), variables, (), ())
+    return prove(environment, Evidence.model_validate({**evidence, "variables": variables})).unproven
+
+
+GNU = {"libraries": ["/t/libtorch_cpu.so", "/t/libgomp.so.1"], "openmp": {"library": "libgomp"},
+       "torch": {"version": "2.13", "mkl": True, "onednn": True}, "malloc": {"library": "libc", "refused": []},
+       "cuda": {"available": False}}  # fmt: skip
+INTEL = {**GNU, "libraries": [*GNU["libraries"], "/i/libiomp5.so"], "openmp": {"library": "libiomp5"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "why"),
+    [
+        ("KMP_BLOCKTIME", GNU, "Intel's or LLVM's OpenMP runtime, and libgomp serves this program"),
+        ("GOMP_SPINCOUNT", INTEL, "GNU's OpenMP runtime, and libiomp5 serves this program"),
+        ("OMP_NUM_THREADS", {}, "an OpenMP runtime, and no program loads it"),
+        ("MKL_NUM_THREADS", {**GNU, "torch": {"version": "2.13", "mkl": False}}, "MKL, and no program loads it"),
+        ("MKL_CBWR", {}, "MKL, and no program loads it"),
+        ("ONEDNN_MAX_CPU_ISA", {}, "oneDNN, and no program loads it"),
+        ("OPENBLAS_NUM_THREADS", GNU, "OpenBLAS, and no program loads it"),
+        ("MALLOC_CONF", GNU, "jemalloc, and libc serves malloc"),
+        ("TCMALLOC_SAMPLE_PARAMETER", GNU, "tcmalloc, and libc serves malloc"),
+        ("MALLOC_ARENA_MAX", {**GNU, "malloc": {"library": "libjemalloc"}}, "libjemalloc serves malloc"),
+        ("PYTORCH_ALLOC_CONF", {}, "PyTorch, and no program loads it"),
+        ("PYTORCH_CUDA_ALLOC_CONF", {**GNU, "libraries": ["/t/libtorch_cuda.so"]}, "CUDA, and there is no GPU"),
+        ("NCCL_ALGO", {**GNU, "libraries": ["/t/libnccl.so.2"]}, "NCCL, and there is no GPU"),
+        ("TORCHINDUCTOR_MAX_AUTOTUNE", GNU, "torch.compile, and nothing was compiled"),
+    ],
+)
+def test_a_variable_whose_reader_is_in_no_program_is_not_in_effect(name, seen, why):
+    (told,) = trial({name: "1"}, seen)
+    assert told.startswith(f"not in effect: {name} is read by ")
+    assert why in told
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("KMP_BLOCKTIME", INTEL), ("KMP_AFFINITY", {**GNU, "openmp": {"library": "libgomp", "workers": {"libomp": 1}}}),
+        ("KMP_BLOCKTIME", {"libraries": ["/x/libomp.so.5"], "source": "outside"}), ("GOMP_CPU_AFFINITY", INTEL),
+        ("OMP_NUM_THREADS", GNU), ("OMP_NUM_THREADS", {"libraries": ["/n/libscipy_openblas64_-1.so"]}),
+        ("MKL_NUM_THREADS", GNU), ("MKL_NUM_THREADS", {"libraries": ["/m/libmkl_rt.so.2"]}), ("DNNL_VERBOSE", GNU),
+        ("GLIBC_TUNABLES", {"libraries": ["/lib/libc.so.6"]}), ("MALLOC_ARENA_MAX", GNU), ("TORCH_LOGS", GNU),
+        ("NCCL_ALGO", {"libraries": ["/t/libnccl.so.2"], "cuda": {"available": True}}),
+        ("TORCHINDUCTOR_FREEZING", {**GNU, "inductor": {"graphs": 2}}), ("LD_BIND_NOW", {}), ("PYTHONHASHSEED", {}),
+        ("TOKENIZERS_PARALLELISM", {"libraries": ["/s/tokenizers/tokenizers.abi3.so"]}),
+    ],
+)  # fmt: skip
+def test_a_variable_whose_reader_is_there_is_told_nothing_of(name, seen):
+    assert trial({name: "1"}, seen) == ()
+
+
+def test_one_program_of_several_may_hold_the_reader():
+    assert trial({"KMP_BLOCKTIME": "0"}, {}, [INTEL]) == ()
+    assert trial({"KMP_BLOCKTIME": "0"}, {}, [GNU])[0].startswith("not in effect")
+
+
+def test_what_nobody_could_look_into_may_hold_the_reader():
+    (told,) = trial({"KMP_BLOCKTIME": "0"}, {"libraries": None})
+    assert told.startswith("not verified: KMP_BLOCKTIME is read by Intel's or LLVM's OpenMP runtime")
+    (told,) = trial({"MALLOC_CONF": "a:1"}, {"malloc": {"library": "redis-server"}, "source": "outside"})
+    assert told.startswith("not verified: MALLOC_CONF is read by jemalloc")
+
+
+def test_a_variable_of_ones_own_is_not_verified_unless_its_program_names_it(file):
+    matrix = load(file)
+    environment = resolve(matrix, "odd", {})
+    assert environment.unread == ("OMP_NUM_THREAD", "MY_OWN_SWITCH")
+    workload = matrix.workloads["mine"].model_copy(update={"files": str(file.parent)})
+    assert read_by(environment, workload, ["train.py"]).unread == environment.unread
+    (file.parent / "train.py").write_text("import os; os.environ.get('MY_OWN_SWITCH', 'OMP_NUM_THREAD')")
+    assert read_by(environment, workload, ["train.py"]).unread == ("OMP_NUM_THREAD",)

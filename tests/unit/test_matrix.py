@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envmatrix.errors import InputError
-from envmatrix.matrix.include import LIBRARY
 from envmatrix.matrix.parse import MatrixError, parse
+from envmatrix.plan.environment import resolve
 from envmatrix.project import default_matrix
 from envmatrix.units import parse_duration
 
@@ -79,7 +79,10 @@ def test_what_is_no_duration_is_refused(text):
         ("version: 2", "version: 3", "m.yaml:2:10", "version must be 1 or 2, not 3"),
         ("version: 2", "version: 3", "m.yaml:2:10", "it is for a newer envmatrix: upgrade this one"),
         ("preload: libiomp5.so", "prelaod: libiomp5.so", "m.yaml:6:53", "did you mean 'preload'?"),
-        ("preload: libiomp5.so", "preload: /lib/x.so", "m.yaml:6:62", "must be a library's file name"),
+        ("preload: libiomp5.so", "preload: ./lib/x.so", "m.yaml:6:62", "or its absolute path, without blanks"),
+        ("preload: libiomp5.so", "preload: '/my lib/x.so'", "m.yaml:6:62", "or its absolute path, without blanks"),
+        ("preload: libiomp5.so", "preload: /lib/", "m.yaml:6:62", "must be a library's file name"),
+        ("preload: libiomp5.so", "preload: /lib/x.so", "m.yaml:6:53", "brings a library by its file name"),
         ("{openmp: intel,", "{openmp: intle,", "m.yaml:12:18", "did you mean 'intel'?"),
         ("{openmp: intel,", "{opnmp: intel,", "m.yaml:12:10", "did you mean 'openmp'?"),
         ("[fast]", "[fsat]", "m.yaml:17:26", "did you mean 'fast'?"),
@@ -171,6 +174,12 @@ def test_a_claim_may_compare_with_what_the_machine_has():
     assert parse(text, Path("m.yaml")).factors["openmp"].levels["gnu"].claims["threads"] == (">= {physical_cores}",)
 
 
+@pytest.mark.parametrize("path", ["/opt/my/lib.so.2", "{home}/lib/x.so"])
+def test_a_library_may_be_preloaded_by_its_absolute_path_as_a_run_writes_it_too(path):
+    matrix = parse(GOOD.replace("default: {}", f"default: {{preload: '{path}'}}"), Path("m.yaml"))
+    assert resolve(matrix, "baseline", {}).preload == (("", path),)
+
+
 def test_all_mistakes_are_told_at_once():
     text = GOOD.replace("batch_size: 64", "batch_siz: 64").replace("[fast]", "[fsat]").replace("prel", "prle")
     assert len(mistakes(text)) == 2  # names across sections are only checked once each section is right
@@ -215,44 +224,6 @@ def test_any_printable_value_survives(value):
     quoted = "'" + value.replace("'", "''") + "'"
     level = parse(GOOD.replace("FLAG: no", f"FLAG: {quoted}"), Path("m.yaml")).factors["threads"].levels["one"]
     assert level.env["FLAG"] == value
-
-
-def test_the_schema_for_editors_is_up_to_date_and_accepts_the_default_matrix():
-    import json
-
-    import jsonschema
-    import yaml
-
-    from envmatrix.matrix.schema import json_schema
-
-    committed = json.loads((default_matrix().parent / "docs" / "matrix.schema.json").read_text())
-    assert committed == json_schema(), "run: envmatrix schema > docs/matrix.schema.json"
-    jsonschema.validate(yaml.safe_load(default_matrix().read_text()), committed)
-    for file in LIBRARY.glob("*.yaml"):
-        jsonschema.validate(yaml.safe_load(file.read_text()), committed)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"factors": {"a": {"b": {"prelaod": "x"}}}},
-        {"version": 3},
-        {"designs": {"d": {}}},
-        {"designs": {"d": {"workloads": "w", "min_blocks": 1}}},
-        {"designs": {"d": {"workloads": "w", "slurm": {"nodes": 0}}}},
-        {"workloads": {"w": {"metric": {"wall": True, "better": "bigger"}}}},
-        {"workloads": {"w": {"batch_size": 0}}},
-        {"workloads": {"w": {"loader": "dataloder"}}},
-        {"defaults": {"a": {}, "b": {"defaults": "a"}}},
-    ],
-)
-def test_the_schema_refuses_what_the_types_refuse(wrong):
-    import jsonschema
-
-    from envmatrix.matrix.schema import json_schema
-
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"version": 2, **wrong}, json_schema())
 
 
 MINE = "mine: {command: [python, train.py, --lr, 0.1], metric: {regex: 'x ([0-9.]+)', better: lower}}"

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from envmatrix.plan.environment import Environment, Image
 from envmatrix.record import claims
 from envmatrix.record.model import read_evidence
 from envmatrix.trials.proof import prove
+from envmatrix.trials.trial import packages_to_look_up
 from tests.watched import work
 
 ROOT = Path(__file__).parents[2]
@@ -129,7 +131,23 @@ def test_what_cannot_be_seen_of_a_program_is_unproven_and_no_contradiction(tmp_p
     found = evidence_of(tmp_path, [PYTHON, "-I", "-c", work(tmp_path / "looks")], {"OMP_NUM_THREADS": "2"})
     said = prove(environment(promised={"threads": "2"}, variables={"OMP_NUM_THREADS": "2"}), found)
     assert said.wrong == ()
-    assert said.unproven == ("claims threads is 2, but it could not be read back",)
+    assert said.unproven == (
+        "claims threads is 2, but it could not be read back",
+        "not in effect: OMP_NUM_THREADS is read by an OpenMP runtime, and no program loads it",
+    )
+
+
+def test_any_package_that_a_claim_names_is_looked_up(tmp_path):
+    version = metadata.version("PyYAML")
+    mine = environment(promised={"packages.PyYAML": version, "packages.pydantic_core": "2.*"})
+    said = packages_to_look_up([environment(), mine])
+    assert said == {"BENCH_PACKAGES": "PyYAML,pydantic_core"}
+    assert packages_to_look_up([environment(promised={"threads": "1"})]) == {}
+    found = evidence_of(tmp_path, [sys.executable, "-c", work(tmp_path / "looks")], said)
+    assert prove(mine, found) == prove(environment(), found)
+    assert prove(environment(promised={"packages.PyYAML": "0.1"}), found).wrong == (
+        f"claims packages.PyYAML is 0.1, but it was {version}",
+    )
 
 
 def test_which_python_a_program_is_that_nobody_could_ask_is_not_taken_from_the_one_that_watches_it():

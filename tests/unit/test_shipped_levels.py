@@ -2,6 +2,7 @@
 
 import pytest
 
+from bench.evidence import onednn
 from envmatrix.record.model import read_evidence
 from envmatrix.record.paths import SHORT
 from envmatrix.record.settled import settled
@@ -118,3 +119,35 @@ def test_a_setting_that_was_taken_and_did_nothing_is_no_proof(factor, name):
     wanted = environment(factor, name, cpus=4)
     said = prove(wanted, evidence(wanted, **HOLLOW[factor, name]))
     assert said.wrong or said.unproven, f"{factor}={name} passes where nothing came of it"
+
+
+#: The lines that oneDNN 3.12 prints: the first names the processor's instructions (get_name in
+#: src/cpu/x64/cpu_isa_traits.cpp), the kernel's name ends in those that it uses (src/cpu/x64/jit_brgemm_conv.hpp).
+ONEDNN_LINES = """\
+onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71049cd69a3df32adcccb623b12cd7baa22)
+onednn_verbose,v1,info,cpu,runtime:OpenMP,nthr:2
+onednn_verbose,v1,info,cpu,isa:{isa}
+onednn_verbose,v1,primitive,exec,cpu,convolution,{kernel},forward_training,src:f32:a:blocked:aBcd8b::f0 \
+wei:f32:a:blocked:ABcd8b8a::f0 bia:undef::undef::: dst:f32:a:blocked:aBcd8b::f0,attr-scratchpad:user attr-fpmath:bf16,\
+alg:convolution_direct,mb4_ic64oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1,0.0310059
+"""
+
+
+@pytest.mark.parametrize(
+    ("isa", "kernel", "rounds"),
+    [
+        ("Intel AVX2", "jit:avx2", False),
+        ("Intel AVX-512 with AVX512BW, AVX512VL, and AVX512DQ extensions", "brg_conv_fwd:avx512_core", False),
+        ("Intel AVX-512 with Intel DL Boost and bfloat16 support", "brg_conv_fwd:avx512_core", False),
+        ("Intel AVX10.1 and Intel AMX with bfloat16 and 8-bit integer support", "brg_conv_fwd:avx512_core_amx", True),
+    ],
+)
+def test_fp32_maths_in_bf16_holds_with_amx_alone_and_says_why_elsewhere(isa, kernel, rounds):
+    """Only there oneDNN takes a kernel that rounds: is_bf32 in src/cpu/x64/jit_brgemm_conv_utils.cpp."""
+    seen = {**onednn.described(ONEDNN_LINES.format(isa=isa, kernel=kernel)), "rounds": rounds}
+    assert (seen["isa"], seen["implementation"], seen["fpmath"]) == (isa, kernel, "bf16")
+    wanted = environment("fp32-maths", "bf16", cpus=2)
+    said = prove(wanted, evidence(wanted, onednn=seen))
+    cause = f"claims onednn.rounds is true, but it was false: oneDNN rounds float32 with AMX alone, and has {isa} here"
+    assert said.wrong == (() if rounds else (cause,))
+    assert said.unproven == ()

@@ -54,6 +54,17 @@ def words(page):
     return re.sub("<[^>]*>", "", page)
 
 
+def test_a_row_says_that_nothing_reads_what_its_environment_sets():
+    plan = make_plan(("fast", "sound"))
+    text = "not in effect: KMP_BLOCKTIME is read by Intel's or LLVM's OpenMP runtime, and libgomp serves this program"
+    trials = make_trials(plan, Machine({"fast": 1.3, "sound": 1.1}, noise=0.01), 20)
+    summary = summary_of(plan, [replace(t, unproven=(text,)) if t.environment == "fast" else t for t in trials])
+    assert summary.groups[0].best_set == ("sound",)
+    for shown in (printed(summary), to_markdown(summary), words(to_html(summary))):
+        assert "faster, not in effect" in shown
+    assert "not-in-effect" in json.dumps(summary_to_json(summary)["effects"])
+
+
 def test_an_environment_that_was_not_seen_to_be_what_its_name_says_is_in_no_best_set_and_named_in_every_report():
     plan = make_plan(("fast", "sound"))
     trials = list(make_trials(plan, Machine({"fast": 1.3, "sound": 1.1}, noise=0.01), 20))

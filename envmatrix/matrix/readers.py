@@ -1,0 +1,110 @@
+"""Who reads which variable: a setting whose reader is not in the process has no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+#: What a text begins with that says of a setting that nothing in the process reads it.
+NOT_IN_EFFECT = "not in effect: "
+
+
+class Judge(Enum):
+    """What decides, beside the mapped libraries, whether a reader is there."""
+
+    OPENMP = "the runtime that serves, and those whose threads are there"
+    MALLOC = "the library that serves malloc"
+    MKL = "PyTorch may hold it"
+    ONEDNN = "PyTorch may hold it, too"
+    INDUCTOR = "something was compiled"
+    GPU = "there is a GPU"
+    MAPPED = "nothing else"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """``name`` is what people call it; ``libraries`` are parts of the paths of the files that hold it."""
+
+    name: str
+    libraries: tuple[str, ...]
+    judge: Judge = Judge.MAPPED
+
+
+_INTEL, _GNU = ("/libiomp5", "/libomp"), ("/libgomp",)
+_ANY = (*_INTEL, *_GNU)
+_CUDA = ("/libcudart", "/libcuda.", "/libtorch_cuda", "/libnccl", "/libcudnn", "/libcublas")
+_ROCM = ("/libamdhip", "/libhsa-runtime", "/libtorch_hip", "/librccl")
+_TORCH = Reader("PyTorch", ("/libtorch", "/libc10"))
+_OPENMP = Reader("an OpenMP runtime", (*_ANY, "openblas", "/libblis", "/libmkl", "/libtorch"), Judge.OPENMP)
+_GPU_OF_CUDA = Reader("CUDA", _CUDA, Judge.GPU)
+_GPU_OF_ROCM = Reader("ROCm", _ROCM, Judge.GPU)
+_ONEDNN = Reader("oneDNN", ("/libdnnl", "/libmkldnn", "/libtorch_cpu"), Judge.ONEDNN)
+_JEMALLOC = Reader("jemalloc", ("/libjemalloc",), Judge.MALLOC)
+#: What names begin with -> who reads them; the longest beginning counts. None: what every process has.
+_READERS: Mapping[str, Reader | None] = {
+    "OMP_": _OPENMP,
+    "KMP_": Reader("Intel's or LLVM's OpenMP runtime", _INTEL, Judge.OPENMP),
+    "LIBOMP_": Reader("LLVM's OpenMP runtime", _INTEL, Judge.OPENMP),
+    "GOMP_": Reader("GNU's OpenMP runtime", _GNU, Judge.OPENMP),
+    # Intel's and LLVM's read both (kmp_settings.cpp).
+    "GOMP_CPU_AFFINITY": Reader("an OpenMP runtime", _ANY, Judge.OPENMP),
+    "GOMP_STACKSIZE": Reader("an OpenMP runtime", _ANY, Judge.OPENMP),
+    "MKL_": Reader("MKL", ("/libmkl", "/libtorch_cpu"), Judge.MKL),
+    "OPENBLAS_": Reader("OpenBLAS", ("openblas",)),
+    "GOTO_": Reader("OpenBLAS", ("openblas",)),
+    "BLIS_": Reader("BLIS", ("/libblis", "/libflame")),
+    "ONEDNN_": _ONEDNN,
+    "DNNL_": _ONEDNN,
+    "TBB_": Reader("TBB", ("/libtbb",)),
+    "NUMEXPR_": Reader("NumExpr", ("/numexpr/",)),
+    "TOKENIZERS_": Reader("tokenizers", ("/tokenizers/",)),
+    "TRITON_": Reader("Triton", ("/triton/",)),
+    "MALLOC_": Reader("glibc's malloc", ("/libc.so", "/libc-"), Judge.MALLOC),
+    "GLIBC_TUNABLES": Reader("glibc", ("/libc.so", "/libc-")),
+    "MALLOC_CONF": _JEMALLOC,
+    "JEMALLOC_": _JEMALLOC,
+    "_RJEM_MALLOC_CONF": None,  # of Rust programs, which hold it themselves
+    "TCMALLOC_": Reader("tcmalloc", ("/libtcmalloc",), Judge.MALLOC),
+    "MIMALLOC_": Reader("mimalloc", ("/libmimalloc",), Judge.MALLOC),
+    "TORCH": _TORCH,
+    "PYTORCH_": _TORCH,
+    "ATEN_": _TORCH,
+    "THP_MEM_ALLOC_ENABLE": _TORCH,
+    "TORCHINDUCTOR_": Reader("torch.compile", ("/libtorch",), Judge.INDUCTOR),
+    "TORCH_NCCL_": Reader("PyTorch's NCCL back end", ("/libtorch_cuda",), Judge.GPU),
+    "PYTORCH_CUDA_ALLOC_CONF": _GPU_OF_CUDA,
+    "NCCL_": Reader("NCCL", ("/libnccl", "/librccl", "/libtorch_cuda", "/libtorch_hip"), Judge.GPU),
+    "RCCL_": Reader("RCCL", ("/librccl", "/libtorch_hip"), Judge.GPU),
+    "CUDA_": _GPU_OF_CUDA,
+    "CUDA_VISIBLE_DEVICES": Reader("CUDA", _CUDA),
+    "CUBLAS": _GPU_OF_CUDA,
+    "CUDNN_": _GPU_OF_CUDA,
+    "NVIDIA_TF32_OVERRIDE": _GPU_OF_CUDA,
+    "HIP_": _GPU_OF_ROCM,
+    "HSA_": _GPU_OF_ROCM,
+    "MIOPEN_": _GPU_OF_ROCM,
+    "GLOO_": _TORCH,
+    "UCX_": Reader("UCX", ("/libucp", "/libucs")),
+    "FI_": Reader("libfabric", ("/libfabric",)),
+    "OMPI_": Reader("Open MPI", ("/libmpi", "/libopen-rte", "/libopen-pal")),
+    "I_MPI_": Reader("Intel MPI", ("/libmpi",)),
+    "HOROVOD_": Reader("Horovod", ("/horovod/",)),
+    "PJRT_": Reader("XLA", ("/_XLAC", "/xla_extension", "/jaxlib/", "/libtpu")),
+    "XLA_": Reader("XLA", ("/_XLAC", "/xla_extension", "/jaxlib/", "/libtpu", "/libtensorflow")),
+    "LD_": None, "LC_": None, "LANG": None, "TZ": None, "TMPDIR": None, "BENCH_": None, "PYTHON": None,
+}  # fmt: skip
+
+
+def is_known(name: str) -> bool:
+    """Say whether it is known who reads a variable."""
+    return _beginning(name) is not None
+
+
+def reader_of(name: str) -> Reader | None:
+    """Return who reads a variable, None where every process does or nobody knows."""
+    return _READERS.get(_beginning(name) or "")
+
+
+def _beginning(name: str) -> str | None:
+    return max((start for start in _READERS if name.startswith(start)), key=len, default=None)

@@ -1,0 +1,105 @@
+"""What is odd about a process, and what its shell gave it or not, is told with its cause."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from shlex import quote
+
+import pytest
+
+from envmatrix.plan.environment import Environment, Image
+from envmatrix.record import claims
+from envmatrix.record.model import read_evidence
+from envmatrix.record.oddities import oddities
+from envmatrix.report.caution import Kind
+from envmatrix.report.summary import summarise_measured
+from envmatrix.stats.measurements import fold
+from envmatrix.trials.program_variables import about_shell
+from envmatrix.trials.proof import prove
+from tests.synthetic import Machine, make_plan, make_run, make_trials
+from tests.unit.test_proof import evidence_of
+
+WORK = "sum(i * i for i in range(10**6))"
+TORCH, SKLEARN = "/s/torch/lib/libgomp.so.1", "/s/scikit_learn.libs/libgomp-e985bcbb.so.1.0.0"
+CPU = {"affinity_before": [0, 1], "affinity_end": [0, 1], "thread_affinity": {"0-1": 3}}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        ({"libraries": [SKLEARN, TORCH]}, "2 copies of an OpenMP runtime are loaded, each with a team of its own: "
+         "s/scikit_learn.libs/libgomp-e985bcbb.so.1.0.0 and torch/lib/libgomp.so.1"),
+        ({"cpu": {**CPU, "thread_affinity": {"0": 3}}}, "all of its 3 threads may run on CPU 0 alone, of the 2"),
+        ({"cpu": {**CPU, "affinity_end": [0], "thread_affinity": {"0": 1, "1": 1}}, "openmp": {"library": "libgomp"},
+          "variables": {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}},
+         "on 1 of 2 CPUs in the end, and so may what it forks, such as workers that load data: libgomp binds it "
+         "(OMP_PROC_BIND=close, OMP_PLACES=cores)"),
+        ({"cpu": {**CPU, "affinity_end": [0], "thread_affinity": {"0": 1, "1": 1}}, "variables": {}},
+         "no variable binds it, so the program or a library that it loads did"),
+    ],
+)  # fmt: skip
+def test_it_is_told_with_its_cause(evidence, words):
+    (text,) = oddities(read_evidence(evidence))
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        {}, {"cpu": CPU, "libraries": [TORCH, "/i/libiomp5.so"]}, {"cpu": {**CPU, "thread_affinity": {"0": 1}}},
+        {"cpu": {"affinity_before": [0], "affinity_end": [0], "thread_affinity": {"0": 4}}},
+        {"cpu": {**CPU, "thread_affinity": {"0": 1, "1": 1}}}, {"cpu": {**CPU, "affinity_end": None}},
+    ],
+)  # fmt: skip
+def test_of_what_is_as_it_should_be_nothing_is_told(evidence):
+    assert list(oddities(read_evidence(evidence))) == []
+
+
+def test_threads_that_share_one_cpu_prove_no_number_of_them():
+    two = Environment("e", "", {}, Image("i"), {}, (), claims.read({"threads": ["2"]}))
+    seen = {"torch": {"threads": 2}, "openmp": {"library": "libgomp", "workers": {"libgomp": 1}}, "cpu": CPU}
+    assert prove(two, read_evidence(seen)).unproven == ()
+    found = prove(two, read_evidence({**seen, "cpu": {**CPU, "thread_affinity": {"0": 3}}}))
+    assert found.wrong == ()
+    assert found.unproven == ("all its threads may run on CPU 0 alone: nothing shows that so many did the work",)
+
+
+def test_a_report_tells_it_once_for_all_environments_of_which_it_is_so():
+    plan = make_plan(("fast", "sound"))
+    trials = []
+    for trial in make_trials(plan, Machine({}, noise=0.01), 6):
+        evidence = {**trial.document["evidence"], "libraries": [SKLEARN, TORCH]}
+        trials.append(replace(trial, document={**trial.document, "evidence": evidence}))
+    found = summarise_measured(make_run(plan), fold(plan, trials)).cautions
+    (told,) = [caution for caution in found if caution.kind is Kind.ODDITY]
+    assert "2 copies of an OpenMP runtime" in told.text
+    assert {"baseline", "fast", "sound"} <= {name.partition(":")[0] for name in told.subject.split(", ")}
+
+
+def test_a_library_that_the_loader_cannot_preload_into_a_program_is_told(tmp_path):
+    found = evidence_of(tmp_path, ["sh", "-c", f"LD_PRELOAD=/not/there.so {sys.executable} -c {quote(WORK)}"])
+    assert found.lost_preloads == ["/not/there.so"]
+    assert "LD_PRELOAD names /not/there.so in it, which the loader could not load" in oddities(found)
+
+
+def test_what_a_shell_sets_is_told_at_the_first_run_and_in_the_report(monkeypatch):
+    passed = ("OMP_NUM_THREADS", "MALLOC_ARENA_MAX", "PATH", "DATA_DIR")
+    for name in ("LD_PRELOAD", *passed[:2]):
+        monkeypatch.delenv(name, raising=False)
+    assert about_shell(passed) == []
+    for name, value in {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "LD_PRELOAD": "/my/lib.so"}.items():
+        monkeypatch.setenv(name, value)
+    first, second = about_shell(passed)
+    assert first.startswith("your shell sets MALLOC_ARENA_MAX=2, OMP_NUM_THREADS=1: every environment has it")
+    assert second.startswith("your shell's LD_PRELOAD (/my/lib.so) is left out of every run")
+    plan = make_plan(("fast",))
+    run = make_run(plan, shell_preload="/my/lib.so")
+    workloads = {name: one.model_copy(update={"pass_env": passed}) for name, one in run.workloads.items()}
+    measured = fold(plan, make_trials(plan, Machine({}, noise=0.01), 6))
+    told = summarise_measured(run.model_copy(update={"workloads": workloads}), measured).cautions
+    texts = [caution.text for caution in told if caution.kind is Kind.SHELL]
+    assert texts == [
+        "every environment had its MALLOC_ARENA_MAX, OMP_NUM_THREADS, unless a level sets it",
+        "no environment had its LD_PRELOAD (/my/lib.so)",
+    ]
