@@ -57,6 +57,8 @@ WARNINGS: Mapping[str, str] = {
     "times-the-warm-up": "A workload's timed steps begin before its steady state does.",
     "cold-turns": "The first step of a turn that counts is slower than its last: caches are still another process's.",
     "unproven-environment": "Something that an environment promises was not seen, though nothing contradicts it.",
+    "work-elsewhere": "The program may have handed its work to another one, which no environment reaches.",
+    "no-gpu": "The program looked for a GPU, found none that PyTorch can use, and ran on the CPU.",
 }
 ERRORS: Mapping[str, str] = {
     "bad-input": "Something that was typed, or written in a file, cannot be used as it is (exit code 2).",

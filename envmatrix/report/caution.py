@@ -37,6 +37,8 @@ class Kind(str, Enum):
     TIMES_WARM_UP = "times-the-warm-up"
     COLD_TURNS = "cold-turns"
     UNPROVEN = "unproven-environment"
+    ELSEWHERE = "work-elsewhere"
+    NO_GPU = "no-gpu"
 
 
 @dataclass(frozen=True)
