@@ -121,8 +121,6 @@ class Program:
         first = since_s if self._first_look is None else self._first_look
         path = attempt(lambda: os.readlink(f"/proc/{pid}/exe")) or self.path
         libraries = attempt(partial(_mapped, pid))
-        affinity = fields(f"/proc/{pid}/status").get("Cpus_allowed_list")
-        asked = memory.asked_of(pid, policy=self.memory["policy"] is None)
         raw = text(f"/proc/{pid}/environ") if not self.variables else None
         if not is_same():
             return
@@ -133,11 +131,14 @@ class Program:
         self.path = path
         if libraries is not None:
             self.libraries = (self.libraries or set()) | libraries
-        if affinity:
-            self.affinities[affinity] = None
-        self.memory.update({name: value for name, value in asked.items() if value is not None})
         if raw or (raw is not None and self.loaded):  # the kernel shows nothing either while it starts
             self.variables = _variables(raw)
+        # These are a process's own, whatever it becomes.
+        affinity = fields(f"/proc/{pid}/status").get("Cpus_allowed_list")
+        if affinity:
+            self.affinities[affinity] = None
+        asked = memory.asked_of(pid, policy=self.memory["policy"] is None)
+        self.memory.update({name: value for name, value in asked.items() if value is not None})
         self._counted.pop(pid, None)
 
     def count(self, pid: int, threads: int) -> None:
