@@ -31,6 +31,8 @@ _CHUNK_BYTES = 1 << 16
 _GRACE_S = 1.0
 #: How often (seconds) it is looked whether it shall end, where that cannot be waited for.
 _LOOK_S = 0.1
+#: A program that takes less of one CPU than this share of its time may be waiting for somebody else's work.
+_IDLE = 0.5
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 #: What the kernel counts of the machine or the control group, whichever process asks.
 _OF_ALL = ("pressure_s", "throttled_s", "others_s", "energy_j", "gpu_energy_j")
@@ -132,6 +134,8 @@ def run(
     used |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}
     if turns:
         used |= turns.contention(wall_ns)
+    seen["left_running"] = watched.left
+    seen["served_by"] = watched.sockets.outside() if 1e9 * cpu_s < _IDLE * wall_ns else []
     seen["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
     wall_ns -= probe_ns
     reported, paused_ns = numbers.reported(wall_ns), turns.paused_ns if turns else None
@@ -242,6 +246,7 @@ def _run(
             wall_ns = time.perf_counter_ns() - start
         watched.stop()  # before it is waited for: then nothing of it is there to be read
         status = process.wait()
+        watched.left = [] if status else tree.left_running()
     except subprocess.TimeoutExpired:
         raise RunError(f"the command ran past its limit of {limit_s:g} s and was ended") from None
     finally:

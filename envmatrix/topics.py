@@ -63,6 +63,8 @@ WARNINGS: Mapping[str, str] = {
     "unproven-environment": "Something that an environment promises was not seen, though nothing contradicts it.",
     "odd-process": "Threads share one CPU, lost CPUs or have their runtime twice, or a library could not be preloaded.",
     "shell-variables": "Variables of the shell that began the run act on every environment, or were left out of all.",
+    "work-elsewhere": "The program may have handed its work to another one, which no environment reaches.",
+    "no-gpu": "The program looked for a GPU, found none that PyTorch can use, and ran on the CPU.",
 }
 ERRORS: Mapping[str, str] = {
     "bad-input": "Something that was typed, or written in a file, cannot be used as it is (exit code 2).",

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple, Union
 
-_PT_LOAD, _PT_DYNAMIC = 1, 2
-_STRTAB, _SYMTAB, _GNU_HASH = 5, 6, 0x6FFFFEF5
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_NEEDED, _STRTAB, _SYMTAB, _GNU_HASH = 1, 5, 6, 0x6FFFFEF5
 _JUMPS, _JUMPS_BYTES = 23, 2
+_TABLES = (_STRTAB, _SYMTAB, _GNU_HASH, _JUMPS, _JUMPS_BYTES)
 _SYMBOL_BYTES = 24
 Bytes = Union[bytes, mmap.mmap]
 
@@ -49,6 +51,20 @@ def jump_slot(path: str, symbol: str) -> int | None:
     return None
 
 
+def needed(path: str) -> list[str] | None:
+    """Return the names of the libraries that a program's file says it needs, None: no loader has to do with it.
+
+    OSError, ValueError: not to be read.
+    """
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        segments = _segments(content)
+        if all(segment.kind != _PT_INTERP for segment in segments):
+            return None
+        names = _offset(_tables(content, segments)[_STRTAB], segments)
+        starts = [names + value for tag, value in _dynamic(content, segments) if tag == _NEEDED]
+        return [content[start : content.find(b"\0", start)].decode() for start in starts]
+
+
 def _segments(content: Bytes) -> list[_Segment]:
     if content[:6] != b"\x7fELF\x02\x01":
         raise ValueError("no 64-bit little-endian ELF file")
@@ -61,15 +77,15 @@ def _segments(content: Bytes) -> list[_Segment]:
     return found
 
 
-def _tables(content: Bytes, segments: list[_Segment]) -> dict[int, int]:
-    found = {}
+def _dynamic(content: Bytes, segments: list[_Segment]) -> Iterator[tuple[int, int]]:
     for segment in segments:
         if segment.kind == _PT_DYNAMIC:
             for at in range(segment.offset, segment.offset + segment.bytes, 16):
-                tag, value = struct.unpack_from("<qQ", content, at)
-                if tag in (_STRTAB, _SYMTAB, _GNU_HASH, _JUMPS, _JUMPS_BYTES):
-                    found[tag] = value
-    return found
+                yield struct.unpack_from("<qQ", content, at)
+
+
+def _tables(content: Bytes, segments: list[_Segment]) -> dict[int, int]:
+    return {tag: value for tag, value in _dynamic(content, segments) if tag in _TABLES}
 
 
 def _offset(address: int, segments: list[_Segment]) -> int:

@@ -12,11 +12,14 @@ from bench.evidence.reading import attempt, fields, number, selected
 _THP = "/sys/kernel/mm/transparent_hugepage"
 
 
-def asked_of(process: int | str) -> dict[str, Any]:
-    """Return what a process, by its id, has asked of the kernel for its memory, or was asked for it before."""
+def asked_of(process: int | str, policy: bool = True) -> dict[str, Any]:
+    """Return what a process, by its id, has asked of the kernel for its memory, or was asked for it before.
+
+    Its ``policy`` takes milliseconds to read: the kernel counts pages.
+    """
     return {
         "thp_process": attempt(lambda: bool(int(fields(f"/proc/{process}/status")["THP_enabled"]))),
-        "policy": attempt(lambda: _policy(process)),
+        "policy": attempt(lambda: _policy(process)) if policy else None,
     }
 
 

@@ -1,14 +1,13 @@
 """What can be said of a program from outside: for programs that are not Python, or that nobody could ask.
 
-Which libraries are mapped is seen. Which of them serves ``malloc`` follows from the loader's order; what else a library
-does inside the program is not seen, and those items stay None.
+Which libraries are mapped is seen, and which OpenMP runtime's threads are there. Which library serves ``malloc``
+follows from the loader's order. What else a library does inside the program is not seen, and those items stay None.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,16 +16,17 @@ from bench.evidence import dynamic, elf, machine, memory, sandbox
 from bench.evidence.reading import attempt
 from bench.evidence.tree import Program
 
-#: What compiled code calls to set the number of threads: OpenMP's function, and at::set_num_threads(int).
-_SETTERS = (b"omp_set_num_threads", b"_ZN2at15set_num_threadsEi")
-_OF_TORCH = ("libgomp", "libiomp5", "libomp", "libtorch", "libc10")
+#: What libraries read when they start, and from variables alone: the same in two processes that were started alike.
+_READ_AT_START = ("openmp", "torch", "blas", "onednn", "packages")
+#: Variables that decide nothing of that, though they may differ: scikit-learn sets the latter two in its own process.
+_NO_SETTING = ("PYTHON", "CUDA_", "LC_", "BENCH_", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 
 
 def evidence(program: Program) -> dict[str, Any]:
     """Return the evidence in the form of the inside one."""
     affinity = ",".join(program.affinities) or None
     return {
-        "openmp": None,
+        "openmp": _openmp(program),
         "malloc": attempt(lambda: _malloc(program)),
         "blas": None,
         "torch": None,
@@ -37,7 +37,7 @@ def evidence(program: Program) -> dict[str, Any]:
         # This process's own Python is another one than the program's, if that is one at all.
         "system": dict(machine.system(), python=None, gil=None, jit=None, executable=None),
         "packages": None,
-        "libraries": None if program.libraries is None else sorted(program.libraries),
+        "libraries": None if program.libraries is None or not program.loaded else sorted(program.libraries),
         "variables": None if program.variables is None else variables.all_shown(program.variables),
     }  # fmt: skip
 
@@ -59,15 +59,48 @@ def _mapped(name: str, mapped: Collection[str]) -> str | None:
     return next((path for path in sorted(mapped) if os.path.basename(path).startswith(name)), None)
 
 
-def setters(mapped: Collection[str], torch: str | None) -> list[str]:
-    """Return the libraries, but the runtimes and PyTorch's own, that can set numbers of threads without a word."""
-    others = [path for path in sorted(mapped) if not os.path.basename(path).startswith(_OF_TORCH)]
-    return [path for path in others if not path.startswith(f"{torch}/") and attempt(partial(_names_a_setter, path))]
+def like(program: Program, twin: Program, told: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the evidence of a program that could not be asked, with what its ``twin``, which could, ``told``.
+
+    A twin is the same file, was given the same settings and has the same OpenMP runtimes and allocators: these read
+    their settings when they start. Which threads worked is the program's own. None: it is no twin.
+    """
+    alike = program.path == twin.path and _given(program) == _given(twin) is not None
+    mine, malloc = evidence(program), told["malloc"] or {}
+    served = [one["path"] for one in (told["openmp"], malloc) if one and one.get("path")]
+    if not alike or not program.libraries or any(path not in program.libraries for path in served if ".so" in path):
+        return None
+    parts = {name: told.get(name) for name in _READ_AT_START}
+    parts["openmp"] = dict(told["openmp"], workers=_workers(program)) if told["openmp"] else mine["openmp"]
+    same = (mine["malloc"] or {}).get("path") in (malloc.get("path"), None)
+    parts["malloc"] = dict(malloc, arenas=None) if malloc and same else mine["malloc"]
+    return dict(mine, **parts, system=dict(mine["system"], **{name: told["system"].get(name) for name in _OF_PYTHON}))
 
 
-def _names_a_setter(path: str) -> bool:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return any(content.find(b"\0" + name + b"\0") >= 0 for name in _SETTERS)
+_OF_PYTHON = ("python", "gil", "jit", "executable")
+
+
+def _given(program: Program) -> dict[str, str] | None:
+    if program.variables is None:
+        return None
+    given = {name: value for name, value in program.variables.items() if variables.bears_on_performance(name)}
+    return {name: value for name, value in given.items() if not name.startswith(_NO_SETTING)}
+
+
+def _openmp(program: Program) -> dict[str, Any] | None:
+    """Return the one OpenMP runtime whose threads were there, None if there was none or several were."""
+    workers = _workers(program)
+    return {"library": next(iter(workers)), "workers": workers} if len(workers) == 1 else None
+
+
+def _workers(program: Program) -> dict[str, int]:
+    """Return the most threads that each runtime had started in the one process that worked most."""
+    return program.teams.get(busiest(program), {})
+
+
+def busiest(program: Program) -> int:
+    """Return the process of a program that took most CPU time."""
+    return max(program.of_process, key=lambda pid: program.of_process[pid], default=program.pid)
 
 
 def _malloc(program: Program) -> dict[str, Any] | None:
@@ -75,7 +108,7 @@ def _malloc(program: Program) -> dict[str, Any] | None:
 
     https://refspecs.linuxfoundation.org/elf/gabi4+/ch5.dynamic.html "Shared Object Dependencies"
     """
-    if program.path is None or program.variables is None or not program.libraries:
+    if program.path is None or program.variables is None or not program.libraries or not program.loaded:
         return None
     listed = program.variables.get("LD_PRELOAD", "").replace(":", " ").split()
     first = [path for name in listed if (path := _mapped(name, program.libraries))]

@@ -6,16 +6,15 @@ import glob
 import json
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from bench import variables
 from bench.evidence import outside
 from bench.evidence.reading import text
-from bench.evidence.tree import Program, Watch
+from bench.evidence.tree import WORKS, Program, Watch
 from bench.parallel import observed
 
-#: A program works when it takes this share of the CPU time of all; below it, it is a wrapper or a helper.
-WORKS = 0.1
 #: The kernel counts in ticks, and a process may lose one of each kind.
 _LOST_S = 0.02
 #: What NCCL says in a process of this number, in the folder of the probes.
@@ -41,6 +40,7 @@ def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = Fals
     theirs: where they stood still between turns, which their clocks do not know, it is the CPU time that it took.
     """
     probes = _probes(folder)
+    _settle(watched, probes)
     found = _asked([program for program in watched.programs() if not _is_ours(program)], probes)
     _read_notes(folder, found)
     own_s = sum(sum(probe["probe_cpu_s"]) for probe in probes.values())
@@ -48,8 +48,11 @@ def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = Fals
     unseen_s = whole - sum(program.cpu_s for program, _ in found) - _LOST_S * (1 + watched.processes)
     at_work, left_s = _at_work(_merged(found, WORKS * whole), WORKS * whole)
     unseen_s = max(0.0, unseen_s) + left_s
-    first = _of(*at_work[0]) if at_work else _of(Program(watched.pid, ""), None)
-    shares = [_share(program, probe, whole, first=not number) for number, (program, probe) in enumerate(at_work)]
+    first = _of(*at_work[0], found) if at_work else _of(Program(watched.pid, ""), None)
+    shares = [
+        dict(_share(program, whole), evidence=_of(program, probe, found) if number else None)
+        for number, (program, probe) in enumerate(at_work)
+    ]
     # The first process's own probe ran inside its wall time; behind a shell it is the one of whoever worked most.
     main = probes.get(watched.pid) or next((probe for _, probe in found if probe), None)
     described = dict(first, programs=shares, unseen_share=unseen_s / whole)
@@ -100,7 +103,10 @@ def _probes(folder: str) -> dict[int, Probe]:
         if name.endswith(".json"):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 found[int(name[:-5])] = json.load(file)
+    looked = set((text(os.path.join(folder, "gpus")) or "").split())
     for pid, probe in found.items():
+        if probe["evidence"].get("cuda"):
+            probe["evidence"]["cuda"]["looked_for"] = str(pid) in looked
         taken = observed.taken_by_nccl(os.path.join(folder, _NCCL.format(pid)))
         if taken is not None:
             probe["evidence"]["parallel"] = {"nccl": taken}
@@ -127,6 +133,37 @@ def _read_notes(folder: str, found: list[_Asked]) -> None:
             owners[pid].threads_set.append(number)
 
 
+def _settle(watched: Watch, probes: dict[int, Probe]) -> None:
+    """Count what processes took after they were last seen: by what they said themselves, and what their parents know.
+
+    What a parent was told beyond that is of whoever ended meanwhile, if it is less than what is known of those; what is
+    more is nobody's: it may be of programs that nobody saw.
+    """
+    for pid, probe in probes.items():
+        mine = [program for program in watched.programs() if pid in program.of_process]
+        if mine:
+            own_s = probe["cpu_s"] + probe["probe_cpu_s"][0]
+            left_s = own_s - sum(program.of_process[pid] for program in mine)
+            max(mine, key=lambda program: program.number).took(pid, max(0.0, left_s))
+    seen = {pid for reaped in watched.reaped for pid, _, _ in reaped.ended}
+    for reaped in watched.reaped:
+        known = {pid: max(seen_s, _all_s(probes.get(pid))) for pid, _, seen_s in reaped.ended}
+        others_s = sum(
+            _all_s(probe) for pid, probe in probes.items()
+            if pid not in seen and probe.get("parent") == reaped.parent
+            and reaped.from_s < probe.get("ended_s", 0.0) <= reaped.to_s
+        )  # fmt: skip
+        rest_s = reaped.cpu_s - others_s - sum(known.values())
+        if 0.0 < rest_s <= sum(known.values()):
+            pid, program, _ = max(reaped.ended, key=lambda one: known[one[0]])
+            program.took(pid, rest_s)
+
+
+def _all_s(probe: Probe | None) -> float:
+    """Return the CPU time that a process knew of at its end, those that it had waited for included."""
+    return probe["cpu_s"] + probe.get("children_s", 0.0) + sum(probe["probe_cpu_s"]) if probe else 0.0
+
+
 def _asked(seen: list[Program], probes: dict[int, Probe]) -> list[_Asked]:
     """Return every program with what it said of itself: the last one that its process became, nobody else."""
     last = {program.pid: program for program in sorted(seen, key=lambda program: program.number)}
@@ -134,25 +171,35 @@ def _asked(seen: list[Program], probes: dict[int, Probe]) -> list[_Asked]:
     for program in seen:
         probe = probes.get(program.pid) if last[program.pid] is program else None
         if probe:
-            program.cpu_s = max(program.cpu_s - probe["probe_cpu_s"][0], probe["cpu_s"])
+            program.cpu_s -= probe["probe_cpu_s"][0]
         found.append((program, probe))
     # What began and ended between two looks.
     found += [(Program(pid, "python", cpu_s=probe["cpu_s"]), probe) for pid, probe in probes.items() if pid not in last]
     return found
 
 
-def _of(program: Program, probe: Probe | None) -> dict[str, Any]:
-    seen = outside.evidence(program) if probe is None else probe["evidence"]
-    torch = seen["torch"] or ({} if program.threads_set else None)
-    if torch is not None:
+def _of(program: Program, probe: Probe | None, found: Sequence[_Asked] = ()) -> dict[str, Any]:
+    seen = _untold(program, found) if probe is None else probe["evidence"]
+    torch = dict(seen["torch"] or ({"threads_set": ()} if program.threads_set else {}))
+    if torch:
         torch["threads_set"] = program.threads_set
-        torch["setters"] = outside.setters(seen["libraries"] or (), torch.get("path"))
     # A program's own list of what it should have preloaded may be another than the one that it was given.
-    mapped = outside.preloaded(outside.wanted(), seen["libraries"])
-    return dict(seen, torch=torch, preloaded=mapped, source="outside" if probe is None else "probe")
+    mapped = outside.preloaded(outside.wanted(), seen["libraries"] or program.libraries)
+    if seen["libraries"] is None and not all((mapped or {}).values()):
+        mapped = None
+    return dict(seen, torch=torch or None, preloaded=mapped, source="outside" if probe is None else "probe")
 
 
-def _share(program: Program, probe: Probe | None, whole_s: float, first: bool) -> dict[str, Any]:
+def _untold(program: Program, found: Sequence[_Asked]) -> dict[str, Any]:
+    """Return what is seen of a program that told nothing, and what one that was started alike told."""
+    for twin, probe in found:
+        seen = outside.like(program, twin, probe["evidence"]) if probe else None
+        if seen:
+            return seen
+    return outside.evidence(program)
+
+
+def _share(program: Program, whole_s: float) -> dict[str, Any]:
     return {
         "pid": program.pid,
         "name": program.name,
@@ -160,5 +207,5 @@ def _share(program: Program, probe: Probe | None, whole_s: float, first: bool) -
         "cpu_s": round(program.cpu_s, 4),
         "share": round(program.cpu_s / whole_s, 4),
         "threads": program.threads or None,
-        "evidence": None if first else _of(program, probe),
+        "busy_threads": program.busy.get(outside.busiest(program)),
     }

@@ -37,20 +37,26 @@ def workers() -> dict[str, int]:
     OSError: this process may not look at its own memory.
     """
     for _ in range(_TRIES):
-        counts, running = _counted()
+        counts, running = _counted(os.getpid())
         if not running:
             break
         time.sleep(_PAUSE_S)
     return dict(sorted(counts.items()))
 
 
-def _counted() -> tuple[collections.Counter[str], int]:
-    maps, counts, running, stacks = _maps(), collections.Counter[str](), 0, set()
-    with open("/proc/self/mem", "rb", 0) as memory:
-        for task in os.listdir("/proc/self/task"):
-            place = _place(task)
+def workers_of(pid: int) -> dict[str, int]:
+    """Return the same of another process, as it is at this moment. OSError: it is gone, or must not be looked at."""
+    return dict(sorted(_counted(pid)[0].items()))
+
+
+def _counted(pid: int) -> tuple[collections.Counter[str], int]:
+    folder, counts, running, stacks = f"/proc/{pid}", collections.Counter[str](), 0, set()
+    maps = _maps(folder)
+    with open(f"{folder}/mem", "rb", 0) as memory:
+        for task in os.listdir(f"{folder}/task"):
+            place = _place(f"{folder}/task/{task}")
             if place is None:
-                running += int(task) != os.getpid()
+                running += int(task) != pid
                 continue
             stack = _around(maps, place)
             stacks.add(stack)
@@ -62,14 +68,14 @@ def _counted() -> tuple[collections.Counter[str], int]:
 
 def _place(task: str) -> int | None:
     """Return the stack pointer of a thread that waits in the kernel, None of one that runs."""
-    with open(f"/proc/self/task/{task}/syscall", encoding="ascii") as file:
+    with open(f"{task}/syscall", encoding="ascii") as file:
         words = file.read().split()
     return int(words[-2], 16) if len(words) > 2 else None
 
 
-def _maps() -> list[_Map]:
+def _maps(folder: str) -> list[_Map]:
     found = []
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+    with open(f"{folder}/maps", encoding="utf-8", errors="replace") as file:
         for line in file:
             words = line.split(None, 5)
             start, end = (int(word, 16) for word in words[0].split("-"))

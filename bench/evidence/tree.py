@@ -10,20 +10,31 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from bench.evidence import memory
+from bench.evidence import elf, memory, peers, teams
 from bench.evidence.reading import attempt, fields, text
 
+#: Who takes this share of the CPU time works: a program of a command's, a thread of the busiest one's in its process.
+WORKS = 0.1
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-#: Looking may take this much CPU time at the start, and this share of the time from then on.
-_FIRST_S, _SHARE = 0.01, 0.002
+#: Reading what processes have may take this much CPU time at the start, and this share of the time from then on.
+#: Seeing which processes there are, and what they cost, may take that share too.
+_FIRST_S, _SHARE = 0.03, 0.002
+#: A program that nobody has looked at yet may be read though that is used up so many times.
+_NEW = 3.0
 _SHORTEST_S, _LONGEST_S = 0.005, 0.25
 #: How long threads waited is read at ages that grow by this factor: a process may have hundreds of them.
 _LATER = 1.3
+#: What is mapped is read at ages that grow by this one: the lists are long, their lines hardly change.
+_MAPPED_LATER = 2.0
+#: A program whose libraries are the same after this time (seconds) is past its loader, whatever its file says.
+_LOADED_S = 0.1
+#: So long (seconds) a helper may take to find that it is alone, and less CPU time than this.
+_ALONE_S, _WORKED_S = 1.0, 0.05
 _GONE = ("0",) * 6
 _LIBRARY = re.compile(r"\.so(\.\S+)?$")
 
@@ -41,12 +52,33 @@ def state(pid: int) -> str:
     return "".join((text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()[:1])
 
 
+def left_running() -> list[str]:
+    """Return the names of what the children of this process left running, once only that is there.
+
+    What only helped ends by itself, without work, when it is alone; it is waited for a moment.
+    """
+    deadline, first = time.monotonic() + _ALONE_S, dict[int, int]()
+    while True:
+        pids = children(os.getpid())
+        for pid in pids:
+            pids += children(pid)
+        found = {pid: stat for pid in pids if (stat := attempt(partial(_stat, pid)))}
+        first = {**{pid: stat.ticks for pid, stat in found.items()}, **first}
+        running = [pid for pid, stat in found.items() if stat.state not in "ZX"]
+        if not running or time.monotonic() > deadline:
+            worked = [pid for pid, stat in found.items() if stat.ticks - first[pid] >= _WORKED_S * _TICKS_PER_S]
+            return sorted({found[pid].name for pid in (*running, *worked)})
+        time.sleep(_SHORTEST_S)
+
+
 @dataclass
 class Program:
     """What one ``exec`` started; ``threads`` is the most that one of its processes had at a time.
 
     ``number`` counts programs in the order in which they were first seen; ``of_process`` is the CPU time of each
-    process, ``threads_set`` what those that worked asked of the OpenMP runtime.
+    process, ``threads_set`` what those that worked asked of the OpenMP runtime, ``teams`` how many threads each runtime
+    had started in each process, at most, and ``busy`` how many threads of each worked. ``loaded``: ``libraries`` are
+    all that the loader was to map; until it has done so, what is not among them says nothing.
     """
 
     pid: int
@@ -56,44 +88,85 @@ class Program:
     cpu_s: float = 0.0
     threads: int = 0
     libraries: set[str] | None = None
+    loaded: bool = False
     variables: dict[str, str] | None = None
     affinities: dict[str, None] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=lambda: {"thp_process": None, "policy": None})
     of_process: dict[int, float] = field(default_factory=dict)
     threads_set: list[int] = field(default_factory=list)
+    teams: dict[int, dict[str, int]] = field(default_factory=dict)
+    busy: dict[int, int] = field(default_factory=dict)
     _first_look: float | None = None
     _next_look: float = 0.0
+    _counted: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nobody has looked at it yet."""
+        return self._first_look is None
 
     def took(self, pid: int, cpu_s: float) -> None:
         """Count CPU time of one of its processes."""
         self.cpu_s += cpu_s
         self.of_process[pid] = self.of_process.get(pid, 0.0) + cpu_s
 
-    def look(self, pid: int, since_s: float) -> None:
-        """Read what is mapped, at ages that treble: the lists are long, their lines hardly change.
+    def look(self, pid: int, since_s: float, is_same: Callable[[], bool] = lambda: True) -> None:
+        """Read what is mapped, at ages that double.
 
         It may have been met while its loader was at work, so that the next look is a second one, however late it began.
+        What was read does not count unless it ``is_same`` afterwards: it may have ended meanwhile, or become another.
         """
         if since_s < self._next_look:
             return
-        if self._first_look is None:
-            self._first_look = since_s
-        self._next_look = self._first_look + 3 * (since_s - self._first_look)
-        self.path = attempt(lambda: os.readlink(f"/proc/{pid}/exe")) or self.path
-        attempt(lambda: self._read_maps(pid))
+        first = since_s if self._first_look is None else self._first_look
+        path = attempt(lambda: os.readlink(f"/proc/{pid}/exe")) or self.path
+        libraries = attempt(partial(_mapped, pid))
+        raw = text(f"/proc/{pid}/environ") if not self.variables else None
+        if not is_same():
+            return
+        if libraries is not None and not self.loaded:
+            same = libraries == self.libraries and since_s - first > _LOADED_S
+            self.loaded = same or bool(path and attempt(partial(_has_loaded, path, libraries)))
+        self._first_look, self._next_look = first, first + _MAPPED_LATER * (since_s - first)
+        self.path = path
+        if libraries is not None:
+            self.libraries = (self.libraries or set()) | libraries
+        if raw or (raw is not None and self.loaded):  # the kernel shows nothing either while it starts
+            self.variables = _variables(raw)
+        # These are a process's own, whatever it becomes.
         affinity = fields(f"/proc/{pid}/status").get("Cpus_allowed_list")
         if affinity:
             self.affinities[affinity] = None
-        asked = memory.asked_of(pid)
+        asked = memory.asked_of(pid, policy=self.memory["policy"] is None)
         self.memory.update({name: value for name, value in asked.items() if value is not None})
-        raw = text(f"/proc/{pid}/environ") if not self.variables else None
-        if raw is not None:
-            self.variables = _variables(raw)
+        self._counted.pop(pid, None)
 
-    def _read_maps(self, pid: int) -> None:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            mapped = {line[line.find("/") : -1] for line in file if ".so" in line}
-        self.libraries = (self.libraries or set()) | {path for path in mapped if _LIBRARY.search(path)}
+    def count(self, pid: int, threads: int) -> None:
+        """Count the threads that each OpenMP runtime started, whenever there are more or fewer of them."""
+        if threads > 1 and self._counted.get(pid) != threads:
+            self._counted[pid] = threads
+            most = self.teams.setdefault(pid, {})
+            for runtime, number in (attempt(partial(teams.workers_of, pid)) or {}).items():
+                most[runtime] = max(number, most.get(runtime, 0))
+
+
+def _mapped(pid: int) -> set[str]:
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        mapped = {line[line.find("/") : -1] for line in file if ".so" in line}
+    return {path for path in mapped if _LIBRARY.search(path)}
+
+
+def _has_loaded(path: str, libraries: set[str]) -> bool:
+    """Whether all that a program's file names as needed is mapped: what is preloaded was mapped before that.
+
+    A loader that is a part of the C library (musl's) is there from the beginning and shows nothing. What is mapped may
+    have a version in its name, as the libc-2.31.so that libc.so.6 is a link to.
+    """
+    needed, names = elf.needed(path), [os.path.basename(library) for library in libraries]
+    if needed is None:
+        return True  # it has no loader
+    stems = [name.partition(".so")[0] for name in needed if not name.startswith("libc.musl-")]
+    return bool(stems) and all(any(name.startswith((f"{stem}.", f"{stem}-")) for name in names) for stem in stems)
 
 
 def _variables(raw: str) -> dict[str, str]:
@@ -170,6 +243,20 @@ class _Process:
         return sum(ran for ran, _ in self.waited.values()), sum(late for _, late in self.waited.values())
 
 
+@dataclass(frozen=True)
+class Reaped:
+    """What a process was told (``cpu_s``) of children that it waited for between two looks.
+
+    ``ended`` are those that had been seen, with theirs, as (process, program, CPU time seen of it and its own).
+    """
+
+    parent: int
+    from_s: float
+    to_s: float
+    cpu_s: float
+    ended: tuple[tuple[int, Program, float], ...]
+
+
 def _stat(pid: int) -> _Stat:
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         head, _, tail = file.read().rpartition(")")
@@ -184,16 +271,19 @@ def _stat(pid: int) -> _Stat:
 
 
 class Watch:
-    """Looks at a process and all its descendants while they run, for a five-hundredth of the time.
+    """Looks at a process and all its descendants while they run, for at most two five-hundredths of the time.
 
     It is the only child of this process, which is the subreaper of all that it leaves behind.
     """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.cost_s = 0.0
+        self.cost_s = self._read_s = 0.0
         self.processes = self.stops = 0
-        self._began = time.monotonic()
+        self.reaped: list[Reaped] = []
+        self.sockets = peers.Sockets()
+        self.left: list[str] = []
+        self._began = self._looked = time.monotonic()
         self._programs: dict[tuple[str, ...], Program] = {}
         self._living: dict[tuple[int, int], _Process] = {}
         self._ended_ns = (0, 0)
@@ -231,7 +321,7 @@ class Watch:
             self._look(self._family())
             taken = time.thread_time() - started
             self.cost_s += taken
-            owed = (self.cost_s + taken - _FIRST_S) / _SHARE - (time.monotonic() - self._began)
+            owed = (self.cost_s - self._read_s + taken - _FIRST_S) / _SHARE - (time.monotonic() - self._began)
             pause = max(owed, min(_LONGEST_S, 1.3 * pause))
 
     def _family(self) -> list[int]:
@@ -243,16 +333,17 @@ class Watch:
 
     def _look(self, pids: list[int], last: bool = False) -> None:
         living: dict[tuple[int, int], _Process] = {}
+        now = time.monotonic()
         for pid in pids:
             stat = attempt(partial(_stat, pid))
             if stat:
                 living[pid, stat.started] = self._looked_at(pid, stat, last)
-        self._count_the_ended(living)
+        self._note_the_ended(living, now)
         for key, process in self._living.items():
             if key not in living:
                 ran, late = process.waits_ns()
                 self._ended_ns = self._ended_ns[0] + ran, self._ended_ns[1] + late
-        self._living = living
+        self._living, self._looked = living, now
 
     def _looked_at(self, pid: int, stat: _Stat, last: bool) -> _Process:
         before = self._living.get((pid, stat.started))
@@ -266,29 +357,40 @@ class Watch:
             program = self._programs.setdefault(stat.image, Program(pid, stat.name, len(self._programs)))
         program.took(pid, (stat.ticks - (before.stat.ticks if before else 0)) / _TICKS_PER_S)
         program.threads = max(program.threads, stat.threads)
-        since_s = time.monotonic() - self._began
-        if not last:
-            program.look(pid, since_s)
         seen = _Process(program, stat, before.waited, before.next_s) if before else _Process(program, stat)
-        if last or since_s >= seen.next_s:
-            seen.read_waits(pid, since_s)
+        started = time.thread_time()
+        self._read(pid, seen, last)
+        self._read_s += time.thread_time() - started
         return seen
 
-    def _count_the_ended(self, living: dict[tuple[int, int], _Process]) -> None:
-        """Add what processes took after they were last seen: their parent is told it when it waits for them.
+    def _read(self, pid: int, process: _Process, last: bool) -> None:
+        """Read what a process has and does, as often as that may be."""
+        program, since_s = process.program, time.monotonic() - self._began
+        may_take_s = (_FIRST_S + _SHARE * since_s) * (_NEW if program.is_new else 1.0)
+        if not last and self._read_s <= may_take_s:
+            program.look(
+                pid, since_s, lambda: getattr(attempt(partial(_stat, pid)), "image", _GONE) == process.stat.image
+            )
+            program.count(pid, process.stat.threads)
+        if last or (since_s >= process.next_s and self._read_s <= may_take_s):
+            process.read_waits(pid, since_s)
+            attempt(partial(self.sockets.look, pid))
+            most = max((ran for ran, _ in process.waited.values()), default=0)
+            program.busy[pid] = sum(ran >= WORKS * most for ran, _ in process.waited.values())
 
-        What is more than had been seen of them is nobody's: they may have become another program.
-        """
+    def _note_the_ended(self, living: dict[tuple[int, int], _Process], now: float) -> None:
+        """Note what processes took after they were last seen: who waits for them is told it."""
+        gone = {key[0]: process for key, process in self._living.items() if key not in living}
+        ended: dict[int, list[tuple[int, Program, float]]] = {}
+        for pid, process in gone.items():
+            above = process.stat.parent
+            while above in gone:
+                above = gone[above].stat.parent
+            seen_s = (process.stat.ticks + process.stat.of_children) / _TICKS_PER_S
+            ended.setdefault(above, []).append((pid, process.program, seen_s))
         for key, parent in living.items():
             before = self._living.get(key)
-            ended = [
-                (other[0], process)
-                for other, process in self._living.items()
-                if other not in living and process.stat.parent == key[0]
-            ]
-            if before and ended:
-                seen = sum(process.stat.ticks + process.stat.of_children for _, process in ended)
-                rest = parent.stat.of_children - before.stat.of_children - seen
-                pid, longest = max(ended, key=lambda one: one[1].stat.ticks)
-                if 0 < rest <= seen:
-                    longest.program.took(pid, rest / _TICKS_PER_S)
+            told = parent.stat.of_children - before.stat.of_children if before else 0
+            if told:
+                mine = tuple(ended.get(key[0], ()))
+                self.reaped.append(Reaped(key[0], self._looked, now, told / _TICKS_PER_S, mine))

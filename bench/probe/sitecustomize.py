@@ -1,9 +1,9 @@
 """Evidence from inside a program that knows nothing of it: Python imports this file at its start.
 
 ``bench command`` puts its folder on PYTHONPATH. At the start it only reads the CPU set. Which numbers of threads the
-program and its forks ask for is noted in ``$BENCH_PROBE/threads`` when they do. At the exit it writes
-``$BENCH_PROBE/<pid>.json`` with the evidence and the time that collecting took, so that the wrapper can subtract it. A
-program ended by a signal or ``os._exit`` leaves none.
+program and its forks ask for is noted in ``$BENCH_PROBE/threads`` when they do, and who asks for a GPU in ``gpus``. At
+the exit it writes ``$BENCH_PROBE/<pid>.json`` with the evidence and the time that collecting took, so that the wrapper
+can subtract it. A program ended by a signal or ``os._exit`` leaves none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Notes:
     """
 
     def __init__(self, folder: str) -> None:
-        self._file = os.path.join(folder, "threads")
+        self._folder = folder
         self._noted: set[tuple[int, int]] = set()
         self._awaited: dict[str, Callable[[Any], None]] = {"torch": self._of_torch, "ctypes": self._of_ctypes}
         if "ctypes" in sys.modules:  # some file of site-packages was quicker
@@ -78,6 +78,25 @@ class _Notes:
         for place in (torch, getattr(torch, "_C", None)):
             if hasattr(place, "set_num_threads"):
                 place.set_num_threads = set_num_threads  # type: ignore[union-attr]
+        for place in (getattr(torch, "cuda", None), getattr(torch, "accelerator", None)):
+            if hasattr(place, "is_available"):
+                self._note_question(place)
+
+    def _note_question(self, place: Any) -> None:
+        """Note the first time that somebody but PyTorch itself asks for a GPU."""
+        import functools
+
+        function = place.is_available
+
+        @functools.wraps(function)
+        def is_available() -> bool:
+            asks = str(sys._getframe(1).f_globals.get("__name__"))
+            if os.environ.get("BENCH_PROBE") and not asks.startswith("torch."):  # not what collects the evidence
+                place.is_available = function
+                self._write("gpus", str(os.getpid()))
+            return function()
+
+        place.is_available = is_available
 
     def _of_ctypes(self, ctypes: Any) -> None:
         find = ctypes.CDLL.__getitem__
@@ -101,10 +120,16 @@ class _Notes:
             if note in self._noted:
                 return
             self._noted.add(note)
-            with open(self._file, "a", encoding="ascii") as file:
-                file.write(f"{note[0]} {note[1]}\n")
-        except (OSError, TypeError, ValueError) as error:  # the program's own work must not change
+            self._write("threads", f"{note[0]} {note[1]}")
+        except (TypeError, ValueError) as error:  # the program's own work must not change
             print(f"bench probe: a number of threads was not noted: {error}", file=sys.stderr)
+
+    def _write(self, name: str, line: str) -> None:
+        try:
+            with open(os.path.join(self._folder, name), "a", encoding="ascii") as file:
+                file.write(f"{line}\n")
+        except OSError as error:
+            print(f"bench probe: what it asked for was not noted: {error}", file=sys.stderr)
 
 
 def _chain() -> None:
@@ -136,7 +161,10 @@ def _write(folder: str, allowed: list[int] | None, pid: int) -> None:
     collected = evidence.collect(first, None)
     document = {
         "evidence": collected,
+        "parent": os.getppid(),
+        "ended_s": time.monotonic(),
         "cpu_s": cpu_s,
+        "children_s": children_s,
         "probe_cpu_s": [time.process_time() - cpu_s, _children_s() - children_s],
         "probe_ns": time.perf_counter_ns() - start,
     }

@@ -25,6 +25,7 @@ from envmatrix.matrix.program import of_python
 from envmatrix.matrix.requirements import read
 from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH, Starter
 from envmatrix.plan.environment import Image
+from envmatrix.record import notices
 from envmatrix.record.evidence import Evidence
 from envmatrix.record.model import Record
 from envmatrix.record.oddities import oddities
@@ -274,8 +275,13 @@ def _starter(
     arms, budget_s = _affordable(trial_s, len(named) or len(known), overrides)
     chosen = named if named and set(named) <= set(known) else tuple(known[: arms - 2])
     say(f"it took {seen.wall_s:.1f} s; metric: {why}")
-    for text in (*about_shell(workloads[0].pass_env), *oddities(seen.record.evidence or Evidence())):
+    evidence = seen.record.evidence or Evidence()
+    for text in (*about_shell(workloads[0].pass_env), *oddities(evidence)):
         say(f"note: {text}")
+    for line in itertools.chain(
+        *(find(evidence) for find in (notices.without_gpu, notices.elsewhere, notices.unverifiable))
+    ):
+        say(f"warning: {line}")
     say(_about_set(chosen, torch=torch, record=seen.record))
     say(_about_time(budget_s, trial_s, (len(named) or len(chosen)) + 2, overrides))
     limit_s = max(60.0, 10 * seen.wall_s)

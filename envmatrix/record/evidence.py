@@ -67,8 +67,8 @@ class Blas(Part):
 class Torch(Part):
     """What torch says of itself; ``cpu_capability`` is the instruction set of its own kernels.
 
-    ``threads_set`` are the numbers of threads that an own program asked for while it ran, ``setters`` the libraries of
-    others in it that can do so without its being noted.
+    ``threads_set`` are the numbers of threads that an own program asked for while it ran. ``setters`` stands in older
+    records: libraries that could have asked for another one.
     """
 
     version: Text = None
@@ -287,6 +287,7 @@ class Program(Part):
     """One program of a command that did its share of the work; ``evidence`` is None for the first, whose is above it.
 
     ``threads`` is the most that one of its processes had at a time, ``share`` its part of the CPU time of all.
+    ``busy_threads``: so many threads of its busiest process took a tenth of what the busiest of them took.
     """
 
     pid: Whole = None
@@ -295,6 +296,7 @@ class Program(Part):
     cpu_s: Real = None
     share: Real = None
     threads: Whole = None
+    busy_threads: Whole = None
     evidence: Evidence | None = None
 
 
@@ -304,7 +306,8 @@ class Evidence(Part):
     ``packages`` are versions of what levels put beside torch, where this Python finds it.
     ``preloaded`` maps what was to be preloaded to the file of it that is mapped, ``lost_preloads`` are libraries that
     the loader said it could not preload into a program of the user's own. ``unseen_share`` is the part of the CPU
-    time of programs that ended before anybody could look at them.
+    time of programs that ended before anybody could look at them. ``left_running`` are programs that it started and
+    that went on when it had ended, ``served_by`` what it was connected to while it used little of a CPU itself.
     """
 
     openmp: OpenMP | None = None
@@ -329,6 +332,8 @@ class Evidence(Part):
     source: Text = None
     programs: list[Program] | None = None
     unseen_share: Real = None
+    left_running: Texts = None
+    served_by: Texts = None
 
 
 Rank.model_rebuild()

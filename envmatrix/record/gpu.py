@@ -81,10 +81,12 @@ class Nvml(Part):
 class Cuda(Part):
     """CUDA in this process; ``libraries`` maps a family such as libcudart to the files that are mapped.
 
-    ``used``: PyTorch had begun to work on a GPU before it was asked about any.
+    ``used``: PyTorch had begun to work on a GPU before it was asked about any. ``looked_for``: an own program asked
+    PyTorch whether there is one.
     """
 
     used: Flag = None
+    looked_for: Flag = None
     built_with: NumberText = None
     available: Flag = None
     driver: Text = None

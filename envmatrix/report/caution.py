@@ -40,6 +40,8 @@ class Kind(str, Enum):
     UNPROVEN = "unproven-environment"
     ODDITY = "odd-process"
     SHELL = "shell-variables"
+    ELSEWHERE = "work-elsewhere"
+    NO_GPU = "no-gpu"
 
 
 @dataclass(frozen=True)

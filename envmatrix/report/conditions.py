@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -14,7 +15,7 @@ from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.contention import DISTURBED, quota_around
-from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.measurements import ArmFacts, Measurements
 from envmatrix.stats.pairing import logs_of
 from envmatrix.store import Run
 
@@ -192,15 +193,36 @@ def unverified(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterat
             )  # fmt: skip
 
 
+def _causes(
+    measured: Measurements, kind: Kind, texts: Callable[[ArmFacts], Counter[str]], remedy: str
+) -> Iterator[Caution]:
+    """Tell each cause once, of all environments, with a count of trials."""
+    for cause in dict.fromkeys(text for fact in measured.facts.values() for text in texts(fact)):
+        found = {name: fact for name, fact in measured.facts.items() if texts(fact)[cause]}
+        number = sum(texts(fact)[cause] for fact in found.values())
+        total = sum(fact.outcomes["ok"] for fact in found.values())
+        yield Caution(kind, ", ".join(found), f"{one_line(cause, 400)} ({number} of {count(total, 'trial')})", remedy)
+
+
 def unproven(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
-    """Find environments of which something that they promise was not seen, though nothing contradicts it."""
-    for name, fact in measured.facts.items():
-        if fact.unproven:
-            yield Caution(
-                Kind.UNPROVEN, name, one_line("; ".join(fact.unproven), 300),
-                "read in docs/workloads.md what can be seen of a program: its figures stand, but until then it is "
-                "neither recommended nor in the best set",
-            )  # fmt: skip
+    """Find what environments promise and nobody saw, though nothing contradicts it."""
+    remedy = (
+        "read in docs/workloads.md what can be seen of a program: its figures stand, but it is neither recommended "
+        "nor in the best set"
+    )
+    yield from _causes(measured, Kind.UNPROVEN, lambda fact: fact.unproven, remedy)
+
+
+def elsewhere(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    """Find programs that may have handed their work to somebody whom neither clock nor environment reaches."""
+    remedy = "run what does its work inside each trial, and let the program wait for it"
+    yield from _causes(measured, Kind.ELSEWHERE, lambda fact: fact.elsewhere, remedy)
+
+
+def without_gpu(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+    """Find programs that would have worked on a GPU."""
+    remedy = "run `envmatrix doctor`, which looks for a GPU and its driver, unless you mean to measure the CPU"
+    yield from _causes(measured, Kind.NO_GPU, lambda fact: fact.without_gpu, remedy)
 
 
 def odd_processes(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
@@ -233,6 +255,6 @@ def shell(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Ca
 
 #: A further check of the machine is one more entry here.
 CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] = (
-    drift, stolen, quota, disturbed, at_times, other_load, strangers, frequency, unverified, unproven, odd_processes,
-    shell,
+    drift, stolen, quota, disturbed, at_times, other_load, strangers, frequency, unverified, unproven, elsewhere,
+    without_gpu, odd_processes, shell,
 )  # fmt: skip

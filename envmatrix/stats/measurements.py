@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
-from envmatrix.record.evidence import System
+from envmatrix.record import notices
+from envmatrix.record.evidence import Evidence, System
 from envmatrix.record.model import Profile, Record, Result
 from envmatrix.record.oddities import oddities
 from envmatrix.record.settled import settled
@@ -73,6 +74,8 @@ class ArmFacts:
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     unproven: Counter[str] = field(default_factory=Counter)
+    elsewhere: Counter[str] = field(default_factory=Counter)
+    without_gpu: Counter[str] = field(default_factory=Counter)
     settled: Counter[str] = field(default_factory=Counter)
     oddities: Counter[str] = field(default_factory=Counter)
     evidence: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -231,8 +234,7 @@ class MeasurementBuilder:
         if trial.outcome == "ok":
             record = trial.record or _NO_RECORD
             _note_facts(facts, record)
-            for text in trial.unproven:
-                _count(facts.unproven, text)
+            _note_texts(facts, trial, record.evidence or Evidence())
             self._note_own(facts, record)
             self._note_machine(record)
             self._numbers.extend(_row(trial, record))
@@ -340,6 +342,16 @@ def _began_beside_others(trial: Reading | Trial, record: Record) -> bool:
     if math.isfinite(number((record.metrics or {}).get("others_s"))):
         return False
     return bool((trial.together or 0) > 1 and timing and timing.turns is not None and timing.paused_ns is not None)
+
+
+def _note_texts(facts: ArmFacts, trial: Reading | Trial, evidence: Evidence) -> None:
+    for counts, texts in (
+        (facts.unproven, trial.unproven),
+        (facts.elsewhere, notices.elsewhere(evidence)),
+        (facts.without_gpu, notices.without_gpu(evidence)),
+    ):
+        for text in texts:
+            _count(counts, text)
 
 
 def _note_facts(facts: ArmFacts, record: Record) -> None:

@@ -12,12 +12,11 @@ from envmatrix.plan.environment import Environment
 from envmatrix.record import claims
 from envmatrix.record.claims import Claim
 from envmatrix.record.evidence import Evidence, Program
+from envmatrix.record.notices import UNSEEN
 from envmatrix.record.oddities import crowded
 from envmatrix.record.paths import SHORT, lookup
 from envmatrix.trials.effect import without_reader
 
-#: More of an own program's CPU time must not have gone where nobody could look (bench/evidence/programs.py).
-_UNSEEN = 0.1
 #: Parts of the evidence that a program without PyTorch and without threads has nothing for.
 _OF_TORCH = ("openmp", "torch", "blas", "onednn", "collectives", "cuda", "parallel", "xla")
 #: What only a Python has, so that helpers in other languages have nothing to show of it.
@@ -45,13 +44,20 @@ class Proof:
 
 @dataclass(frozen=True)
 class _Program:
-    """One program that worked. The ``leading`` one worked most, and must bear every claim out itself."""
+    """One program that worked. The ``leading`` one worked most, and must bear every claim out itself.
+
+    ``kind`` is its name without what differs from trial to trial. ``busy`` threads worked in its busiest process.
+    ``spared``: it had no work for a team, and another program of the trial had.
+    """
 
     name: str
+    kind: str
     evidence: Evidence
     leading: bool
     threads: int | None = None
     path: str | None = None
+    busy: int | None = None
+    spared: bool = False
 
     def is_concerned(self, claim: Claim) -> bool:
         """Whether a claim's subject is anything that this program has; what it has cannot always be told."""
@@ -79,23 +85,31 @@ def prove(environment: Environment, evidence: Evidence) -> Proof:
     programs = list(_programs(evidence))
     for program in programs:
         for found, text in _findings(environment, program):
-            (unproven if found else wrong).append(f"{program.name}{text}")
+            (unproven if found else wrong).append(f"{program.kind if found else program.name}{text}")
     wrong += contradicting_ranks(environment.claims, evidence)
     unproven += without_reader(environment.variables, [program.evidence for program in programs])
     unproven += [unread(name, near(name) or "") for name in environment.unread]
     promises = environment.claims or environment.preload or environment.variables
-    unseen = evidence.unseen_share or 0.0
-    if promises and unseen > _UNSEEN:
-        unproven.append(f"{unseen:.0%} of its CPU time was of programs that ended before they could be looked at")
+    if promises and (evidence.unseen_share or 0.0) > UNSEEN:
+        unproven.append(f"more than {UNSEEN:.0%} of its CPU time was used by programs too short to be looked at")
     return Proof(tuple(wrong), tuple(dict.fromkeys(unproven)))
 
 
 def _programs(evidence: Evidence) -> Iterator[_Program]:
     listed = evidence.programs or [Program()]
+    led = [_has_team(program.evidence or evidence) for program in listed]
     for number, program in enumerate(listed):
         share = "" if program.share is None else f", {program.share:.0%} of the CPU time"
         name = f"{program.name} (process {program.pid}{share}) " if len(listed) > 1 else ""
-        yield _Program(name, program.evidence or evidence, not number, program.threads, program.path)
+        kind = f"{program.name} " if len({one.name for one in listed}) > 1 else ""
+        seen = program.evidence or evidence
+        spared = any(led) and not led[number]
+        yield _Program(name, kind, seen, not number, program.threads, program.path, program.busy_threads, spared)
+
+
+def _has_team(seen: Evidence) -> bool:
+    """Whether threads of any OpenMP runtime were there."""
+    return bool(seen.openmp and any((seen.openmp.workers or {}).values()))
 
 
 def _findings(environment: Environment, program: _Program) -> Iterator[tuple[bool, str]]:
@@ -106,16 +120,17 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
         if not mapped:
             yield mapped is None, f"{file} is preloaded, but " + ("its libraries could not be read" if mapped is None
                                                                  else "it is not mapped in it")  # fmt: skip
-    if any(claim.path in ("openmp", *_OF_TEAMS) and program.is_concerned(claim) for claim in environment.claims):
+    teams = [claim for claim in environment.claims if claim.path in ("openmp", *_OF_TEAMS)]
+    if not program.spared and any(map(program.is_concerned, teams)):
         yield from _unused(seen)
-    if any(claim.path in _OF_PLACES for claim in environment.claims):
+    if not program.spared and any(claim.path in _OF_PLACES for claim in environment.claims):
         yield from _unbound(seen)
     for setting in seen.malloc.refused or () if seen.malloc else ():
         if setting.partition(":")[0] in environment.variables:
             yield False, f"{setting} is not taken by {seen.malloc.library if seen.malloc else None}"
     for claim in environment.claims:
         if program.is_concerned(claim):
-            yield from _held(claim, seen)
+            yield from _held(claim, program)
     if seen.source and seen.variables is None and environment.variables:
         yield True, "its environment variables could not be read"
     else:
@@ -141,20 +156,23 @@ def _unbound(seen: Evidence) -> Iterator[tuple[bool, str]]:
         yield True, "its first thread may run on every CPU that it has: nothing shows that threads were bound"
 
 
-def _held(claim: Claim, seen: Evidence) -> Iterator[tuple[bool, str]]:
+def _held(claim: Claim, program: _Program) -> Iterator[tuple[bool, str]]:
     """Hold a claim against what a program was in the end, and a number of threads against what it was on the way."""
-    torch = seen.torch if SHORT.get(claim.path, claim.path) == SHORT["threads"] else None
+    seen = program.evidence
+    of_threads = SHORT.get(claim.path, claim.path) == SHORT["threads"]
+    torch = seen.torch if of_threads else None
     others = [number for number in (torch and torch.threads_set) or () if not claim.fits(number)]
     text = claim.contradiction(seen)
-    if others and (not text or lookup(seen, claim.path) is None):
+    is_there = lookup(seen, claim.path) is not None
+    if others and (not text or not is_there):
         yield False, f"claims {claim}, but it was set to {others[0]} while it ran"
+    elif of_threads and not is_there and seen.source == "outside":
+        yield from _held_by_team(claim, program)
     elif text:
         yield _could_not_be_seen(claim, seen), text + _cause(claim, seen)
-    elif torch and torch.setters:
-        yield True, f"{torch.setters[0]} can change {claim.path} without its being noted"
     elif torch and (torch.threads or 0) > 1 and (crowd := crowded(seen)):
         yield True, f"all its threads may run on CPU {crowd[0]} alone: nothing shows that so many did the work"
-    elif torch and _lacks_a_team(seen):
+    elif torch and not program.spared and _lacks_a_team(seen):
         yield True, f"no team of {torch.threads} threads was there: nothing shows that so many did the work"
     elif claim.path == "inductor.max_autotune" and seen.inductor and not seen.inductor.autotuned:
         yield True, "no kernels were tried against each other: nothing shows that autotuning chose any"
@@ -166,6 +184,16 @@ def _cause(claim: Claim, seen: Evidence) -> str:
     if claim.path == "onednn.rounds" and isa and isa.startswith("Intel") and "AMX" not in isa:
         return f": oneDNN rounds float32 with AMX alone, and has {isa} here"
     return ""
+
+
+def _held_by_team(claim: Claim, program: _Program) -> Iterator[tuple[bool, str]]:
+    """Hold a number of threads against those that were seen at work in a program that could not be asked."""
+    workers = program.evidence.openmp.workers if program.evidence.openmp else None
+    number = 1 + sum(workers.values()) if workers else 1 if program.busy == 1 else None
+    if number is None:
+        yield True, claim.contradiction(program.evidence)
+    elif not claim.fits(number) and not (program.spared and number == 1):
+        yield True, f"claims {claim}, but {f'{number} threads were' if number > 1 else 'one thread was'} seen at work"
 
 
 def _lacks_a_team(seen: Evidence) -> bool:

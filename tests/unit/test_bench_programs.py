@@ -2,12 +2,13 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bench.evidence import programs
 from bench.evidence.programs import _at_work, _merged
-from bench.evidence.tree import Program
+from bench.evidence.tree import Program, Reaped
 
 BIG = 0.55
 
@@ -32,8 +33,33 @@ def test_a_program_that_began_late_is_looked_at_again_at_once_as_its_loader_may_
     late.look(late.pid, 100.2)
     assert late.libraries
     late.libraries = set()
-    late.look(late.pid, 100.5)
-    assert not late.libraries, "from then on at ages that treble"
+    late.look(late.pid, 100.3)
+    assert not late.libraries, "from then on at ages that double"
+
+
+def reaped(cpu_s, *ended):
+    return Reaped(1, 0.0, 1.0, cpu_s, ended)
+
+
+@pytest.mark.parametrize(
+    ("told", "taken"),
+    [(2.9, 2.9), (2.0, 2.2), (9.0, 2.2)],
+    ids=["its end is its own", "it knows itself what it took", "what is much more may be of others"],
+)
+def test_what_a_process_took_after_the_last_look_is_its_own(told, taken):
+    short, _ = program(2, 0.0)
+    short.took(2, 0.3)
+    probe = {"cpu_s": 2.0, "probe_cpu_s": [0.2, 0.0], "children_s": 0.0, "parent": 1, "ended_s": 0.5}
+    programs._settle(SimpleNamespace(programs=lambda: [short], reaped=[reaped(told, (2, short, 0.3))]), {2: probe})
+    assert short.cpu_s == pytest.approx(taken)
+
+
+def test_what_a_parent_was_told_of_a_child_that_only_spoke_itself_is_not_anothers():
+    long, _ = program(2, 0.0)
+    long.took(2, 1.0)
+    other = {"cpu_s": 0.5, "probe_cpu_s": [0.0, 0.0], "children_s": 0.0, "parent": 1, "ended_s": 0.5}
+    programs._settle(SimpleNamespace(programs=lambda: [long], reaped=[reaped(1.6, (2, long, 1.0))]), {3: other})
+    assert long.cpu_s == pytest.approx(1.1)
 
 
 def test_small_programs_that_differ_are_taken_until_less_than_a_tenth_is_left():

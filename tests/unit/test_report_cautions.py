@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from envmatrix.record import claims
 from envmatrix.report import cautions, conditions
 from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise_measured
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import ArmFacts, fold
 from envmatrix.store import NodeCheck
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
@@ -161,3 +162,16 @@ def test_a_report_is_made_without_what_takes_longer_to_import_than_all_else(tmp_
     code = "import sys; from envmatrix.__main__ import main; main(sys.argv[1:]); sys.exit('scipy.stats' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, "report", folder], capture_output=True, text=True, check=False)
     assert (done.returncode, "fast" in done.stdout) == (0, True), done.stderr
+
+
+def test_one_cause_is_one_warning_with_a_count_whichever_environments_and_trials_have_it():
+    facts = {name: ArmFacts() for name in ("baseline", "pytorch-ci", "control")}
+    for fact in facts.values():
+        fact.outcomes["ok"] = 4
+        fact.unproven["too short to be looked at"] = 3
+    facts["pytorch-ci"].unproven["no team of 2 threads was there"] = 4
+    found = list(conditions.unproven(None, SimpleNamespace(facts=facts), None))
+    assert [(one.subject, one.text) for one in found] == [
+        ("baseline, pytorch-ci, control", "too short to be looked at (9 of 12 trials)"),
+        ("pytorch-ci", "no team of 2 threads was there (4 of 4 trials)"),
+    ]

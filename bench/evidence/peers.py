@@ -1,0 +1,123 @@
+"""Whom a process is connected to: what a server that it did not start does for it runs in the server's environment.
+
+proc(5), "/proc/PID/net/tcp"; sock_diag(7) for the other end of a local socket, which no file shows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from bench.evidence.reading import attempt, text
+
+_ESTABLISHED, _LISTENS = "01", "0A"
+#: linux/netlink.h, linux/sock_diag.h, linux/unix_diag.h
+_SOCK_DIAG, _BY_FAMILY, _REQUEST_DUMP = 4, 20, 0x301
+_SHOW_NAME_AND_PEER, _NAME, _PEER = 5, 0, 2
+_WAIT_S = 0.2
+#: Services of the system, whom the C library itself asks for names of users and hosts, or tells what to log.
+_OF_SYSTEM = ("/var/lib/sss/", "/run/nscd/", "/var/run/nscd/", "/run/systemd/", "/run/dbus/", "/var/run/dbus/")
+
+
+@dataclass
+class Sockets:
+    """The sockets that processes of one command were seen to have, and the other ends of those that were connected."""
+
+    mine: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
+    others: dict[str, str] = field(default_factory=dict)
+
+    def look(self, pid: int) -> None:
+        """Add those of a process."""
+        opened = {inode for name in os.listdir(f"/proc/{pid}/fd") if (inode := _socket(f"/proc/{pid}/fd/{name}"))}
+        if not opened - self.own:
+            return
+        self.own |= opened
+        for table in ("tcp", "tcp6"):
+            for line in (text(f"/proc/{pid}/net/{table}") or "").splitlines()[1:]:
+                words = line.split()
+                if words[9] in opened and words[3] in (_ESTABLISHED, _LISTENS):
+                    self._add(words[1], words[2], words[3])
+        for inode, name in (attempt(partial(_local_peers, opened)) or {}).items():
+            if not name.startswith(_OF_SYSTEM):
+                self.others[inode] = name
+
+    def _add(self, local: str, remote: str, state: str) -> None:
+        self.mine.add(local)
+        if state == _LISTENS:
+            self.mine.add(_port(local))
+        else:
+            self.others[remote] = _address(remote)
+
+    def outside(self) -> list[str]:
+        """Return the addresses, or the files, of those that are none of these processes, sorted."""
+        inside = self.mine | self.own
+        return sorted({name for end, name in self.others.items() if end not in inside and _port(end) not in inside})
+
+
+def _socket(path: str) -> str | None:
+    found = re.match(r"socket:\[(\d+)\]", attempt(lambda: os.readlink(path)) or "")
+    return found[1] if found else None
+
+
+def _port(end: str) -> str:
+    return f":{end.rpartition(':')[2]}" if ":" in end else ""
+
+
+def _address(end: str) -> str:
+    """Return an address of this machine as people write it, no more than the port of another machine's.
+
+    The kernel shows words of the machine's own order in hexadecimal.
+    """
+    host, _, port = end.rpartition(":")
+    raw = b"".join(int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8))
+    if raw.startswith(bytes(10) + b"\xff\xff"):
+        raw = raw[12:]
+    if raw[:1] == b"\x7f" or raw == bytes(15) + b"\x01":
+        return f"127.0.0.1:{int(port, 16)}" if len(raw) == 4 else f"[::1]:{int(port, 16)}"
+    return f"another machine, port {int(port, 16)}"
+
+
+def _local_peers(opened: set[str]) -> dict[str, str]:
+    """Return the other end of each of these local sockets that has a name, which is its server's."""
+    names, peers = {}, {}
+    for inode, name, peer in _local_sockets():
+        names[inode] = name
+        peers[inode] = peer
+    found = {peers[inode] for inode in opened if peers.get(inode)}
+    return {peer: names[peer] for peer in found if names.get(peer)}
+
+
+def _local_sockets() -> Iterator[tuple[str, str, str]]:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        kernel.settimeout(_WAIT_S)
+        asked = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME_AND_PEER, 0, 0)
+        kernel.send(struct.pack("=IHHII", 16 + len(asked), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + asked)
+        while True:
+            answer, at = kernel.recv(1 << 16), 0
+            while at < len(answer):
+                length, kind = struct.unpack_from("=IH", answer, at)
+                if kind != _BY_FAMILY:
+                    return
+                yield _parsed(answer[at + 16 : at + length])
+                at += (length + 3) & ~3
+
+
+def _parsed(message: bytes) -> tuple[str, str, str]:
+    (inode,) = struct.unpack_from("=I", message, 4)
+    name, peer, at = "", "", 16
+    while at + 4 <= len(message):
+        length, kind = struct.unpack_from("=HH", message, at)
+        body = message[at + 4 : at + length]
+        if kind == _NAME:
+            name = os.fsdecode(body.replace(b"\0", b"@", 1) if body.startswith(b"\0") else body.rstrip(b"\0"))
+        elif kind == _PEER:
+            peer = str(struct.unpack("=I", body)[0])
+        at += max(4, (length + 3) & ~3)
+    return str(inode), name, peer
