@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from envmatrix.api import FORMS
-from envmatrix.api.places import PathLike, find_run, load_matrix, matrix_of_run
+from envmatrix.api.chosen import open_environment
+from envmatrix.api.places import PathLike
 from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
 from envmatrix.plan.export import export_lines
 from envmatrix.report.summary import Group
 from envmatrix.say import Say, silent
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.session import Session, open_session
 from envmatrix.trials.trial import preload_paths
 
 
@@ -18,7 +18,7 @@ def export(
     environment: str,
     *,
     form: str = "sh",
-    engine: str = "local",
+    engine: str | None = None,
     matrix: PathLike | None = None,
     run: PathLike | None = None,
     results: PathLike = "results",
@@ -29,9 +29,10 @@ def export(
     Args:
         environment: its name in the matrix.
         form: 'sh' for a shell, 'dockerfile', 'json', or a batch script: 'slurm', 'pyxis'.
-        engine: the engine whose files the lines name; 'auto' takes the first that this machine has.
-        matrix: a matrix.yaml; None: ./matrix.yaml, else the one that comes with envmatrix.
-        run: a run's folder or name, whose own matrix is read instead.
+        engine: the engine whose files the lines name; 'auto' takes the first that this machine has. None: the run's,
+            or 'local'.
+        matrix: a matrix.yaml; None: ./matrix.yaml, else the newest run's, else the one that comes with envmatrix.
+        run: a run or a search, by folder or name: the environment is the one that was measured.
         results: the folder of the runs.
         say: takes lines of progress while it is built.
 
@@ -47,25 +48,13 @@ def export(
     scripts = script_forms()
     if form not in (*FORMS, *scripts):
         raise InputError(f"no form {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
-    if run is not None and matrix is not None:
-        raise InputError("a run has a matrix of its own", remedy="name one: the matrix or the run")
-    if run is not None:
-        folder = find_run(run, results)
-        session = open_session(matrix_of_run(folder, folder.load_here()), environment, engine, say)
-    else:
-        session = open_environment(environment, engine=engine, matrix=matrix, say=say)
+    session = open_environment(environment, engine=engine, matrix=matrix, run=run, results=results, say=say)
     if form in scripts:
+        program = {"program": session.workload} if session.workload else {}  # scripts of others may not take one
         return scripts[form].training_script(
-            session.environment, session.engine, session.prepared, session.preload, form
+            session.environment, session.engine, session.prepared, session.preload, form, **program
         )
     return export_lines(session.environment, session.preload, form, of_host=session.engine.shares_files)
-
-
-def open_environment(
-    environment: str, *, engine: str = "local", matrix: PathLike | None = None, say: Say = silent
-) -> Session:
-    """Prepare an environment for single processes: evidence, any command. Raises as ``export``."""
-    return open_session(load_matrix(matrix), environment, engine, say)
 
 
 def lines_of_best(experiment: Experiment, group: Group) -> str:

@@ -11,6 +11,7 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Matrix, load
 from envmatrix.matrix.parse import parse
 from envmatrix.project import default_matrix
+from envmatrix.say import Say, silent
 from envmatrix.store import Run, RunFolder
 from envmatrix.units import parse_percent
 
@@ -20,15 +21,26 @@ PathLike = str | os.PathLike[str]
 Names = str | Sequence[str]
 
 
-def find_matrix(named: PathLike | None = None) -> Path:
-    """Return the path of the matrix named, else ./matrix.yaml, else the one that comes with envmatrix."""
-    here = Path("matrix.yaml")
-    return Path(named) if named is not None else here if here.exists() else default_matrix()
+#: The matrix that is meant if none is named.
+HERE = Path("matrix.yaml")
 
 
-def load_matrix(named: PathLike | None = None) -> Matrix:
+def find_matrix(named: PathLike | None = None, say: Say = silent) -> Path:
+    """Return the path of the matrix named, else ./matrix.yaml, else of the one that comes with envmatrix.
+
+    ``say`` is told of the last.
+    """
+    if named is not None:
+        return Path(named)
+    if os.path.lexists(HERE):
+        return HERE
+    say("there is no matrix.yaml here: the matrix that comes with envmatrix is used, with a PyTorch of its own")
+    return default_matrix()
+
+
+def load_matrix(named: PathLike | None = None, say: Say = silent) -> Matrix:
     """Load what ``find_matrix`` finds; raises InputError with line and column for what is wrong in it."""
-    return load(find_matrix(named))
+    return load(find_matrix(named, say))
 
 
 def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:

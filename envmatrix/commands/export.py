@@ -13,12 +13,8 @@ from envmatrix.launchers.catalog import script_forms
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_environment(parser)
+    shared.add_chosen(parser)
     parser.add_argument("--as", dest="form", choices=(*FORMS, *script_forms()), default="sh", help="default: sh")
-    shared.add_matrix(parser)
-    parser.add_argument("--run", dest="of_run", metavar="RUN", help="an environment of this run's own matrix")
-    shared.add_results(parser)
-    shared.add_engine(parser)
     shared.add_output(parser, "FILE", "where to write it (default: standard output)")
     parser.examples(
         "envmatrix export tcmalloc",

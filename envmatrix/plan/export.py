@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment
@@ -13,6 +13,8 @@ from envmatrix.plan.environment import Environment
 _HAS_THEM = "An image of `envmatrix build --engine docker` has them: `envmatrix export --engine docker`."
 
 
+#: The words of a command that mean the environment's own Python.
+PYTHONS = ("python", "python3")
 #: What a process of the benchmark asks for itself (bench/memory.py); a program of anybody's is started with a command.
 _ASKED = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
 _NO_HUGE_PAGES = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
@@ -79,6 +81,14 @@ def quoted(text: str) -> str:
             remedy="rename the folder, or change the value",
         )
     return shlex.quote(text)
+
+
+def started(python: str, program: Sequence[str]) -> str:
+    """Return the words, for a shell, that start a program of the user's own; () is not known: a line to edit."""
+    if not program:
+        return f"{quoted(python)} train.py  # <your program>"
+    first, *rest = program
+    return " ".join(map(quoted, (python if first in PYTHONS else first, *rest)))
 
 
 def placement(environment: Environment) -> str:
