@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from envmatrix.api import FORMS
+from envmatrix.api.bundle import make_bundle, placed_in
 from envmatrix.api.chosen import open_environment
 from envmatrix.api.places import PathLike
 from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
-from envmatrix.plan.export import export_lines
+from envmatrix.plan.export import BUNDLED, dockerfile, export_lines
 from envmatrix.report.summary import Group
 from envmatrix.say import Say, silent
+from envmatrix.store import write_whole
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.session import Session
 from envmatrix.trials.trial import preload_paths
 
 
@@ -22,6 +27,7 @@ def export(
     matrix: PathLike | None = None,
     run: PathLike | None = None,
     results: PathLike = "results",
+    bundle: PathLike | None = None,
     say: Say = silent,
 ) -> str:
     """Return the lines that set up an environment elsewhere.
@@ -34,13 +40,15 @@ def export(
         matrix: a matrix.yaml; None: ./matrix.yaml, else the newest run's, else the one that comes with envmatrix.
         run: a run or a search, by folder or name: the environment is the one that was measured.
         results: the folder of the runs.
+        bundle: a new folder into which the libraries are copied; the lines name them there. Of 'dockerfile' it is the
+            folder to build in, and holds the Dockerfile too.
         say: takes lines of progress while it is built.
 
     Returns:
         The text.
 
     Raises:
-        InputError: no such environment, form or run, or a matrix beside a run.
+        InputError: no such environment, form or run, a matrix beside a run, or a bundle that holds something else.
         EngineError: the engine is not there or could not build.
         SkipEnvironmentError: this machine cannot have the environment.
 
@@ -49,12 +57,41 @@ def export(
     if form not in (*FORMS, *scripts):
         raise InputError(f"no form {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
     session = open_environment(environment, engine=engine, matrix=matrix, run=run, results=results, say=say)
+    place = Path(bundle).resolve() if bundle is not None else None
+    held = make_bundle(place, session, for_image=form == "dockerfile") if place else ()
+    preload = placed_in(str(place), held) if place else session.preload
+    if form == "dockerfile":
+        text = dockerfile(
+            session.environment, placed_in(BUNDLED, held) if place else _of_image(session), _base(session)
+        )
+        if place:
+            write_whole(place / "Dockerfile", text + "\n")
+        return text
     if form in scripts:
         program = {"program": session.workload} if session.workload else {}  # scripts of others may not take one
         return scripts[form].training_script(
-            session.environment, session.engine, session.prepared, session.preload, form, **program
+            session.environment, session.engine, session.prepared, preload, form, **program
         )
-    return export_lines(session.environment, session.preload, form, of_host=session.engine.shares_files)
+    return export_lines(session.environment, preload, form)
+
+
+def _of_image(session: Session) -> tuple[str, ...]:
+    """Return what is preloaded, if an image has it. Raises InputError."""
+    on_host = session.engine.shares_files or session.prepared.mounted
+    if any("/" in path for path in session.preload) and (on_host or session.engine.name != "docker"):
+        raise InputError(
+            f"the libraries of environment {session.environment.name} are files of this machine, which no image has",
+            remedy="`--bundle DIR` copies them into a folder with a Dockerfile that can be built anywhere",
+        )
+    return session.preload
+
+
+def _base(session: Session) -> str:
+    """Return the image that a Dockerfile starts from unless BASE says otherwise."""
+    if session.engine.name == "docker":
+        return session.prepared.reference
+    version = session.prepared.facts.get("python", "").split(".")
+    return f"python:{'.'.join(version[:2])}-slim" if len(version) > 1 else "debian:stable-slim"
 
 
 def lines_of_best(experiment: Experiment, group: Group) -> str:

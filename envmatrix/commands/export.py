@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from envmatrix.api import FORMS
 from envmatrix.commands import arguments as shared
@@ -15,9 +16,13 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_chosen(parser)
     parser.add_argument("--as", dest="form", choices=(*FORMS, *script_forms()), default="sh", help="default: sh")
+    parser.add_argument(
+        "--bundle", type=Path, metavar="DIR", help="copy its libraries there (for dockerfile: what to build)"
+    )
     shared.add_output(parser, "FILE", "where to write it (default: standard output)")
     parser.examples(
         "envmatrix export tcmalloc",
+        "envmatrix export tcmalloc --as dockerfile --bundle image",
         "envmatrix export intel-omp --as slurm --engine apptainer --output train.sh",
     )
 
@@ -33,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         matrix=arguments.matrix,
         run=arguments.of_run,
         results=arguments.results,
+        bundle=arguments.bundle,
         say=common.say_to_stderr,
     )
     common.put_text(text, arguments.output)
