@@ -20,8 +20,8 @@ _LIBRARIES = "lib"
 def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> tuple[str, ...]:
     """Copy what an environment preloads into ``folder`` and return the files' paths in it; a bare name stays.
 
-    ``for_image``: nothing is preloaded from the folder itself. Raises InputError for a folder that holds something else,
-    and for libraries that lie in an image.
+    ``for_image``: nothing is preloaded from the folder itself. Raises InputError for a folder that holds something
+    else, and for libraries that lie in an image.
     """
     _check(folder, for_image=for_image)
     found = {path: _folder_of(session, path) for path in session.preload if "/" in path}
