@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from envmatrix.api.places import HERE, PathLike, find_run, load_matrix, matrix_of_run
+from envmatrix.api.places import PathLike, find_run, has_matrix, home_of_run, load_matrix, matrix_of_run
 from envmatrix.api.tunes import find_study
 from envmatrix.engines.catalog import DEFAULT
 from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError, StoreError, suggestion
@@ -32,7 +33,7 @@ def open_environment(
     if run is not None:
         return _of_run(_folder(environment, run, results), environment, engine, say)
     newest = None if matrix is not None else _newest(environment, results)
-    if newest and not HERE.exists():
+    if newest and not has_matrix():
         session = _of_run(newest, environment, engine, say)
         say(f"{environment} is that of {_called(newest)}, the newest here; --run or --matrix names another")
         return session
@@ -48,11 +49,12 @@ def _called(folder: RunFolder) -> str:
 
 
 def _newest(environment: str, results: PathLike) -> RunFolder | None:
-    """Return the newest run, or the step of the newest search; None if there is none."""
-    try:
+    """Return the newest run, or a step of the newest search that has one; None if there is none."""
+    with suppress(InputError):
         return _folder(environment, None, results)
-    except InputError:
-        return None
+    with suppress(InputError):  # the newest search has run nothing yet
+        return find_run(None, results)
+    return None
 
 
 def _folder(environment: str, run: PathLike | None, results: PathLike) -> RunFolder:
@@ -91,9 +93,10 @@ def _of_run(folder: RunFolder, name: str, engine: str | None, say: Say) -> Sessi
             environment, libraries, engine or engines[0], matrix, say, program_of(run), kept_given(folder)
         )
     except SkipEnvironmentError as error:
-        said = f"environment {name} of run {run.name} is not available on this machine: {error.message}"
-        remedy = f"`--matrix FILE` takes the environment of another matrix; {error.remedy}"
-        raise SkipEnvironmentError(said, remedy=remedy) from error
+        said = f"environment {name} of run {folder.path.name} is not available on this machine: {error.message}"
+        other = "export it on the machine that measured it, or name a matrix of this machine: `--matrix FILE`"
+        remedy = other if environment.image.on_host else error.remedy
+        raise SkipEnvironmentError(said, remedy=remedy or other) from error
     _warn_of_other_bits(run, session, say)
     return session
 
@@ -104,13 +107,13 @@ def _resolved(folder: RunFolder, run: Run, name: str) -> tuple[Environment, tupl
     found = run.environments.get(runs)
     if found and found.side:
         return found, run.sides[found.side].libraries, kept_matrix(folder, found.side)
-    matrix = matrix_of_run(folder, run)
     if found:
-        return found, libraries_of(folder, run), Path(matrix.path)
+        return found, libraries_of(folder, run), home_of_run(run)
+    matrix = matrix_of_run(folder, run)
     if name not in matrix.environments:
         known = (*run.environments, *matrix.environments)
         raise InputError(
-            f"run {run.name} has no environment {name!r}",
+            f"run {folder.path.name} has no environment {name!r}",
             remedy=f"{suggestion(name, known)}; `--matrix FILE` takes one of another matrix",
         )
     return resolve(matrix, name, this_host().facts()), all_libraries(matrix), Path(matrix.path)

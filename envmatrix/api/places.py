@@ -21,8 +21,12 @@ PathLike = str | os.PathLike[str]
 Names = str | Sequence[str]
 
 
-#: The matrix that is meant if none is named.
-HERE = Path("matrix.yaml")
+_HERE = Path("matrix.yaml")
+
+
+def has_matrix() -> bool:
+    """Whether there is a ./matrix.yaml, be it one that leads nowhere."""
+    return os.path.lexists(_HERE)
 
 
 def find_matrix(named: PathLike | None = None, say: Say = silent) -> Path:
@@ -32,8 +36,8 @@ def find_matrix(named: PathLike | None = None, say: Say = silent) -> Path:
     """
     if named is not None:
         return Path(named)
-    if os.path.lexists(HERE):
-        return HERE
+    if has_matrix():
+        return _HERE
     say("there is no matrix.yaml here: the matrix that comes with envmatrix is used, with a PyTorch of its own")
     return default_matrix()
 
@@ -63,6 +67,9 @@ def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
                 remedy=f"`envmatrix report {os.fspath(name)}` shows it; its steps are runs: "
                 f"--results {path} {_newest_step(path)}",
             )
+    there = next((path for path in (Path(name), folder / name) if os.fspath(name) and path.exists()), None)
+    if there:
+        raise InputError(f"{there} is no run: it has no run.json", remedy="`envmatrix list runs` lists the runs")
     raise InputError(f"no run {os.fspath(name)!r}", remedy=suggestion(os.fspath(name), [path.name for path in known]))
 
 
@@ -75,11 +82,15 @@ def matrix_of_run(folder: RunFolder, run: Run, beside: PathLike | None = None) -
 
     ``beside``: a matrix that they lie beside now.
     """
+    return parse(str(folder.names.real(folder.matrix())), home_of_run(run, beside), begun=True)
+
+
+def home_of_run(run: Run, beside: PathLike | None = None) -> Path:
+    """Return the matrix that the locks and programs of a run lie beside; arguments as of ``matrix_of_run``."""
     words = [word for part in run.command for word in part.split("=", 1)]
     named = [Path(then) for word, then in itertools.pairwise(words) if word == "--matrix"]
     named = named if beside is None else [Path(beside)]
-    home = next((path for path in named if path.is_file()), find_matrix())
-    return parse(str(folder.names.real(folder.matrix())), home, begun=True)
+    return next((path for path in named if path.is_file()), find_matrix())
 
 
 def split_names(given: Names | None) -> tuple[str, ...] | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envmatrix.commands import answer, common, launching
 from envmatrix.commands import arguments as shared
-from envmatrix.commands.grammar import Parser, duration, one_name, tolerance, whole
+from envmatrix.commands.grammar import Parser, duration, one_name, some_path, tolerance, whole
 from envmatrix.errors import ExitCode, InputError, first_code
 from envmatrix.launchers.catalog import DEFAULT
 
@@ -35,7 +34,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--fail-undecided", action="store_true", help="with --fail-slower: exit code 6 if the data cannot say"
     )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the answers as JUnit tests, for a CI server")
+    parser.add_argument(
+        "--junit", type=some_path, metavar="FILE", help="write the answers as JUnit tests, for a CI server"
+    )
     parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, and say so")
     shared.add_results(parser)
     shared.add_answer(parser)
@@ -91,6 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.fail_undecided and arguments.fail_slower is None:
         raise InputError("--fail-undecided needs to know what is slower", remedy="add --fail-slower 3%")
+    if arguments.junit and not arguments.junit.parent.is_dir():
+        raise InputError(
+            f"--junit: there is no folder {arguments.junit.parent}", remedy="make it, or name another file"
+        )
     if not arguments.rerun:
         given = next((name for name in _OF_RERUN if getattr(arguments, name) is not None), None)
         given = given or next(iter(launching.given_options(arguments)), None)

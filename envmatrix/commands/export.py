@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from envmatrix.api import FORMS
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
-from envmatrix.commands.grammar import Parser
+from envmatrix.commands.grammar import Parser, some_path
 from envmatrix.launchers.catalog import script_forms
 
 
@@ -17,7 +16,7 @@ def add_arguments(parser: Parser) -> None:
     shared.add_chosen(parser)
     parser.add_argument("--as", dest="form", choices=(*FORMS, *script_forms()), default="sh", help="default: sh")
     parser.add_argument(
-        "--bundle", type=Path, metavar="DIR", help="copy its libraries there (for dockerfile: what to build)"
+        "--bundle", type=some_path, metavar="DIR", help="copy its libraries there (for dockerfile: what to build)"
     )
     shared.add_output(parser, "FILE", "where to write it (default: standard output)")
     parser.examples(

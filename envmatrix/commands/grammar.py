@@ -200,6 +200,11 @@ def some_text(text: str) -> str:
     return text
 
 
+def some_path(text: str) -> Path:
+    """Read a path that is not empty, which would be this folder."""
+    return Path(some_text(text))
+
+
 def duration(text: str) -> float:
     """Read 90s, 10m, 2h or 9m30s as seconds; a number alone is seconds."""
     return _typed(parse_duration, text)

@@ -121,6 +121,9 @@ def test_what_cannot_be_had_of_a_run_is_told_with_what_to_do(own):
         assert "environment one-thread of run mine is not available on this machine" in done.stderr
         assert "gone/bin/python" in done.stderr
         assert "`--matrix FILE`" in done.stderr
+    run.write_text(whole)
+    (run.parent / "matrix.yaml").unlink()  # what was measured stands in run.json
+    assert own.run("export", "one-thread").returncode == 0
     run.write_text(whole[:100])
     for words in (["export", "one-thread"], ["exec", "one-thread", "--run", "mine", "--", "true"]):
         done = own.run(*words)
@@ -128,6 +131,10 @@ def test_what_cannot_be_had_of_a_run_is_told_with_what_to_do(own):
         assert "run.json" in done.stderr
         assert "Traceback" not in done.stderr
     assert "no run 'nope'" in own.run("evidence", "one-thread", "--run", "nope").stderr
+    (own.folder / "results" / "empty").mkdir()
+    assert "results/empty is no run: it has no run.json" in own.run("export", "one-thread", "--run", "empty").stderr
+    (own.folder / "matrix.yaml").symlink_to("gone.yaml")
+    assert "matrix.yaml: there is no such file" in own.run("export", "one-thread").stderr
 
 
 def test_a_search_has_environments_too(own):

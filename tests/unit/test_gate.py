@@ -82,6 +82,9 @@ def test_python_has_the_same_answers(results):
 def test_to_fail_what_is_undecided_takes_a_gate(results, capsys):
     assert main(["compare", "run", "--environments", "baseline,slow", "--fail-undecided"]) == 2
     assert "add --fail-slower 3%" in capsys.readouterr().err
+    assert main(["compare", "run", "--environments", "baseline,slow", "--junit", "nowhere/gate.xml"]) == 2
+    told = capsys.readouterr()
+    assert ("there is no folder nowhere" in told.err, told.out) == (True, ""), "before anything is measured"
 
 
 def test_of_several_codes_the_first_of_the_documented_order_is_used():
