@@ -55,11 +55,17 @@ def export_lines(environment: Environment, preload: tuple[str, ...], form: str) 
             "start_with": shlex.split(placement(environment)),
         }
         return json.dumps({"environment": environment.name, "variables": variables, **placed}, indent=2)
-    lines = [_head(environment), *_sh(variables), *_placed(environment)]
-    if any(Path(path).is_relative_to(cache_folder()) for path in preload):
-        name = shlex.quote(environment.name)
-        lines.insert(1, f"# the libraries lie in envmatrix's cache; to keep them: envmatrix export {name} --bundle DIR")
-    return "\n".join(lines)
+    return "\n".join([
+        _head(environment), *cache_note(environment, preload), *_sh(variables), *_placed(environment)
+    ])  # fmt: skip
+
+
+def cache_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:
+    """Return the line that says how to keep libraries of the cache, which people are told that they may delete."""
+    if not any(Path(path).is_relative_to(cache_folder()) for path in preload):
+        return []
+    name = shlex.quote(environment.name)
+    return [f"# the libraries lie in envmatrix's cache; to keep them: envmatrix export {name} --bundle DIR"]
 
 
 def dockerfile(environment: Environment, preload: tuple[str, ...], base: str) -> str:

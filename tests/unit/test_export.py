@@ -53,6 +53,10 @@ def test_lines_that_name_the_cache_say_how_to_keep_its_libraries(monkeypatch):
     assert "envmatrix export e --bundle DIR" in export_lines(PLACED, ("/cache/libraries/1/libx.so",), "sh")
     assert "--bundle" not in export_lines(PLACED, ("/bundle/lib/x/libx.so", "libm.so.6"), "sh")
     assert "--bundle" not in export_lines(PLACED, (), "sh")
+    local = Prepared("i", "local", "/venv", "/venv/bin/python", {})
+    for preload, told in (("/cache/libraries/1/libx.so", True), ("/bundle/lib/x/libx.so", False)):
+        script = training_script(PLACED, find_engine("local"), local, (preload,), "slurm")
+        assert ("envmatrix export e --bundle DIR" in script) == told
 
 
 @pytest.mark.parametrize("path", ["/a b/libx.so", "/a:b/libx.so"])

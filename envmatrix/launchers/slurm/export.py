@@ -9,7 +9,7 @@ from envmatrix.engines.base import Engine, HasImageFiles, Prepared, RunsAsComman
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment
-from envmatrix.plan.export import placement, quota_note, quoted, started, variables_of
+from envmatrix.plan.export import cache_note, placement, quota_note, quoted, started, variables_of
 
 #: Variables that every job has of its own.
 _OF_A_JOB = frozenset({"PATH", "HOME", "USER", "LANG"})
@@ -52,7 +52,8 @@ def training_script(
             f"engine {engine.name} needs its own service on every node, so no batch script can start it",
             remedy="use `--engine apptainer`, or the venv: `--engine local`",
         )
-    return head + "\n".join(["set -eu", *quota_note(environment), *_around(program, prepared.python), *body]) + "\n"
+    notes = [*quota_note(environment), *cache_note(environment, preload)]
+    return head + "\n".join(["set -eu", *notes, *_around(program, prepared.python), *body]) + "\n"
 
 
 def _around(program: Workload | None, python: str) -> list[str]:
