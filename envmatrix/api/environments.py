@@ -8,6 +8,7 @@ from envmatrix.api import FORMS
 from envmatrix.api.bundle import make_bundle, placed_in
 from envmatrix.api.chosen import open_environment
 from envmatrix.api.places import PathLike
+from envmatrix.engines.base import HasImageFiles
 from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
 from envmatrix.plan.export import BUNDLED, dockerfile, export_lines
@@ -57,7 +58,11 @@ def export(
     if form not in (*FORMS, *scripts):
         raise InputError(f"no form {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
     session = open_environment(environment, engine=engine, matrix=matrix, run=run, results=results, say=say)
-    place = Path(bundle).resolve() if bundle is not None else None
+    return _lines(session, form, Path(bundle).resolve() if bundle is not None else None)
+
+
+def _lines(session: Session, form: str, place: Path | None) -> str:
+    """Return what sets a session's environment up elsewhere; ``place`` is the folder of its bundle."""
     held = make_bundle(place, session, for_image=form == "dockerfile") if place else ()
     preload = placed_in(str(place), held) if place else session.preload
     if form == "dockerfile":
@@ -67,7 +72,7 @@ def export(
         if place:
             write_whole(place / "Dockerfile", text + "\n")
         return text
-    if form in scripts:
+    if form in (scripts := script_forms()):
         program = {"program": session.workload} if session.workload else {}  # scripts of others may not take one
         return scripts[form].training_script(
             session.environment, session.engine, session.prepared, preload, form, **program
@@ -77,8 +82,7 @@ def export(
 
 def _of_image(session: Session) -> tuple[str, ...]:
     """Return what is preloaded, if an image has it. Raises InputError."""
-    on_host = session.engine.shares_files or session.prepared.mounted
-    if any("/" in path for path in session.preload) and (on_host or session.engine.name != "docker"):
+    if any("/" in path for path in session.preload) and (session.prepared.mounted or not _is_image(session)):
         raise InputError(
             f"the libraries of environment {session.environment.name} are files of this machine, which no image has",
             remedy="`--bundle DIR` copies them into a folder with a Dockerfile that can be built anywhere",
@@ -86,9 +90,14 @@ def _of_image(session: Session) -> tuple[str, ...]:
     return session.preload
 
 
+def _is_image(session: Session) -> bool:
+    """Whether a Dockerfile can start from what was prepared: it is no venv, and no file such as a SIF."""
+    return not (session.engine.shares_files or isinstance(session.engine, HasImageFiles))
+
+
 def _base(session: Session) -> str:
     """Return the image that a Dockerfile starts from unless BASE says otherwise."""
-    if session.engine.name == "docker":
+    if _is_image(session):
         return session.prepared.reference
     version = session.prepared.facts.get("python", "").split(".")
     return f"python:{'.'.join(version[:2])}-slim" if len(version) > 1 else "debian:stable-slim"
