@@ -50,7 +50,8 @@ GROUPS = {
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 _CODES = """\
-exit codes: 0 fine, 2 bad input, 3 some trials failed, 4 nothing could run, 5 slower than allowed, 130 interrupted
+exit codes: 0 fine, 2 bad input, 3 some trials failed, 4 nothing could run, 5 slower than allowed, 6 cannot say,
+7 other work, 130 interrupted; `envmatrix docs gate` explains them
 `envmatrix COMMAND --help` explains a command, with examples."""
 
 

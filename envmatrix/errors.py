@@ -10,14 +10,31 @@ from pathlib import Path
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the ``envmatrix`` command (documented in README.md)."""
+    """Exit codes of the ``envmatrix`` command (docs/how-to/gate.md has the table).
+
+    If several apply, the first of INTERRUPTED, NOTHING_RAN, OTHER_WORK, SLOWER, UNDECIDED, SOME_FAILED is used.
+    """
 
     FINE = 0
     BAD_INPUT = 2
     SOME_FAILED = 3
     NOTHING_RAN = 4
     SLOWER = 5
+    UNDECIDED = 6
+    OTHER_WORK = 7
     INTERRUPTED = 130
+
+
+#: Which code ends a command if several apply, the first one first.
+_FIRST = (
+    ExitCode.INTERRUPTED, ExitCode.BAD_INPUT, ExitCode.NOTHING_RAN, ExitCode.OTHER_WORK, ExitCode.SLOWER,
+    ExitCode.UNDECIDED, ExitCode.SOME_FAILED,
+)  # fmt: skip
+
+
+def first_code(*codes: ExitCode) -> ExitCode:
+    """Return the exit code that stands for several."""
+    return next((code for code in _FIRST if code in codes), ExitCode.FINE)
 
 
 @dataclass(frozen=True)

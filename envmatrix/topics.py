@@ -19,6 +19,7 @@ VERDICTS: Mapping[str, str] = {
     "same": "The whole interval lies within the margin around 1 that counts as no difference.",
     "undecided": "The interval holds 1 and is wider than the margin, or there are too few blocks.",
     "not-slower": "compare: the whole interval denies that new is slower by more than is allowed.",
+    "other-work": "compare: new did other work than old, so that their speeds cannot be compared.",
     "cannot-say": "compare: the data neither show nor deny that new is slower by more than is allowed.",
     "reproduced": "reproduce: the whole interval of the new speed-up over the old one lies within 5 % of 1.",
     "not-reproduced": "reproduce: that interval excludes 1, and does not lie within 5 % of it.",

@@ -179,7 +179,7 @@ def decides(chosen: argparse.Namespace) -> int:
     for words in (stopped + [begin] * chosen.tries)[: chosen.tries]:
         argv = [sys.executable, "-m", "envmatrix", *words, "--results", str(part), *matrix]
         done = subprocess.run(argv, check=False).returncode
-        if done not in (0, 3):  # 3: some trials broke, and the others say what they say
+        if done not in (0, 3, 7):  # 3, 7: some trials broke or did other work, and the others say what they say
             return done
         ended = tries_in(part)[-1].name if words is begin else words[1]
         append_line(part / "tries.jsonl", json.dumps({"run": ended}))

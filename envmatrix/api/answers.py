@@ -72,7 +72,7 @@ def compare(
 
     Returns:
         The Comparison: for each workload and engine a ratio of new over old (above 1 is faster), its interval, and
-        whether new is slower by more than allowed.
+        whether new is slower by more than allowed. Its ``exit_code`` is that of a gate: 7 other work, 5 slower, else 0.
 
     Raises:
         InputError: no such run or environment, or the runs are not comparable.

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from envmatrix.api import FORMS
-from envmatrix.api.places import PathLike, find_run, load_matrix, matrix_of_run
+from envmatrix.api.bundle import make_bundle, placed_in
+from envmatrix.api.chosen import open_environment
+from envmatrix.api.places import PathLike
+from envmatrix.engines.base import HasImageFiles
 from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
-from envmatrix.plan.export import export_lines
+from envmatrix.plan.export import BUNDLED, dockerfile, export_lines
 from envmatrix.report.summary import Group
 from envmatrix.say import Say, silent
+from envmatrix.store import write_whole
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.session import Session, open_session
+from envmatrix.trials.session import Session
 from envmatrix.trials.trial import preload_paths
 
 
@@ -18,10 +24,11 @@ def export(
     environment: str,
     *,
     form: str = "sh",
-    engine: str = "local",
+    engine: str | None = None,
     matrix: PathLike | None = None,
     run: PathLike | None = None,
     results: PathLike = "results",
+    bundle: PathLike | None = None,
     say: Say = silent,
 ) -> str:
     """Return the lines that set up an environment elsewhere.
@@ -29,17 +36,20 @@ def export(
     Args:
         environment: its name in the matrix.
         form: 'sh' for a shell, 'dockerfile', 'json', or a batch script: 'slurm', 'pyxis'.
-        engine: the engine whose files the lines name; 'auto' takes the first that this machine has.
-        matrix: a matrix.yaml; None: ./matrix.yaml, else the one that comes with envmatrix.
-        run: a run's folder or name, whose own matrix is read instead.
+        engine: the engine whose files the lines name; 'auto' takes the first that this machine has. None: the run's,
+            or 'local'.
+        matrix: a matrix.yaml; None: ./matrix.yaml, else the newest run's, else the one that comes with envmatrix.
+        run: a run or a search, by folder or name: the environment is the one that was measured.
         results: the folder of the runs.
+        bundle: a new folder into which the libraries are copied; the lines name them there. Of 'dockerfile' it is the
+            folder to build in, and holds the Dockerfile too.
         say: takes lines of progress while it is built.
 
     Returns:
         The text.
 
     Raises:
-        InputError: no such environment, form or run, or a matrix beside a run.
+        InputError: no such environment, form or run, a matrix beside a run, or a bundle that holds something else.
         EngineError: the engine is not there or could not build.
         SkipEnvironmentError: this machine cannot have the environment.
 
@@ -47,25 +57,50 @@ def export(
     scripts = script_forms()
     if form not in (*FORMS, *scripts):
         raise InputError(f"no form {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
-    if run is not None and matrix is not None:
-        raise InputError("a run has a matrix of its own", remedy="name one: the matrix or the run")
-    if run is not None:
-        folder = find_run(run, results)
-        session = open_session(matrix_of_run(folder, folder.load_here()), environment, engine, say)
-    else:
-        session = open_environment(environment, engine=engine, matrix=matrix, say=say)
-    if form in scripts:
-        return scripts[form].training_script(
-            session.environment, session.engine, session.prepared, session.preload, form
+    session = open_environment(environment, engine=engine, matrix=matrix, run=run, results=results, say=say)
+    return _lines(session, form, Path(bundle).resolve() if bundle is not None else None)
+
+
+def _lines(session: Session, form: str, place: Path | None) -> str:
+    """Return what sets a session's environment up elsewhere; ``place`` is the folder of its bundle."""
+    held = make_bundle(place, session, for_image=form == "dockerfile") if place else ()
+    preload = placed_in(str(place), held) if place else session.preload
+    if form == "dockerfile":
+        text = dockerfile(
+            session.environment, placed_in(BUNDLED, held) if place else _of_image(session), _base(session)
         )
-    return export_lines(session.environment, session.preload, form, of_host=session.engine.shares_files)
+        if place:
+            write_whole(place / "Dockerfile", text + "\n")
+        return text
+    if form in (scripts := script_forms()):
+        program = {"program": session.workload} if session.workload else {}  # scripts of others may not take one
+        return scripts[form].training_script(
+            session.environment, session.engine, session.prepared, preload, form, **program
+        )
+    return export_lines(session.environment, preload, form)
 
 
-def open_environment(
-    environment: str, *, engine: str = "local", matrix: PathLike | None = None, say: Say = silent
-) -> Session:
-    """Prepare an environment for single processes: evidence, any command. Raises as ``export``."""
-    return open_session(load_matrix(matrix), environment, engine, say)
+def _of_image(session: Session) -> tuple[str, ...]:
+    """Return what is preloaded, if an image has it. Raises InputError."""
+    if any("/" in path for path in session.preload) and (session.prepared.mounted or not _is_image(session)):
+        raise InputError(
+            f"the libraries of environment {session.environment.name} are files of this machine, which no image has",
+            remedy="`--bundle DIR` copies them into a folder with a Dockerfile that can be built anywhere",
+        )
+    return session.preload
+
+
+def _is_image(session: Session) -> bool:
+    """Whether a Dockerfile can start from what was prepared: it is no venv, and no file such as a SIF."""
+    return not (session.engine.shares_files or isinstance(session.engine, HasImageFiles))
+
+
+def _base(session: Session) -> str:
+    """Return the image that a Dockerfile starts from unless BASE says otherwise."""
+    if _is_image(session):
+        return session.prepared.reference
+    version = session.prepared.facts.get("python", "").split(".")
+    return f"python:{'.'.join(version[:2])}-slim" if len(version) > 1 else "debian:stable-slim"
 
 
 def lines_of_best(experiment: Experiment, group: Group) -> str:

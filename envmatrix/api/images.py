@@ -69,7 +69,7 @@ def build(
     (in this folder where the matrix is the package's).
     Raises InputError, EngineError.
     """
-    whole, facts = load_matrix(matrix), this_host().facts()
+    whole, facts = load_matrix(matrix, say), this_host().facts()
     design = meant_design(whole, names or ["default"], say)
     if design:
         chosen = design_environments(whole, design, facts)
@@ -138,7 +138,7 @@ def lock(
     ``environments``: whose images (none: all); ``engine``: pin the system packages of this engine's images instead.
     Returns the files that were written, in containers/locks/ beside the matrix. Raises InputError, EngineError.
     """
-    whole = load_matrix(matrix)
+    whole = load_matrix(matrix, say)
     place = replace(_places(whole), locks=locks_beside(Path(whole.path)))
     locks = Locks(place.locks, place.cache)
     named = {image.name: image for image in (resolve(whole, name, {}).image for name in environments)}
@@ -177,7 +177,7 @@ def write_definitions(
     ``names`` is one design or environments; none: every environment of the matrix. ``output`` is the folder (None:
     containers/ beside the matrix, or here for the package's). Raises InputError.
     """
-    whole = load_matrix(matrix)
+    whole = load_matrix(matrix, say)
     design = meant_design(whole, names, say)
     wanted = list(design_environments(whole, design, {})) if design else list(names or whole.environments)
     folder = Path(output) if output is not None else beside(Path(whole.path)) / "containers"
@@ -195,7 +195,7 @@ def write_build_context(
 
     It is for a build by hand with the network off. Raises InputError, EngineError.
     """
-    whole, target = load_matrix(matrix), Path(folder)
+    whole, target = load_matrix(matrix, say), Path(folder)
     image = resolve(whole, environment, {}).image
     place = _places(whole)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

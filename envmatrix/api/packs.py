@@ -250,6 +250,11 @@ def compare_again(opened: Opened, run: PathLike, results: PathLike, tolerance: f
     return _compared(opened, _begun(opened, run, results, say), tolerance)
 
 
+def stored_code(run: PathLike, results: PathLike) -> ExitCode:
+    """Return what ``envmatrix bench`` exits with for the trials that a run has on disk."""
+    return Result.of(find_run(run, results)).exit_code
+
+
 def _begun(opened: Opened, run: PathLike, results: PathLike, say: Say) -> Experiment:
     folder = find_run(run, results)
     if not was_begun_from(opened, folder):

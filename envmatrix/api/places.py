@@ -11,6 +11,7 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Matrix, load
 from envmatrix.matrix.parse import parse
 from envmatrix.project import default_matrix
+from envmatrix.say import Say, silent
 from envmatrix.store import Run, RunFolder
 from envmatrix.units import parse_percent
 
@@ -20,15 +21,30 @@ PathLike = str | os.PathLike[str]
 Names = str | Sequence[str]
 
 
-def find_matrix(named: PathLike | None = None) -> Path:
-    """Return the path of the matrix named, else ./matrix.yaml, else the one that comes with envmatrix."""
-    here = Path("matrix.yaml")
-    return Path(named) if named is not None else here if here.exists() else default_matrix()
+_HERE = Path("matrix.yaml")
 
 
-def load_matrix(named: PathLike | None = None) -> Matrix:
+def has_matrix() -> bool:
+    """Whether there is a ./matrix.yaml, be it one that leads nowhere."""
+    return os.path.lexists(_HERE)
+
+
+def find_matrix(named: PathLike | None = None, say: Say = silent) -> Path:
+    """Return the path of the matrix named, else ./matrix.yaml, else of the one that comes with envmatrix.
+
+    ``say`` is told of the last.
+    """
+    if named is not None:
+        return Path(named)
+    if has_matrix():
+        return _HERE
+    say("there is no matrix.yaml here: the matrix that comes with envmatrix is used, with a PyTorch of its own")
+    return default_matrix()
+
+
+def load_matrix(named: PathLike | None = None, say: Say = silent) -> Matrix:
     """Load what ``find_matrix`` finds; raises InputError with line and column for what is wrong in it."""
-    return load(find_matrix(named))
+    return load(find_matrix(named, say))
 
 
 def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
@@ -51,6 +67,9 @@ def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
                 remedy=f"`envmatrix report {os.fspath(name)}` shows it; its steps are runs: "
                 f"--results {path} {_newest_step(path)}",
             )
+    there = next((path for path in (Path(name), folder / name) if os.fspath(name) and path.exists()), None)
+    if there:
+        raise InputError(f"{there} is no run: it has no run.json", remedy="`envmatrix list runs` lists the runs")
     raise InputError(f"no run {os.fspath(name)!r}", remedy=suggestion(os.fspath(name), [path.name for path in known]))
 
 
@@ -63,11 +82,15 @@ def matrix_of_run(folder: RunFolder, run: Run, beside: PathLike | None = None) -
 
     ``beside``: a matrix that they lie beside now.
     """
+    return parse(str(folder.names.real(folder.matrix())), home_of_run(run, beside), begun=True)
+
+
+def home_of_run(run: Run, beside: PathLike | None = None) -> Path:
+    """Return the matrix that the locks and programs of a run lie beside; arguments as of ``matrix_of_run``."""
     words = [word for part in run.command for word in part.split("=", 1)]
     named = [Path(then) for word, then in itertools.pairwise(words) if word == "--matrix"]
     named = named if beside is None else [Path(beside)]
-    home = next((path for path in named if path.is_file()), find_matrix())
-    return parse(str(folder.names.real(folder.matrix())), home, begun=True)
+    return next((path for path in named if path.is_file()), find_matrix())
 
 
 def split_names(given: Names | None) -> tuple[str, ...] | None:

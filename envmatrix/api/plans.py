@@ -29,7 +29,7 @@ def make_plan(
     design: str, overrides: Overrides, engines: Sequence[str] = (), matrix: PathLike | None = None, say: Say = silent
 ) -> Plan:
     """Return the plan of a design on this machine: its arms, and each block's order. Raises InputError."""
-    whole = load_matrix(matrix)
+    whole = load_matrix(matrix, say)
     chosen = requested_design(whole, design, overrides)
     host = this_host()
     environments = design_environments(whole, chosen, host.facts(confined(chosen, host)))

@@ -12,7 +12,7 @@ from envmatrix.report.columns import Value, effect_values
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Summary, summarise
 from envmatrix.runner.loop import Ended
-from envmatrix.stats.effects import Effect
+from envmatrix.stats.effects import Effect, Flag
 from envmatrix.store import RunFolder, Trial
 
 _BROKEN = ("failed", "invalid", "timed_out")
@@ -86,13 +86,24 @@ class Result:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What ``envmatrix bench`` exits with: 3 when trials failed or lack, 4 when none was ok or it was ``lost``."""
+        """What ``envmatrix bench`` exits with, the first that applies.
+
+        130: interrupted; 4: no trial was ok, or the run was ``lost``; 7: an environment did other work than its
+        reference; 3: trials failed or lack.
+        """
         if self.interrupted:
             return ExitCode.INTERRUPTED
         if self.lost or not self.outcomes.get("ok"):
             return ExitCode.NOTHING_RAN
+        if self.other_work:
+            return ExitCode.OTHER_WORK
         broken = sum(self.outcomes.get(name, 0) for name in _BROKEN) + self.incomplete
         return ExitCode.SOME_FAILED if broken else ExitCode.FINE
+
+    @property
+    def other_work(self) -> tuple[str, ...]:
+        """The environments that did other work than their reference: a check of equal work failed."""
+        return tuple(dict.fromkeys(one.environment for one in self.effects if Flag.UNEQUAL_WORK in one.flags))
 
     def rows(self) -> list[dict[str, Value]]:
         """Return the effects as a table, one dict each, for ``pandas.DataFrame(result.rows())``.

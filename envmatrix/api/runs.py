@@ -181,7 +181,7 @@ def begin(
     """Prepare everything that a design needs and write run.json; nothing has been measured yet. Raises as ``run``."""
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
-    whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix)
+    whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix, say)
     chosen = catalog.scheduled(LAUNCHERS.make(launcher), requested_design(whole, design, overrides), say)
     tell_doubts(whole, chosen, say)
     names = requested_engines(chosen, engines, say)

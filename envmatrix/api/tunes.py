@@ -209,7 +209,7 @@ def begin_design(
     launcher: str = DEFAULT, asked: Asked | None = None,
 ) -> Tuning:  # fmt: skip
     """Make the study of a design: its factors, or the levels of its environments. Raises as ``tune``."""
-    whole = load_matrix(matrix)
+    whole = load_matrix(matrix, say)
     design = find_design(whole, name_of_design)
     if len(design.workloads) != 1:
         said = (

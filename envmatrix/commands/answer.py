@@ -104,10 +104,10 @@ def _taken(result: Result) -> tuple[float, int]:
     return taken_s(trials) if here else 0.0, len({trial.block for trial in trials})
 
 
-def how_to_tell(result: Result, found: Comparison, allowed: float, named: str = "") -> str:
+def how_to_tell(result: Result, found: Comparison, allowed: float, then: str) -> str:
     """Say what lets a gate answer that cannot say yet, about how long it takes; '' where more blocks would not.
 
-    ``named``: which environments of the run are compared, as options.
+    ``then`` is the command that compares again.
     """
     from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, as_budget, as_hours, is_too_long
 
@@ -126,7 +126,6 @@ def how_to_tell(result: Result, found: Comparison, allowed: float, named: str = 
     more = f" --max-blocks {wanted}" if wanted > plan.max_blocks else ""
     more += f" --target {50 * allowed:g}%" if 0 < allowed < 2 * plan.target else ""
     again = f"envmatrix resume {result.name} --budget {as_budget(max(seconds, plan.budget_s + 60))}{more}"
-    then = f"envmatrix compare {result.name}{named} --fail-slower {100 * allowed:g}%"
     return f"to tell takes {wanted:,} blocks or fewer: {again}, then: {then}"
 
 
@@ -140,4 +139,6 @@ def end(result: Result) -> ExitCode:
         common.say_to_stderr(
             f"{result.incomplete} block(s) are not complete; go on with: envmatrix resume {result.name}"
         )
-    return result.exit_code
+    if (code := result.exit_code) == ExitCode.OTHER_WORK:
+        common.say_to_stderr(f"exit code {code:d}: {', '.join(result.other_work)} did other work than its reference")
+    return code

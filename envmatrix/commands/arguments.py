@@ -12,6 +12,7 @@ from envmatrix.errors import InputError
 
 if TYPE_CHECKING:
     from envmatrix.trials.requested import Overrides
+    from envmatrix.trials.session import Session
 
 
 def add_matrix(parser: Parser) -> None:
@@ -45,11 +46,35 @@ def add_environment(parser: Parser) -> None:
     parser.add_argument("environment", type=one_name, metavar="ENV", help="a named environment")
 
 
-def add_engine(parser: Parser) -> None:
-    """Add --engine where one engine is used."""
+def add_engine(parser: Parser, *, of_run: bool = False) -> None:
+    """Add --engine where one engine is used; ``of_run``: an environment of a run has that of the run."""
     known = f"{', '.join(ENGINES.names())} or {AUTO}"
-    text = f"the engine: {known} (default: {DEFAULT})"
-    parser.add_argument("--engine", type=one_name, default=DEFAULT, metavar="NAME", help=text)
+    text = f"the engine: {known} (default: {'that of the run, else ' if of_run else ''}{DEFAULT})"
+    parser.add_argument("--engine", type=one_name, default=None if of_run else DEFAULT, metavar="NAME", help=text)
+
+
+def add_chosen(parser: Parser) -> None:
+    """Add the word ENV and where it is from: a matrix, or a run."""
+    add_environment(parser)
+    parser.add_argument(
+        "--matrix", type=Path, metavar="FILE", help="its matrix (default: ./matrix.yaml, else the newest run's own)"
+    )
+    parser.add_argument(
+        "--run", dest="of_run", type=one_name, metavar="RUN", help="as this run, or search, measured it"
+    )
+    add_results(parser)
+    add_engine(parser, of_run=True)
+
+
+def chosen(options: argparse.Namespace) -> Session:
+    """Prepare the environment that the options of ``add_chosen`` name."""
+    from envmatrix.api.chosen import open_environment
+    from envmatrix.commands.common import say_to_stderr
+
+    return open_environment(
+        options.environment, engine=options.engine, matrix=options.matrix, run=options.of_run,
+        results=options.results, say=say_to_stderr,
+    )  # fmt: skip
 
 
 def add_design(parser: Parser) -> None:

@@ -55,6 +55,10 @@ def add_arguments(parser: Parser) -> None:
         "envmatrix bench -- python train.py --epochs 1",
         "envmatrix bench --environments tcmalloc,intel-omp --engine docker --name containers",
     )
+    parser.exit_codes(
+        "0 all trials ran well, 3 some failed or lack, 4 none ran well, 7 an environment did other work,",
+        "130 interrupted. If several apply: 130, 4, 7, 3.",
+    )
 
 
 def _add_program(parser: Parser) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from envmatrix.commands import answer, common, launching
 from envmatrix.commands import arguments as shared
-from envmatrix.commands.grammar import Parser, duration, one_name, tolerance, whole
-from envmatrix.errors import ExitCode, InputError
+from envmatrix.commands.grammar import Parser, duration, one_name, some_path, tolerance, whole
+from envmatrix.errors import ExitCode, InputError, first_code
 from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
@@ -29,7 +29,13 @@ def add_arguments(parser: Parser) -> None:
         "--fail-slower",
         type=tolerance,
         metavar="PERCENT",
-        help="exit code 5 when the interval says slower by more than this (0: at all)",
+        help="exit code 5 if the whole interval says slower by more than this (0: at all)",
+    )
+    parser.add_argument(
+        "--fail-undecided", action="store_true", help="with --fail-slower: exit code 6 if the data cannot say"
+    )
+    parser.add_argument(
+        "--junit", type=some_path, metavar="FILE", help="write the answers as JUnit tests, for a CI server"
     )
     parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, and say so")
     shared.add_results(parser)
@@ -38,6 +44,10 @@ def add_arguments(parser: Parser) -> None:
     parser.examples(
         "envmatrix compare reference-default --environments baseline,tcmalloc",
         "envmatrix compare --rerun ../base . --fail-slower 3%",
+    )
+    parser.exit_codes(
+        "7 new did other work, 5 slower (with --fail-slower), 6 cannot say (with --fail-undecided), else 0;",
+        "with --rerun also those of bench. If several apply: 130, 4, 7, 5, 6, 3.",
     )
 
 
@@ -74,15 +84,18 @@ def run(arguments: argparse.Namespace) -> int:
         anyway=arguments.anyway,
         results=arguments.results,
     )
-    _show(found, as_json=arguments.json)
-    if arguments.fail_slower is None:
-        return ExitCode.FINE
-    if arguments.new is None:
-        _tell_how(Stored.of(run_to_read(arguments.old, arguments.results)), found, arguments)
-    return found.exit_code
+    if arguments.new is not None:
+        return _answered(found, arguments)
+    return _answered(found, arguments, Stored.of(run_to_read(arguments.old, arguments.results)))
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    if arguments.fail_undecided and arguments.fail_slower is None:
+        raise InputError("--fail-undecided needs to know what is slower", remedy="add --fail-slower 3%")
+    if arguments.junit and not arguments.junit.parent.is_dir():
+        raise InputError(
+            f"--junit: there is no folder {arguments.junit.parent}", remedy="make it, or name another file"
+        )
     if not arguments.rerun:
         given = next((name for name in _OF_RERUN if getattr(arguments, name) is not None), None)
         given = given or next(iter(launching.given_options(arguments)), None)
@@ -123,28 +136,51 @@ def _rerun(arguments: argparse.Namespace) -> int:
     common.say_to_stderr(f"{result.name}: {result.why}")
     code = answer.end(result)
     if code == ExitCode.INTERRUPTED:
-        common.say_to_stderr(f"then: envmatrix compare {result.name}")
+        common.say_to_stderr(f"then: envmatrix compare {result.name}{_gate(arguments)}")
         return code
-    found = reruns.compared(experiment.folder, arguments.fail_slower or 0.0)
-    _show(found, as_json=arguments.json)
-    if arguments.fail_slower is not None:
+    return _answered(reruns.compared(experiment.folder, arguments.fail_slower or 0.0), arguments, result, code)
+
+
+def _answered(
+    found: Comparison, arguments: argparse.Namespace, result: Result | None = None, code: ExitCode = ExitCode.FINE
+) -> ExitCode:
+    """Show an answer and return the exit code, the first of the gate's and of ``code``.
+
+    ``result`` is the run that further blocks would decide (None: none would).
+    """
+    gate = found.gate(fail_slower=arguments.fail_slower is not None, fail_undecided=arguments.fail_undecided)
+    code = first_code(gate, code)
+    if arguments.json:
+        common.print_json(found.to_json(code))
+    else:
+        _show(found)
+    if arguments.junit:
+        from envmatrix.report.junit import comparison_to_junit
+
+        common.put_text(comparison_to_junit(found, fail_undecided=arguments.fail_undecided), arguments.junit)
+    if arguments.fail_slower is not None and result:
         _tell_how(result, found, arguments)
-    return found.exit_code if arguments.fail_slower is not None and found.exit_code else code
+    return code
 
 
 def _tell_how(result: Result, found: Comparison, arguments: argparse.Namespace) -> None:
-    """Tell what lets a gate answer that cannot say."""
+    """Print the commands that let a gate answer that cannot say."""
     within = arguments.environments if arguments.environments and not arguments.rerun else ()
     named = f" --environments {','.join(within)}" if within else ""
-    line = "" if arguments.quiet else answer.how_to_tell(result, found, arguments.fail_slower, named)
+    then = f"envmatrix compare {result.name}{named}{_gate(arguments)}"
+    line = "" if arguments.quiet else answer.how_to_tell(result, found, arguments.fail_slower, then)
     if line:
         common.say_to_stderr(line)
 
 
-def _show(found: Comparison, *, as_json: bool) -> None:
+def _gate(arguments: argparse.Namespace) -> str:
+    """Return the options of the gate as they were given."""
+    if arguments.fail_slower is None:
+        return ""
+    return f" --fail-slower {100 * arguments.fail_slower:g}%{' --fail-undecided' * arguments.fail_undecided}"
+
+
+def _show(found: Comparison) -> None:
     from envmatrix.printable import one_line
 
-    if as_json:
-        common.print_json(found.to_json())
-    else:
-        common.print_text("\n".join(one_line(line, 1000) for line in found.lines()))
+    common.print_text("\n".join(one_line(line, 1000) for line in found.lines()))

@@ -12,23 +12,18 @@ from envmatrix.errors import ExitCode
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_environment(parser)
-    shared.add_matrix(parser)
-    shared.add_engine(parser)
+    shared.add_chosen(parser)
     shared.add_json(parser)
     parser.examples("envmatrix evidence intel-omp", "envmatrix evidence tcmalloc --engine docker --json")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Start one process in the environment, print what it read back, and check the claims against it."""
-    from envmatrix.api.environments import open_environment
     from envmatrix.record import claims
     from envmatrix.record.model import read_evidence
     from envmatrix.record.paths import lookup
 
-    session = open_environment(
-        arguments.environment, engine=arguments.engine, matrix=arguments.matrix, say=common.say_to_stderr
-    )
+    session = shared.chosen(arguments)
     evidence = session.evidence()
     promised, read = session.environment.claims, read_evidence(evidence)
     wrong = claims.contradictions(promised, read)

@@ -15,9 +15,7 @@ _PAST_LIMIT = 124
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_environment(parser)
-    shared.add_matrix(parser)
-    shared.add_engine(parser)
+    shared.add_chosen(parser)
     parser.add_argument(
         "--limit",
         type=duration,
@@ -34,14 +32,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command there; its exit status is ours."""
-    from envmatrix.api.environments import open_environment
-
     command = tuple(arguments.command)
     if not command:
         raise InputError("no command", remedy=f"envmatrix exec {arguments.environment} -- python train.py")
-    session = open_environment(
-        arguments.environment, engine=arguments.engine, matrix=arguments.matrix, say=common.say_to_stderr
-    )
+    session = shared.chosen(arguments)
     ended = session.execute(command, arguments.limit)
     if ended.timed_out:
         common.say_to_stderr(f"envmatrix: {ended}")

@@ -7,21 +7,21 @@ import argparse
 from envmatrix.api import FORMS
 from envmatrix.commands import arguments as shared
 from envmatrix.commands import common
-from envmatrix.commands.grammar import Parser
+from envmatrix.commands.grammar import Parser, some_path
 from envmatrix.launchers.catalog import script_forms
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_environment(parser)
+    shared.add_chosen(parser)
     parser.add_argument("--as", dest="form", choices=(*FORMS, *script_forms()), default="sh", help="default: sh")
-    shared.add_matrix(parser)
-    parser.add_argument("--run", dest="of_run", metavar="RUN", help="an environment of this run's own matrix")
-    shared.add_results(parser)
-    shared.add_engine(parser)
+    parser.add_argument(
+        "--bundle", type=some_path, metavar="DIR", help="copy its libraries there (for dockerfile: what to build)"
+    )
     shared.add_output(parser, "FILE", "where to write it (default: standard output)")
     parser.examples(
         "envmatrix export tcmalloc",
+        "envmatrix export tcmalloc --as dockerfile --bundle image",
         "envmatrix export intel-omp --as slurm --engine apptainer --output train.sh",
     )
 
@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         matrix=arguments.matrix,
         run=arguments.of_run,
         results=arguments.results,
+        bundle=arguments.bundle,
         say=common.say_to_stderr,
     )
     common.put_text(text, arguments.output)

@@ -40,6 +40,10 @@ class Parser(argparse.ArgumentParser):
         self.example_lines = lines
         self.epilog = "\n".join(["examples:", *(f"  {line}" for line in lines)])
 
+    def exit_codes(self, *lines: str) -> None:
+        """Show below the examples what the command's exit codes mean."""
+        self.epilog = "\n".join([self.epilog or "", "", "exit codes:", *(f"  {line}" for line in lines)])
+
     def formerly(self, spelling: str, now: str) -> None:
         """Answer an option, or the last word, that is no more with what took its place."""
         self._former[spelling] = now
@@ -194,6 +198,11 @@ def some_text(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty")
     return text
+
+
+def some_path(text: str) -> Path:
+    """Read a path that is not empty, which would be this folder."""
+    return Path(some_text(text))
 
 
 def duration(text: str) -> float:

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = [arguments.what] if arguments.what else list(SECTIONS)
     chosen: dict[str, dict[str, str]] = {}
     if set(wanted) & set(_MATRIX):
-        chosen |= _of_matrix(load_matrix(arguments.matrix))
+        chosen |= _of_matrix(load_matrix(arguments.matrix, common.say_to_stderr))
     chosen["runs"] = {file.parent.name: "" for file in sorted(arguments.results.glob("*/run.json"))}
     if set(wanted) & set(_CATALOGS):
         chosen |= _of_catalogs()

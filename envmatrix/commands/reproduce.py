@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from envmatrix.commands import answer, common, launching
 from envmatrix.commands import arguments as shared
 from envmatrix.commands.grammar import Parser, one_name, percentage, placed
-from envmatrix.errors import ExitCode
+from envmatrix.errors import ExitCode, first_code
 
 if TYPE_CHECKING:
     from envmatrix.pack.comparison import Reproduction
@@ -33,6 +33,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="PERCENT",
         help="effects this close agree (default: 5%%)",
     )
+    parser.add_argument("--fail-undecided", action="store_true", help="exit code 6 if an effect is undecided")
     parser.add_argument(
         "--rebuild",
         action="store_true",
@@ -47,6 +48,10 @@ def add_arguments(parser: Parser) -> None:
     shared.add_answer(parser)
     parser.examples(
         "envmatrix reproduce run.tar.gz --check", "envmatrix reproduce run.tar.gz --signers allowed_signers --rebuild"
+    )
+    parser.exit_codes(
+        "those of bench for the run made here; 3 also if an effect was not reproduced, 6 with --fail-undecided if",
+        "one is undecided. If several apply: 130, 4, 7, 6, 3.",
     )
 
 
@@ -67,12 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
             common.print_json({**summary_of(opened.manifest), "signed": opened.signed})
         return ExitCode.FINE
     found, code = _again(opened, arguments)
+    code = first_code(found.gate(fail_undecided=arguments.fail_undecided), code)
     if arguments.json:
-        common.print_json(found.to_json())
+        common.print_json(found.to_json(code))
     else:
         common.print_text(describe(found))
-    failed = any(item.answer == "not reproduced" for item in found.effects)
-    return ExitCode.SOME_FAILED if failed else code
+    return code
 
 
 def _again(opened: Opened, arguments: argparse.Namespace) -> tuple[Reproduction, ExitCode]:
@@ -81,7 +86,8 @@ def _again(opened: Opened, arguments: argparse.Namespace) -> tuple[Reproduction,
 
     say, results = common.say_to_stderr, arguments.results
     if arguments.run_name:
-        return packs.compare_again(opened, arguments.run_name, results, arguments.tolerance, say), ExitCode.FINE
+        found = packs.compare_again(opened, arguments.run_name, results, arguments.tolerance, say)
+        return found, packs.stored_code(arguments.run_name, results)
     experiment = packs.begin_packed(
         opened,
         results=results,

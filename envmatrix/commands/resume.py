@@ -22,6 +22,10 @@ def add_arguments(parser: Parser) -> None:
     launching.add_launcher_options(parser)
     shared.add_answer(parser)
     parser.examples("envmatrix resume", "envmatrix resume reference-default --budget 20m")
+    parser.exit_codes(
+        "those of bench: 0 fine, 3 some trials failed or lack, 4 none ran well, 7 an environment did other work,",
+        "130 interrupted. If several apply: 130, 4, 7, 3.",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ from envmatrix.images.listing import OF_ENGINES, keep_listing, listing_argv
 from envmatrix.images.places import Places
 from envmatrix.images.sbom import PACKAGES
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.plan.export import quoted
+from envmatrix.plan.export import quoted, started
 from envmatrix.process import Exit, Finished, run
 from envmatrix.say import Say
 
@@ -333,19 +333,19 @@ class ApptainerEngine(InGroups, Engine):
         needs = (Path(job.prepared.reference), *map(Path, job.prepared.mounted.values()))
         return CommandLine(tuple(argv), {}, job.mounts.work, keep=OF_THE_HOST, prefix=tuple(prefix), needs=needs)
 
-    def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
+    def script_lines(
+        self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
+    ) -> list[str]:
         """Return shell lines that start a program in the SIF with nothing set but ``variables``."""
         verb = "exec --userns" if lacks_privilege() else "exec"
         return [
-            "# The image; copy it to a file system that the nodes see, and change this line.",
-            f"image={quoted(prepared.reference)}",
+            f"image={quoted(prepared.reference)}  # copy it to a file system that the nodes see, and change this",
             "# --cleanenv: only what is set here gets in. --nv: gives the container this node's GPUs.",
             f'exec {placement}apptainer {verb} --cleanenv --bind "$PWD" --pwd "$PWD" \\',
-            "  $(command -v nvidia-smi >/dev/null && echo --nv) \\",
-            '  "$image" /usr/bin/env \\',
+            '  $(command -v nvidia-smi >/dev/null && echo --nv) "$image" /usr/bin/env \\',
             *(f"  -u {name} \\" for name, value in variables.items() if value is None),
             *(f"  {quoted(f'{name}={value}')} \\" for name, value in variables.items() if value is not None),
-            f"  {quoted(prepared.python)} train.py  # <your program>",
+            f"  {started(prepared.python, program)}",
         ]
 
     def sweep(self, run: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -279,10 +279,13 @@ class RunsAsCommand(Protocol):
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as one command: a pure function."""
 
-    def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
-        """Return shell lines that start a user's own ``train.py`` there, for a script that people edit.
+    def script_lines(
+        self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
+    ) -> list[str]:
+        """Return shell lines that start a user's own program there, for a script that people edit.
 
-        A variable that is None must not be set. ``placement`` stands before the command ('' for anywhere).
+        A variable that is None must not be set. ``placement`` stands before the command ('' for anywhere). Without
+        ``program`` it is a ``train.py`` that people replace; it is only given if a run measured one.
         """
 
 

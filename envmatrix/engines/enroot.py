@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -147,9 +147,11 @@ class EnrootEngine(InGroups, Engine):
         argv = tuple(start_argv(job, job.prepared.reference))
         return CommandLine(argv, {}, job.mounts.work, _KEPT, tuple(prefix), (Path(job.prepared.reference),))
 
-    def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
+    def script_lines(
+        self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
+    ) -> list[str]:
         """Return shell lines that start a program in the squashfs, which Apptainer starts as well."""
-        return ApptainerEngine(self.places).script_lines(prepared, variables, placement)
+        return ApptainerEngine(self.places).script_lines(prepared, variables, placement, program)
 
     def image_file(self, prepared: Prepared) -> Path:
         """Return the squashfs file."""

@@ -31,6 +31,7 @@ from envmatrix.images.system import known_to_loader
 from envmatrix.images.venvs import build_venv, packages_of
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export import quoted
+from envmatrix.plan.export import started as words_of
 from envmatrix.process import Exit, Guarded, Order, run, said_json, started
 from envmatrix.say import Say
 
@@ -195,7 +196,9 @@ class LocalEngine(InGroups, Engine):
         needs = (Path(job.prepared.python), *(Path(path) for path in job.preload if "/" in path))
         return CommandLine(job.argv, _variables(job), job.mounts.work, prefix=tuple(prefix), needs=needs)
 
-    def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
+    def script_lines(
+        self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
+    ) -> list[str]:
         """Return shell lines that start a program with the venv's Python; LD_PRELOAD is set for it alone."""
         loaded = variables.get("LD_PRELOAD")
         start = f"env LD_PRELOAD={quoted(loaded)} " if loaded else ""
@@ -206,7 +209,7 @@ class LocalEngine(InGroups, Engine):
             *(f"module load {quoted(name)}" for name in brought),
             *(f"unset {name}" for name, value in variables.items() if value is None),
             *(f"export {n}={quoted(v)}" for n, v in variables.items() if v is not None and n != "LD_PRELOAD"),
-            f"exec {placement}{start}{quoted(prepared.python)} train.py  # <your program>",
+            f"exec {placement}{start}{words_of(prepared.python, program)}",
         ]
 
     def sweep(self, run: str) -> int:

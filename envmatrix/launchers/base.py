@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from envmatrix.engines.base import Engine, Prepared
     from envmatrix.host import Host
     from envmatrix.matrix import Design
+    from envmatrix.matrix.model import Workload
     from envmatrix.plan import Slot
     from envmatrix.plan.environment import Environment
     from envmatrix.say import Say
@@ -184,6 +185,7 @@ class ExportsScripts(Protocol):
         """The words that ``export --as`` takes for it."""
 
     def training_script(
-        self, environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str
-    ) -> str:
-        """Return a script that a person can edit and submit."""
+        self, environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str,
+        program: Workload | None = None,
+    ) -> str:  # fmt: skip
+        """Return a script that a person can edit and submit; ``program`` is only given if a run measured one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from envmatrix.errors import ExitCode, first_code
 from envmatrix.host import Host
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import Analysis, estimate
@@ -43,10 +44,26 @@ class Reproduction:
     tolerance: float
     cautions: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, object]:
-        """Return the document for programs."""
+    def gate(self, *, fail_undecided: bool = False) -> ExitCode:
+        """Return the exit code: 7 for other work, 3 if an effect was not reproduced, 6 if ``fail_undecided`` asks."""
+        answers = {item.answer for item in self.effects}
+        other = any(item.second and Flag.UNEQUAL_WORK in item.second.flags for item in self.effects)
+        return first_code(
+            ExitCode.OTHER_WORK if other else ExitCode.FINE,
+            ExitCode.SOME_FAILED if "not reproduced" in answers else ExitCode.FINE,
+            ExitCode.UNDECIDED if fail_undecided and "undecided" in answers else ExitCode.FINE,
+        )
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What ``envmatrix reproduce`` exits with as far as the effects decide it."""
+        return self.gate()
+
+    def to_json(self, exit_code: ExitCode | None = None) -> dict[str, object]:
+        """Return the document for programs; ``exit_code`` is the command's (None: what the effects say)."""
         return {
-            "schema": 1, "packed_run": self.first.name, "run": self.second.name, "tolerance": self.tolerance,
+            "schema": 1, "exit_code": int(self.exit_code if exit_code is None else exit_code),
+            "packed_run": self.first.name, "run": self.second.name, "tolerance": self.tolerance,
             "differences": [asdict(item) for item in self.differences],
             "effects": [_effect_json(item) for item in self.effects], "cautions": list(self.cautions),
         }  # fmt: skip

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment
+from envmatrix.project import cache_folder
 
-_HAS_THEM = "An image of `envmatrix build --engine docker` has them: `envmatrix export --engine docker`."
-
-
+#: Where an image has what a bundle holds.
+BUNDLED = "/opt/envmatrix"
+#: The words of a command that mean the environment's own Python.
+PYTHONS = ("python", "python3")
 #: What a process of the benchmark asks for itself (bench/memory.py); a program of anybody's is started with a command.
 _ASKED = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
 _NO_HUGE_PAGES = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
@@ -28,17 +31,21 @@ def asked_words(environment: Environment, python: str = "python3") -> tuple[str,
 def variables_of(environment: Environment, preload: tuple[str, ...]) -> dict[str, str | None]:
     """Return every variable an environment needs, LD_PRELOAD among them; None: must not be set.
 
-    What the benchmark alone reads, and ``placement`` does otherwise, is left out.
+    What the benchmark alone reads, and ``placement`` does otherwise, is left out. Raises InputError for a library that
+    the loader cannot preload.
     """
+    bad = next((path for path in preload if re.search(r"[\s:]", path)), None)
+    if bad:
+        raise InputError(
+            f"{bad!r} cannot be preloaded: the loader splits LD_PRELOAD at blanks and colons (ld.so(8))",
+            remedy="`envmatrix export ENV --bundle DIR` copies it to a folder without them",
+        )
     listed = {name: value for name, value in environment.variables.items() if name not in _ASKED}
     return {**listed, "LD_PRELOAD": ":".join(preload)} if preload else listed
 
 
-def export_lines(environment: Environment, preload: tuple[str, ...], form: str, *, of_host: bool = False) -> str:
-    """Return the lines for a POSIX shell, a Dockerfile or a program (JSON).
-
-    ``of_host``: the libraries of ``preload`` lie on this machine, so no image has them.
-    """
+def export_lines(environment: Environment, preload: tuple[str, ...], form: str) -> str:
+    """Return the lines for a POSIX shell or a program (JSON)."""
     variables = variables_of(environment, preload)
     if form == "json":
         placed = {
@@ -48,21 +55,44 @@ def export_lines(environment: Environment, preload: tuple[str, ...], form: str, 
             "start_with": shlex.split(placement(environment)),
         }
         return json.dumps({"environment": environment.name, "variables": variables, **placed}, indent=2)
-    head = f"# environment {environment.name}: {environment.levels_text()}"
-    lines = _sh(variables) if form == "sh" else _dockerfile(variables)
-    if form == "dockerfile" and preload and of_host:
-        head += f"\n# LD_PRELOAD names files of this machine: copy them into your image and change it. {_HAS_THEM}"
-    return "\n".join([head, *lines, *_placed(environment)])
+    return "\n".join([
+        _head(environment), *cache_note(environment, preload), *_sh(variables), *_placed(environment)
+    ])  # fmt: skip
+
+
+def cache_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:
+    """Return the line that says how to keep libraries of the cache, which people are told that they may delete."""
+    if not any(Path(path).is_relative_to(cache_folder()) for path in preload):
+        return []
+    name = shlex.quote(environment.name)
+    return [f"# the libraries lie in envmatrix's cache; to keep them: envmatrix export {name} --bundle DIR"]
+
+
+def dockerfile(environment: Environment, preload: tuple[str, ...], base: str) -> str:
+    """Return a Dockerfile; ``preload`` are paths inside the image, those below BUNDLED are copied from its folder."""
+    variables = variables_of(environment, preload)
+    unset = [f"# {name} must not be set" for name, value in variables.items() if value is None]
+    bundled = any(path.startswith(f"{BUNDLED}/") for path in preload)
+    return "\n".join([
+        _head(environment),
+        "# in the folder of this file: docker build -t NAME --build-arg BASE=<your image> .",
+        f"ARG BASE={base}",
+        "FROM ${BASE}",
+        *([f"COPY lib/ {BUNDLED}/lib/"] if bundled else []),
+        *(f"ENV {name}={dockerfile_quote(value)}" for name, value in variables.items() if value is not None),
+        *unset,
+        *_placed(environment),
+    ])  # fmt: skip
+
+
+def _head(environment: Environment) -> str:
+    return f"# environment {environment.name}: {environment.levels_text()}"
 
 
 def _sh(variables: Mapping[str, str | None]) -> list[str]:
     return [
         f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}" for name, value in variables.items()
     ]
-
-
-def _dockerfile(variables: Mapping[str, str | None]) -> list[str]:
-    return [f"ENV {name}={dockerfile_quote(value)}" for name, value in variables.items() if value is not None]
 
 
 def dockerfile_quote(value: str) -> str:
@@ -79,6 +109,14 @@ def quoted(text: str) -> str:
             remedy="rename the folder, or change the value",
         )
     return shlex.quote(text)
+
+
+def started(python: str, program: Sequence[str]) -> str:
+    """Return the words, for a shell, that start a program of the user's own; () is not known: a line to edit."""
+    if not program:
+        return f"{quoted(python)} train.py  # <your program>"
+    first, *rest = program
+    return " ".join(map(quoted, (python if first in PYTHONS else first, *rest)))
 
 
 def placement(environment: Environment) -> str:

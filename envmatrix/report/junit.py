@@ -8,6 +8,7 @@ from envmatrix.printable import clean, one_line
 from envmatrix.report.catalog import Report
 from envmatrix.report.formatting import effect_note, interval, ratio
 from envmatrix.report.summary import Group, Row, Summary
+from envmatrix.stats.comparison import Comparison
 from envmatrix.stats.effects import BARS
 from envmatrix.stats.failures import BROKEN
 
@@ -24,8 +25,7 @@ def to_junit(summary: Summary) -> str:
     root = ET.Element("testsuites", name=_text(f"envmatrix {summary.plan.design}"))
     for group in summary.groups:
         root.append(_suite(summary, group))
-    ET.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+    return _document(root)
 
 
 def _text(text: object) -> str:
@@ -76,6 +76,29 @@ def _case(summary: Summary, group: Group, row: Row) -> ET.Element:
 
 def _said(case: ET.Element, tag: str, kind: str, message: str, text: str = "") -> None:
     ET.SubElement(case, tag, type=kind, message=_text(one_line(message, 500))).text = _text(text) or None
+
+
+def comparison_to_junit(found: Comparison, *, fail_undecided: bool = False) -> str:
+    """Return the answers of a gate as tests: slower and other work fail, and 'cannot say' does if it is asked to."""
+    suite = ET.Element("testsuite", name="envmatrix compare", tests=str(len(found.items)))
+    for item in found.items:
+        case = ET.SubElement(suite, "testcase", classname="envmatrix.compare", name=_text(item.name))
+        tag = "skipped" if item.status == "cannot say" and not fail_undecided else "failure"
+        if item.status == "not slower":
+            ET.SubElement(case, "system-out").text = _text(item.line())
+        else:
+            _said(case, tag, item.status.replace(" ", "-"), item.line())
+    counted = {tag: str(len(suite.findall(f"testcase/{tag}"))) for tag in ("failure", "error", "skipped")}
+    suite.attrib |= {"failures": counted["failure"], "errors": counted["error"], "skipped": counted["skipped"]}
+    ET.SubElement(suite, "system-out").text = _text("\n".join(found.lines()))
+    root = ET.Element("testsuites", name="envmatrix compare")
+    root.append(suite)
+    return _document(root)
+
+
+def _document(root: ET.Element) -> str:
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
 
 
 class JUnit(Report):

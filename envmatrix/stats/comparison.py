@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.errors import ExitCode, InputError, suggestion
+from envmatrix.errors import ExitCode, InputError, first_code, suggestion
 from envmatrix.plan import Arm, shown_name
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.contention import EXPLAINED, told_busy
@@ -26,7 +26,10 @@ from envmatrix.store import Run
 from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long
 
 Floats = NDArray[np.float64]
-Status = Literal["slower", "not slower", "cannot say"]
+Status = Literal["slower", "not slower", "other work", "cannot say"]
+_CODES: Mapping[Status, ExitCode] = {
+    "other work": ExitCode.OTHER_WORK, "slower": ExitCode.SLOWER, "cannot say": ExitCode.UNDECIDED,
+}  # fmt: skip
 #: Beyond so many times as slow nothing is told in percent.
 _FAR = 10.0
 _WEAKER: Mapping[str, str] = {
@@ -42,12 +45,13 @@ class Compared:
     """``new`` over ``old`` in one metric: a ratio above 1 is faster. No interval where there are too few trials.
 
     ``status`` answers whether new is slower by more than ``allowed`` (a fraction): 'slower' when the whole
-    interval says so, 'not slower' when the whole interval denies it, else 'cannot say'. ``runs`` counts the runs of one
+    interval says so, 'not slower' when the whole interval denies it, else 'cannot say'. It is 'other work', whatever
+    the interval, if a check of equal work failed. ``runs`` counts the runs of one
     thing that ``new`` is compared with (0: both were measured in one run), and ``smallest`` is the smallest slow-down
     that would have been called slower; where there are too few runs, had all days been alike. ``wanted`` is after about
     how many blocks of one run it would be denied, were both alike. ``unsure`` is why nothing
-    is said though there is an interval: a side has slow trials and too few blocks, trials of new broke, or it did
-    other work. ``other`` is what is compared where that is no speed, such as an accuracy.
+    is said though there is an interval: a side has slow trials and too few blocks, or trials of new broke. ``other`` is
+    what is compared where that is no speed, such as an accuracy.
     """
 
     name: str
@@ -87,6 +91,9 @@ class Compared:
     def line(self) -> str:
         """Return the sentence for people."""
         slower, smallest = self._slower, self.smallest
+        if self.status == "other work":
+            measured = f"; measured: {figure(self.ratio)} times as fast" if self.ratio and not self.other else ""
+            return f"{shown_name(self.name)}: {self.new} did other work than {self.old}: no comparison{measured}"
         if self.ratio is not None and 0 < self.runs < FEWEST_RUNS:
             seen = f" (had all days been alike, {_seen(smallest)})" if smallest else ""
             return f"{self._is(figure(self.ratio))}: cannot say whether it is {slower}{seen}"
@@ -120,13 +127,22 @@ class Comparison:
 
     @property
     def exit_code(self) -> ExitCode:
-        """SLOWER when any interval says so; what the data cannot say never fails a build."""
-        return ExitCode.SLOWER if any(item.status == "slower" for item in self.items) else ExitCode.FINE
+        """What ``compare --fail-slower`` exits with: OTHER_WORK, else SLOWER, if any item says so, else FINE."""
+        return self.gate()
 
-    def to_json(self) -> dict[str, object]:
-        """Return the document for programs."""
+    def gate(self, *, fail_slower: bool = True, fail_undecided: bool = False) -> ExitCode:
+        """Return the exit code of a gate: 7 for other work, 5 for slower, 6 for 'cannot say', 0 if all is well.
+
+        Other work always fails; ``fail_slower`` and ``fail_undecided`` say whether the other two do.
+        """
+        wanted = {"other work": True, "slower": fail_slower, "cannot say": fail_undecided}
+        return first_code(*(_CODES[item.status] for item in self.items if wanted.get(item.status)))
+
+    def to_json(self, exit_code: ExitCode | None = None) -> dict[str, object]:
+        """Return the document for programs; ``exit_code`` is the command's (None: that of a gate)."""
+        code = self.exit_code if exit_code is None else exit_code
         items = [asdict(item) for item in self.items]
-        return {"schema": 1, "exit_code": int(self.exit_code), "comparisons": items, "cautions": list(self.cautions)}
+        return {"schema": 1, "exit_code": int(code), "comparisons": items, "cautions": list(self.cautions)}
 
     def lines(self) -> list[str]:
         """Return the sentences for people."""
@@ -207,8 +223,8 @@ def unless_contended(found: Compared, contended: Contended) -> Compared:
 
 
 def unless_other_work(found: Compared, other: bool) -> Compared:
-    """Take back 'not slower' where new did other work: that much faster is what skipped work is."""
-    return unsure(found, "it did other work") if other and found.status == "not slower" else found
+    """Take back any answer if new did other work: it is fast, or slow, because of that."""
+    return replace(found, status="other work", smallest=None, wanted=None, unsure="") if other else found
 
 
 def other_than_speed(metric: Metric) -> str:

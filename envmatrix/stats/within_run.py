@@ -52,10 +52,10 @@ def compare_environments(
         item = _item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed)
         item = replace(item, other=other_than_speed(analysis.primary[one.workload]))
         item = unless_broken(item, measured.facts[one.name], measured.facts[other.name], effect.best)
-        item = unless_other_work(item, Flag.UNEQUAL_WORK in effect.flags)
         item = unless_contended(item, effect.contended)
         slow = waiting(analysis, (one.name, other.name), effect.blocks)
-        items.append(unsure(item, f"a side has slow trials, which takes {LEAST_BLOCKS} blocks" if slow else ""))
+        item = unsure(item, f"a side has slow trials, which takes {LEAST_BLOCKS} blocks" if slow else "")
+        items.append(unless_other_work(item, Flag.UNEQUAL_WORK in effect.flags))
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{other.shown} did not do the work of {one.shown}: {'; '.join(effect.notes)}")
     compared = dict.fromkeys(arm.name for pair in pairs for arm in pair)

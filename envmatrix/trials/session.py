@@ -15,33 +15,38 @@ from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError
 from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
-from envmatrix.plan.environment import Environment, all_libraries, resolve
+from envmatrix.matrix.model import Workload
+from envmatrix.plan.environment import Environment, Library, all_libraries, resolve
 from envmatrix.plan.export import asked_words
 from envmatrix.process import Exit
 from envmatrix.regular import read_bytes
 from envmatrix.say import Say
-from envmatrix.trials import leftovers
+from envmatrix.trials import external, leftovers
 from envmatrix.trials.experiment import check_placement, snapshot_bench
-from envmatrix.trials.images import open_engines, places_of
+from envmatrix.trials.images import Images, open_engines, places_of
 from envmatrix.trials.trial import (
     base_variables,
     environment_variables,
     packages_to_look_up,
     placed_limits,
     preload_paths,
+    trial_variables,
 )
 
 _EVIDENCE_LIMIT_S = 300.0
+#: A program that does nothing, to be looked at.
+_IDLE = Workload.model_validate({"name": "idle", "command": ("python", "-c", ""), "metric": {"wall": True}})
 
 
 @dataclass(frozen=True)
 class Session:
-    """A prepared environment on one engine."""
+    """A prepared environment on one engine; ``workload`` is the user's own program that a run measured in it."""
 
     environment: Environment
     engine: Engine
     prepared: Prepared
     bench: Path
+    workload: Workload | None = None
 
     @property
     def preload(self) -> tuple[str, ...]:
@@ -57,8 +62,7 @@ class Session:
             prepared=self.prepared,
             argv=argv,
             env={
-                **base_variables(inside["work"], inside["bench"], self.prepared.python),
-                **environment_variables(self.environment),
+                **self._variables(base_variables(inside["work"], inside["bench"], self.prepared.python)),
                 **packages_to_look_up([self.environment]),
             },
             preload=self.preload,
@@ -67,12 +71,20 @@ class Session:
             log=log,
         )
 
+    def _variables(self, base: dict[str, str]) -> dict[str, str]:
+        if self.workload:
+            return trial_variables(self.workload, self.environment, base)
+        return {**base, **environment_variables(self.environment)}
+
     def evidence(self) -> dict[str, object]:
-        """Start one process that does nothing but read back what is active."""
-        self.prepared.check_torch()
+        """Start one process that does nothing but read back what is active; a Python without torch is seen too."""
         with scratch() as work:
-            inside = self.engine.inside(Mounts(work, {"bench": self.bench}))["work"]
-            argv = (self.prepared.python, "-m", "bench", "evidence", f"--record={inside}/record.json")
+            inside = self.engine.inside(Mounts(work, {"bench": self.bench}))
+            record = f"{inside['work']}/record.json"
+            words: tuple[str, ...] = ("-m", "bench", "evidence", f"--record={record}")
+            if self.prepared.without_torch:
+                words = external.command_arguments(_IDLE, record, self.prepared.python, inside["bench"])
+            argv = (self.prepared.python, *words)
             log = work.parent / f"{work.name}.log"
             ended = self.engine.run(self._job(work, argv, _EVIDENCE_LIMIT_S, log))
             said = log.read_text(errors="replace") if log.exists() else ""
@@ -108,12 +120,19 @@ def scratch() -> Iterator[Path]:
 
 def open_session(matrix: Matrix, name: str, engine_name: str, say: Say) -> Session:
     """Resolve and prepare a named environment on one engine ('auto': the first that this machine has)."""
+    environment = resolve(matrix, name, this_host().facts())
+    return open_prepared(environment, all_libraries(matrix), engine_name, Path(matrix.path), say)
+
+
+def open_prepared(
+    environment: Environment, libraries: tuple[Library, ...], engine_name: str, matrix: Path, say: Say,
+    workload: Workload | None = None, given: Images | None = None,
+) -> Session:  # fmt: skip
+    """Prepare an environment on one engine with the locks beside ``matrix``; ``given`` images are ready already."""
     engine_name = choose_engine(say) if engine_name == AUTO else engine_name
-    host = this_host()
-    environment = resolve(matrix, name, host.facts())
-    check_placement([environment], host)
+    check_placement([environment], this_host())
     bench = snapshot_bench()[1]
-    engine = open_engines([engine_name], places_of(Path(matrix.path), bench))[engine_name]
+    engine = open_engines([engine_name], places_of(matrix, bench))[engine_name]
     check_quota(engine, environment)
-    prepared = engine.prepare(environment.image, all_libraries(matrix), say)
-    return Session(environment, engine, prepared, bench)
+    ready = (given or {}).get((environment.image_key, engine_name))
+    return Session(environment, engine, ready or engine.prepare(environment.image, libraries, say), bench, workload)

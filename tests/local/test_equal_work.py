@@ -38,15 +38,18 @@ def test_work_that_differs_is_named_and_an_edit_makes_every_further_trial_invali
     (project.folder / "train.py").write_text(PROGRAM)
     (project.folder / "beside.py").write_text("MORE = 1\n")
     done = project.run("bench", "two", "--quiet")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 7, done.stderr
+    assert "exit code 7: skips did other work than its reference" in done.stderr
     assert "items 1, reference 30 to 30" in done.stdout
+    gate = project.run("compare", project.newest().name, "--environments", "baseline,skips", "--fail-slower", "3%")
+    assert gate.returncode == 7, gate.stdout
     assert "No environment is shown to be faster" in done.stdout
     lines = project.newest() / "trials.jsonl"
     kept = lines.read_text().splitlines(keepends=True)
     lines.write_text("".join(kept[:3]))
     (project.folder / "beside.py").write_text("MORE = 2\n")
     again = project.run("resume", "--quiet")
-    assert again.returncode == 3, again.stderr
+    assert again.returncode == 7, again.stderr
     found = {trial["trial"]: (trial["outcome"], trial["reason"]) for trial in project.trials()}
     said = "beside.py was edited since the run began: from then on this is other work"
     assert [found[name] for name in sorted(found)] == [("ok", "")] * 3 + [("invalid", said)] * 3

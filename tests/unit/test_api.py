@@ -148,10 +148,14 @@ def test_the_newest_run_is_meant_when_none_is_named(results):
         ({"failed": 4}, 0, True, ExitCode.INTERRUPTED),
     ],
 )
-def test_a_result_has_the_exit_code_of_the_command(outcomes, incomplete, interrupted, code):
+@pytest.mark.parametrize("other_work", [False, True])
+def test_a_result_has_the_exit_code_of_the_command(outcomes, incomplete, interrupted, code, other_work):
     found = envmatrix.Result(Path("r"), interrupted=interrupted, incomplete=incomplete)
-    found.__dict__["summary"] = SimpleNamespace(outcomes=outcomes)
-    assert found.exit_code == code
+    effects = [SimpleNamespace(environment="cheat", flags=("unequal-work",) if other_work else ())]
+    analysis = SimpleNamespace(primary_effects=lambda: effects)
+    found.__dict__["summary"] = SimpleNamespace(outcomes=outcomes, analysis=analysis)
+    other = other_work and code in (ExitCode.FINE, ExitCode.SOME_FAILED)
+    assert found.exit_code == (ExitCode.OTHER_WORK if other else code)
 
 
 def test_runs_and_environments_are_compared(results, capsys):

@@ -1,15 +1,17 @@
 """The lines that set up an environment elsewhere say all that a trial had."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from envmatrix.api.places import matrix_of_run
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
+from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.export import training_script
 from envmatrix.plan.environment import Environment, Image, resolve
-from envmatrix.plan.export import export_lines
+from envmatrix.plan.export import dockerfile, export_lines
 from envmatrix.store import RunFolder
 from tests.committed import REFERENCES, SCHEMA_1
 
@@ -17,9 +19,13 @@ PLACED = Environment("e", "", {}, Image("i"), {"A": "b c"}, (), {}, cpus="0-3", 
 SIF = Prepared("i", "apptainer", "/i.sif", "/usr/bin/python3", {})
 
 
+def lines_of(environment, form):
+    return dockerfile(environment, (), "debian") if form == "dockerfile" else export_lines(environment, (), form)
+
+
 @pytest.mark.parametrize("form", ["sh", "dockerfile"])
 def test_the_placement_stands_below_the_lines(form):
-    assert "taskset --cpu-list 0-3 numactl --membind=1 COMMAND" in export_lines(PLACED, (), form)
+    assert "taskset --cpu-list 0-3 numactl --membind=1 COMMAND" in lines_of(PLACED, form)
 
 
 def test_programs_are_told_the_placement_too():
@@ -30,7 +36,7 @@ def test_programs_are_told_the_placement_too():
 @pytest.mark.parametrize("form", ["sh", "dockerfile"])
 def test_a_quota_which_no_variable_sets_is_told_with_what_sets_it(form):
     limited = Environment("e", "", {}, Image("i"), {}, (), {}, cpu_quota=1.5)
-    assert "docker run --cpus 1.5, a pod's limits.cpu" in export_lines(limited, (), form)
+    assert "docker run --cpus 1.5, a pod's limits.cpu" in lines_of(limited, form)
     assert "CPUQuota=150%" in training_script(limited, find_engine("apptainer"), SIF, (), "slurm")
     assert json.loads(export_lines(limited, (), "json"))["cpu_quota"] == 1.5
 
@@ -42,12 +48,25 @@ def test_a_training_script_places_its_program(form):
     )
 
 
-def test_a_dockerfile_says_when_its_libraries_are_of_this_machine():
-    library = ("/cache/libx.so",)
-    assert "# LD_PRELOAD names files of this machine" in export_lines(PLACED, library, "dockerfile", of_host=True)
-    assert "of this machine" not in export_lines(PLACED, library, "dockerfile")
-    assert "of this machine" not in export_lines(PLACED, (), "dockerfile", of_host=True)
-    assert "of this machine" not in export_lines(PLACED, library, "sh", of_host=True)
+def test_lines_that_name_the_cache_say_how_to_keep_its_libraries(monkeypatch):
+    monkeypatch.setenv("ENVMATRIX_CACHE", "/cache")
+    assert "envmatrix export e --bundle DIR" in export_lines(PLACED, ("/cache/libraries/1/libx.so",), "sh")
+    assert "--bundle" not in export_lines(PLACED, ("/bundle/lib/x/libx.so", "libm.so.6"), "sh")
+    assert "--bundle" not in export_lines(PLACED, (), "sh")
+    local = Prepared("i", "local", "/venv", "/venv/bin/python", {})
+    for preload, told in (("/cache/libraries/1/libx.so", True), ("/bundle/lib/x/libx.so", False)):
+        script = training_script(PLACED, find_engine("local"), local, (preload,), "slurm")
+        assert ("envmatrix export e --bundle DIR" in script) == told
+
+
+@pytest.mark.parametrize("path", ["/a b/libx.so", "/a:b/libx.so"])
+def test_a_library_that_the_loader_cannot_preload_is_no_line(path):
+    with pytest.raises(InputError, match="blanks and colons"):
+        export_lines(PLACED, (path,), "sh")
+
+
+def test_a_dockerfile_says_what_it_cannot_unset():
+    assert "# A must not be set" in dockerfile(replace(PLACED, variables={"A": None}), (), "debian")
 
 
 @pytest.mark.parametrize("path", [*REFERENCES, SCHEMA_1], ids=lambda path: path.name)

@@ -47,7 +47,8 @@ def test_both_files_run_the_same_gate():
     (script,) = (step["run"] for step in github["jobs"]["speed"]["steps"] if "run" in step)
     lines = (script.splitlines()[-1], gitlab["speed"]["script"][-1])
     assert {re.sub(r"(\"\$RUNNER_TEMP/base\"|\.\./base)", "BASE", line) for line in lines} == {
-        "envmatrix compare --rerun BASE . --fail-slower 5% --budget 10m --name gate"
+        "envmatrix compare --rerun BASE . --fail-slower 5% --budget 10m --name gate --junit gate.xml"
     }
     assert gitlab["speed"]["artifacts"]["paths"] == ["results/gate"]
-    assert github["jobs"]["speed"]["steps"][-1]["with"]["path"] == "results/gate"
+    assert gitlab["speed"]["artifacts"]["reports"] == {"junit": "gate.xml"}
+    assert github["jobs"]["speed"]["steps"][-1]["with"]["path"].split() == ["results/gate", "gate.xml"]

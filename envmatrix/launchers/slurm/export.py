@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from envmatrix.engines.base import Engine, HasImageFiles, Prepared, RunsAsCommand
 from envmatrix.errors import InputError
+from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment
-from envmatrix.plan.export import placement, quota_note, quoted, variables_of
+from envmatrix.plan.export import cache_note, placement, quota_note, quoted, started, variables_of
 
+#: Variables that every job has of its own.
+_OF_A_JOB = frozenset({"PATH", "HOME", "USER", "LANG"})
 _HEAD = """\
 #!/bin/sh
 # A training job in the environment {name} ({levels}).
-# Change what is marked with <...>, then: sbatch train.sh
+# Change what is marked with <...>, then submit it: sbatch FILE
 #SBATCH --job-name={job}
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
@@ -27,25 +30,42 @@ _HEAD = """\
 
 
 def training_script(
-    environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str
-) -> str:
+    environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str,
+    program: Workload | None = None,
+) -> str:  # fmt: skip
     """Return the script; ``form`` is 'slurm' (as the engine starts it) or 'pyxis' (srun --container-image).
 
-    Raises InputError for an engine that has no command, and for 'pyxis' on one that has no image file.
+    ``program`` is what a run measured in the environment. Raises InputError for an engine that has no command, and for
+    'pyxis' on one that has no image file.
     """
     job = "train-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in environment.name)
-    variables = variables_of(environment, preload)
+    variables = {**(program.env if program else {}), **variables_of(environment, preload)}
+    command = program.command if program else ()
     head = _HEAD.format(name=environment.name, levels=environment.levels_text(), job=job)
     if form == "pyxis":
-        body = _pyxis(environment, _image_file(environment, engine, prepared), prepared.python, variables)
+        body = _pyxis(environment, _image_file(environment, engine, prepared), prepared.python, variables, command)
     elif isinstance(engine, RunsAsCommand):
-        body = engine.script_lines(prepared, variables, placement(environment))
+        more = {"program": command} if command else {}  # engines of others may not take one
+        body = engine.script_lines(prepared, variables, placement(environment), **more)
     else:
         raise InputError(
             f"engine {engine.name} needs its own service on every node, so no batch script can start it",
             remedy="use `--engine apptainer`, or the venv: `--engine local`",
         )
-    return head + "\n".join(["set -eu", *quota_note(environment), *body]) + "\n"
+    notes = [*quota_note(environment), *cache_note(environment, preload)]
+    return head + "\n".join(["set -eu", *notes, *_around(program, prepared.python), *body]) + "\n"
+
+
+def _around(program: Workload | None, python: str) -> list[str]:
+    """Return the lines that a user's own program needs before it: its folder, its variables, what prepares it."""
+    if program is None:
+        return []
+    needs = [name for name in program.pass_env if name not in _OF_A_JOB]
+    return [
+        *([f"# It needs these variables of the shell that submits: {', '.join(needs)}"] if needs else []),
+        *([f"cd {quoted(program.files)}  # the folder of the program"] if program.files else []),
+        *([started(python, program.prepare)] if program.prepare else []),
+    ]
 
 
 def _image_file(environment: Environment, engine: Engine, prepared: Prepared) -> Path:
@@ -57,7 +77,9 @@ def _image_file(environment: Environment, engine: Engine, prepared: Prepared) ->
     )
 
 
-def _pyxis(environment: Environment, file: Path, python: str, variables: Mapping[str, str | None]) -> list[str]:
+def _pyxis(
+    environment: Environment, file: Path, python: str, variables: Mapping[str, str | None], program: Sequence[str]
+) -> list[str]:
     take_out = [
         "# For clusters with Pyxis and Enroot. Enroot reads a squashfs file: take it out of the SIF once, where",
         "# Apptainer is. `sif list` shows the number of its FS (squashfs) partition, which `sif dump` takes.",
@@ -75,5 +97,5 @@ def _pyxis(environment: Environment, file: Path, python: str, variables: Mapping
         f"  --no-container-mount-home --container-readonly {placement(environment)}/usr/bin/env \\",
         *(f"  -u {name} \\" for name, value in variables.items() if value is None),
         *(f"  {quoted(f'{name}={value}')} \\" for name, value in variables.items() if value is not None),
-        f"  {quoted(python)} train.py  # <your program>",
+        f"  {started(python, program)}",
     ]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from envmatrix.engines.base import Engine, Prepared
     from envmatrix.host import Host
     from envmatrix.matrix import Design
+    from envmatrix.matrix.model import Workload
     from envmatrix.plan.environment import Environment
     from envmatrix.say import Say
     from envmatrix.store.run import Asked
@@ -80,9 +81,10 @@ class SlurmKind(LauncherKind):
         return scripts(experiment, max(1, slurm_options(experiment).nodes // widest(experiment)))
 
     def training_script(
-        self, environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str
-    ) -> str:
+        self, environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str,
+        program: Workload | None = None,
+    ) -> str:  # fmt: skip
         """Return a batch script for the user's own training."""
         from envmatrix.launchers.slurm.export import training_script
 
-        return training_script(environment, engine, prepared, preload, form)
+        return training_script(environment, engine, prepared, preload, form, program)

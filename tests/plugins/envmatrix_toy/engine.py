@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,9 @@ class ToyEngine(Engine):
     def command_line(self, job: Job) -> CommandLine:
         return CommandLine(job.argv, job.env, job.mounts.work)
 
-    def script_lines(self, prepared: Prepared, variables: Mapping[str, str | None], placement: str) -> list[str]:
+    def script_lines(
+        self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
+    ) -> list[str]:
         return [f"exec {placement}toy-start {prepared.reference} {' '.join(variables)}"]
 
     def base(self, image: Image, say: Say) -> Base:

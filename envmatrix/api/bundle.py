@@ -1,0 +1,71 @@
+"""A folder that holds an environment's libraries: what is exported with it needs nothing of envmatrix's cache."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path, PurePosixPath
+
+from envmatrix.errors import InputError
+from envmatrix.store import write_whole
+from envmatrix.trials.session import Session
+
+#: Says that a folder is a bundle, which the next export may replace.
+_MARK = "envmatrix-bundle.json"
+_LIBRARIES = "lib"
+
+
+def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> tuple[str, ...]:
+    """Copy what an environment preloads into ``folder`` and return the files' paths in it; a bare name stays.
+
+    ``for_image``: nothing is preloaded from the folder itself. Raises InputError for a folder that holds something
+    else, and for libraries that lie in an image.
+    """
+    _check(folder, for_image=for_image)
+    found = {path: _folder_of(session, path) for path in session.preload if "/" in path}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / _MARK, json.dumps({"schema": 1, "environment": session.environment.name}) + "\n")
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as new:
+        for place in dict.fromkeys(found.values()):
+            shutil.copytree(place, Path(new) / _LIBRARIES / place.name)  # links become files
+        shutil.rmtree(folder / _LIBRARIES, ignore_errors=True)
+        if found:
+            (Path(new) / _LIBRARIES).rename(folder / _LIBRARIES)
+    return tuple(
+        f"{_LIBRARIES}/{found[path].name}/{PurePosixPath(path).name}" if path in found else path
+        for path in session.preload
+    )
+
+
+def placed_in(folder: str, preload: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files of a bundle by their paths where it lies in ``folder``."""
+    return tuple(f"{folder}/{path}" if "/" in path else path for path in preload)
+
+
+def _check(folder: Path, *, for_image: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--bundle: {folder} is no folder", remedy="name a new folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
+        raise InputError(
+            f"--bundle: {folder} is not empty and was not made by `export --bundle`", remedy="name a new folder"
+        )
+    if not for_image and re.search(r"[\s:]", str(folder)):
+        raise InputError(
+            f"--bundle: the loader cannot preload files from {str(folder)!r}, which holds a blank or a colon",
+            remedy="name a folder without them in its path",
+        )
+
+
+def _folder_of(session: Session, path: str) -> Path:
+    """Return the folder of this machine that holds a library which is preloaded as ``path``."""
+    parent = str(PurePosixPath(path).parent)
+    if session.engine.shares_files:
+        return Path(parent)
+    if mounted := session.prepared.mounted.get(parent):
+        return Path(mounted)
+    raise InputError(
+        f"--bundle: the libraries lie in the image of engine {session.engine.name}",
+        remedy="leave --bundle out, or use `--engine local`",
+    )

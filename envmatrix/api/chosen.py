@@ -1,0 +1,131 @@
+"""The environment that a name means: one of a matrix, or one of a run as it was measured."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from envmatrix.api.places import PathLike, find_run, has_matrix, home_of_run, load_matrix, matrix_of_run
+from envmatrix.api.tunes import find_study
+from envmatrix.engines.catalog import DEFAULT
+from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError, StoreError, suggestion
+from envmatrix.host import this_host
+from envmatrix.matrix.model import Workload
+from envmatrix.plan.environment import Environment, Library, all_libraries, resolve
+from envmatrix.say import Say, silent
+from envmatrix.store import Run, RunFolder
+from envmatrix.store.study import StudyFolder
+from envmatrix.trials.images import check_same_bits, kept_given, kept_matrix, libraries_of
+from envmatrix.trials.session import Session, open_prepared, open_session
+
+
+def open_environment(
+    environment: str, *, engine: str | None = None, matrix: PathLike | None = None, run: PathLike | None = None,
+    results: PathLike = "results", say: Say = silent,
+) -> Session:  # fmt: skip
+    """Prepare an environment for single processes: evidence, any command, export. Raises as ``export``.
+
+    Without ``matrix`` and ``run`` it is that of ./matrix.yaml, else of the newest run, else of the matrix that comes
+    with envmatrix. ``say`` is told which, unless it is that of ./matrix.yaml.
+    """
+    if run is not None and matrix is not None:
+        raise InputError("a run has a matrix of its own", remedy="give --matrix or --run")
+    if run is not None:
+        return _of_run(_folder(environment, run, results), environment, engine, say)
+    newest = None if matrix is not None else _newest(environment, results)
+    if newest and not has_matrix():
+        session = _of_run(newest, environment, engine, say)
+        say(f"{environment} is that of {_called(newest)}, the newest here; --run or --matrix names another")
+        return session
+    if newest and (name := _other_python(newest, environment)):
+        say(f"{environment} is that of matrix.yaml; the newest run had it with another Python: --run {name} takes that")
+    return open_session(load_matrix(matrix, say), environment, engine or DEFAULT, say)
+
+
+def _called(folder: RunFolder) -> str:
+    """Return what a run is called on the command line; a step of a search is that search."""
+    study = folder.path.parent
+    return f"search {study.name}" if (study / "study.json").exists() else f"run {folder.path.name}"
+
+
+def _newest(environment: str, results: PathLike) -> RunFolder | None:
+    """Return the newest run, or a step of the newest search that has one; None if there is none."""
+    with suppress(InputError):
+        return _folder(environment, None, results)
+    with suppress(InputError):  # the newest search has run nothing yet
+        return find_run(None, results)
+    return None
+
+
+def _folder(environment: str, run: PathLike | None, results: PathLike) -> RunFolder:
+    """Return the folder of a run; of a search (`tune`) that of its newest step which has the environment."""
+    study = find_study(run, results)
+    if study is None:
+        return find_run(run, results)
+    steps = StudyFolder(study).steps()
+    if not steps:
+        raise InputError(f"search {study.name} has run nothing yet", remedy=f"`envmatrix resume {study.name}`")
+    return next((step for step in reversed(steps) if environment in step.load().environments), steps[-1])
+
+
+def _other_python(folder: RunFolder, environment: str) -> str:
+    """Return the name of a run of a program whose environment has another image than that of ./matrix.yaml; else ''."""
+    try:
+        run = folder.load_here()
+    except StoreError:  # nobody asked for that run
+        return ""
+    if not run.is_of_program or environment not in run.environments:
+        return ""
+    matrix = load_matrix()
+    same = environment in matrix.environments and (
+        resolve(matrix, environment, {}).image == run.environments[environment].image
+    )
+    return "" if same else folder.path.name
+
+
+def _of_run(folder: RunFolder, name: str, engine: str | None, say: Say) -> Session:
+    """Prepare an environment of a run as it was measured, or another one of the run's own matrix."""
+    run = folder.load_here()
+    environment, libraries, matrix = _resolved(folder, run, name)
+    engines = [arm.engine for arm in run.arms if arm.runs == environment.name] or [run.arms[0].engine]
+    try:
+        session = open_prepared(
+            environment, libraries, engine or engines[0], matrix, say, program_of(run), kept_given(folder)
+        )
+    except SkipEnvironmentError as error:
+        said = f"environment {name} of run {folder.path.name} is not available on this machine: {error.message}"
+        other = "export it on the machine that measured it, or name a matrix of this machine: `--matrix FILE`"
+        remedy = other if environment.image.on_host else error.remedy
+        raise SkipEnvironmentError(said, remedy=remedy or other) from error
+    _warn_of_other_bits(run, session, say)
+    return session
+
+
+def _resolved(folder: RunFolder, run: Run, name: str) -> tuple[Environment, tuple[Library, ...], Path]:
+    """Return an environment of a run, the libraries that its image holds, and the matrix beside which its locks are."""
+    runs = next((arm.runs for arm in run.arms if arm.environment == name), name)
+    found = run.environments.get(runs)
+    if found and found.side:
+        return found, run.sides[found.side].libraries, kept_matrix(folder, found.side)
+    if found:
+        return found, libraries_of(folder, run), home_of_run(run)
+    matrix = matrix_of_run(folder, run)
+    if name not in matrix.environments:
+        known = (*run.environments, *matrix.environments)
+        raise InputError(
+            f"run {folder.path.name} has no environment {name!r}",
+            remedy=f"{suggestion(name, known)}; `--matrix FILE` takes one of another matrix",
+        )
+    return resolve(matrix, name, this_host().facts()), all_libraries(matrix), Path(matrix.path)
+
+
+def program_of(run: Run) -> Workload | None:
+    """Return the user's own program that a run measured, the first one of several; None if it measured none."""
+    return next((run.workloads[name] for name in run.design.workloads if run.workloads[name].command), None)
+
+
+def _warn_of_other_bits(run: Run, session: Session, say: Say) -> None:
+    try:
+        check_same_bits(run, {(session.environment.image_key, session.engine.name): session.prepared})
+    except EnvmatrixError as error:
+        say(f"warning: {error.message}")

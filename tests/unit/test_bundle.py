@@ -1,0 +1,73 @@
+"""A bundle holds copies of what is preloaded, and no folder of anybody else's is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from envmatrix.api.bundle import make_bundle, placed_in
+from envmatrix.engines.base import Prepared
+from envmatrix.engines.catalog import find_engine
+from envmatrix.errors import InputError
+from envmatrix.plan.environment import Environment, Image
+from envmatrix.plan.export import BUNDLED, dockerfile
+from envmatrix.trials.session import Session
+
+ENVIRONMENT = Environment("e", "", {}, Image("i"), {}, (("malloc-x", "libx.so.1"), ("", "libm.so.6")), ())
+
+
+@pytest.fixture
+def session(tmp_path):
+    folder = tmp_path / "cache" / "malloc-x"
+    folder.mkdir(parents=True)
+    (folder / "libx.so.1.0").write_text("x")
+    (folder / "libx.so.1").symlink_to("libx.so.1.0")
+    prepared = Prepared("i", "local", "/venv", "/venv/bin/python", {"malloc-x": str(folder)})
+    return Session(ENVIRONMENT, find_engine("local"), prepared, Path("/bench"))
+
+
+def test_it_holds_files_and_no_links_and_is_replaced_by_the_next(session, tmp_path):
+    bundle = tmp_path / "new" / "bundle"
+    assert make_bundle(bundle, session) == ("lib/malloc-x/libx.so.1", "libm.so.6")
+    file = bundle / "lib" / "malloc-x" / "libx.so.1"
+    assert (file.read_text(), file.is_symlink()) == ("x", False)
+    assert placed_in(str(bundle), ("lib/malloc-x/libx.so.1", "libm.so.6")) == (str(file), "libm.so.6")
+    (bundle / "train.py").write_text("mine")
+    (bundle / "lib" / "old").mkdir()
+    make_bundle(bundle, session)
+    assert sorted(path.name for path in bundle.iterdir()) == ["envmatrix-bundle.json", "lib", "train.py"]
+    assert [path.name for path in (bundle / "lib").iterdir()] == ["malloc-x"]
+    made = dockerfile(ENVIRONMENT, placed_in(BUNDLED, ("lib/malloc-x/libx.so.1",)), "debian").splitlines()
+    assert made[2:] == [
+        "ARG BASE=debian", "FROM ${BASE}", "COPY lib/ /opt/envmatrix/lib/",
+        'ENV LD_PRELOAD="/opt/envmatrix/lib/malloc-x/libx.so.1"',
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("there", ["a folder with files", "a file", "a blank", "a colon"])
+def test_what_is_no_bundle_is_left_as_it_is(session, tmp_path, there):
+    bundle = tmp_path / {"a blank": "a b", "a colon": "a:b"}.get(there, "bundle")
+    if there == "a folder with files":
+        (bundle / "lib").mkdir(parents=True)
+        (bundle / "lib" / "mine.txt").write_text("mine")
+    elif there == "a file":
+        bundle.write_text("mine")
+    with pytest.raises(InputError, match="--bundle") as caught:
+        make_bundle(bundle, session)
+    assert caught.value.remedy
+    if there == "a folder with files":
+        assert [path.name for path in bundle.rglob("*")] == ["lib", "mine.txt"]
+
+
+def test_libraries_in_an_image_are_not_copied_and_mounted_ones_are(session, tmp_path):
+    engine = SimpleNamespace(name="docker", shares_files=False)
+    inside = Prepared("i", "docker", "sha256:1", "/usr/bin/python3", {"malloc-x": "/opt/x"})
+    with pytest.raises(InputError, match="lie in the image of engine docker"):
+        make_bundle(tmp_path / "bundle", Session(ENVIRONMENT, engine, inside, Path("/bench")))
+    assert not (tmp_path / "bundle").exists()
+    mounted = Prepared("i", "docker", "sha256:1", "/usr/bin/python3", {"malloc-x": "/opt/x"},
+                       mounted={"/opt/x": session.prepared.libraries["malloc-x"]})  # fmt: skip
+    made = make_bundle(tmp_path / "bundle", Session(ENVIRONMENT, engine, mounted, Path("/bench")))
+    assert made == ("lib/malloc-x/libx.so.1", "libm.so.6")
