@@ -44,7 +44,7 @@ def made(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "_possible", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
 
     def make(wall_s, said=None, **asked):
-        seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None))
+        seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None), arrivals=())
         monkeypatch.setattr(programs, "_looked", lambda *_: seen)
         words = programs.Asked(("python", "mine.py"))
         return programs.make_matrix(
