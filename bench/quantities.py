@@ -54,8 +54,8 @@ _RATE = re.compile(
 )
 _WORD_RATE = re.compile(r"(?:[a-z]+ )?(?<![a-z])([fiwutqrs]ps)(?![A-Za-z])", re.IGNORECASE)
 _COUNT = re.compile(
-    r"(?:[a-z]+ )?(?:(?:step|epoch|iter|iteration|run|sample|image|img|token|example|word|gpu|device|worker|thread|core|node"
-    r"|request|prompt|round|loop)(?:s|\(s\))|batches|processes|times)(?!\w)",
+    r"(?:[a-z]+ )?(?:(?:step|epoch|iter|iteration|run|sample|image|img|token|example|word|gpu|device|worker|thread"
+    r"|core|node|request|prompt|round|loop)(?:s|\(s\))|batches|processes|times)(?!\w)",
     re.IGNORECASE,
 )
 _PREFIXED = re.compile(r"([KMGT])(?=[a-z]{2})|(k)(?=(?:it|tok|img|im|sample|ex|word|step|req|seq|item|frame|op|row)s?)")

@@ -39,12 +39,13 @@ def metric_of(
         return _of_steps(steps, output, "that --metric-steps matches")
     if regex:
         return _of_regex(regex, output)
-    seen = counts_steps(output)
-    if seen and came_as_printed(seen, output, arrivals):
-        return _of_steps(seen, output, "that count up")
     source, why = _found(output, wall_s)
-    hint = f"\n--metric-steps {shlex.quote(seen)} times its steps: fewer runs decide" if seen else ""
-    return source, f"{why}{hint}"
+    seen = counts_steps(output)
+    if not seen or not came_as_printed(seen, output, arrivals):
+        return source, why
+    steps, timed = _of_steps(seen, output, "that count up")
+    instead = f"\n  for {why.partition(';')[0]}: --metric-regex {shlex.quote(source.regex)}" if source.regex else ""
+    return steps, f"{timed}{instead}"
 
 
 def came_as_printed(pattern: str, output: str, arrivals: Arrivals) -> bool:
