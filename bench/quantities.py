@@ -7,6 +7,7 @@ number and the unit after it. Standard library alone.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple, Optional
 
 _THIN = "\u00a0\u2007\u2009\u202f"
@@ -64,6 +65,7 @@ _LABEL = re.compile(
     ["'`)\]*]*\s*(?P<connector>:=|=>|->|[:=|>])?[\s"'`(\[$<~\u2248*]*(?P<wrapper>(?:[\w.]*(?:tensor|array|float\d*)\(\[?)?)\Z""",
     re.VERBOSE | re.IGNORECASE,
 )
+_LONGEST_LABEL = 80
 #: Words of numbers that count or name something: no unit and no group of digits is theirs.
 _COUNTER = re.compile(
     r"\b(?:steps?|epochs?|iter(?:ation)?s?|batch(?:es)?|updates?|rank|gpu|device|worker|node|process|run|round|fold|trial"
@@ -115,6 +117,7 @@ def without_colours(text: str) -> str:
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
+@lru_cache(maxsize=4096)
 def words(label: str) -> str:
     """Return a label in lower case, its words apart: ``RunningAvgSamplesPerSec`` is ``running avg samples per sec``."""
     return " ".join(re.sub(r"[_.\-]+", " ", _CAMEL.sub(" ", label)).lower().split())
@@ -192,7 +195,8 @@ _MADE = (
 )
 
 
-def fields(line: str) -> list[Field]:
+@lru_cache(maxsize=4096)
+def fields(line: str) -> tuple[Field, ...]:
     """Return the numbers of one line, from left to right."""
     text, _ = masked(line)
     found: list[Field] = []
@@ -204,13 +208,13 @@ def fields(line: str) -> list[Field]:
             field = _within_label(text, found, one)
             found.append(field)
             begin = field.unit_end
-    return found
+    return tuple(found)
 
 
 def _read(text: str, begin: int, run: re.Match[str], found: list[Field]) -> list[Field]:
     """Return the number that a run of digits is, its parts where it is a list, nothing where it is part of a word."""
     digits, start = run[0].rstrip("."), run.start()
-    label = _LABEL.search(text, begin, start)
+    label = _LABEL.search(text, max(begin, start - _LONGEST_LABEL), start)
     if _GROUPED.fullmatch(digits):
         return _field(text, label, start, start + len(digits), digits, unclear=False)
     if _PLAIN.fullmatch(digits):

@@ -209,6 +209,7 @@ def _variables() -> _Variables:
     return cast("_Variables", _loaded(bench_folder() / "variables.py"))
 
 
+@lru_cache(maxsize=1)
 def quantities() -> _Quantities:
     """Return what reads a program's numbers, on the host and in a trial."""
     return cast("_Quantities", _loaded(bench_folder() / "quantities.py"))

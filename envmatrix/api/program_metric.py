@@ -43,9 +43,9 @@ def metric_of(
     seen = counts_steps(output)
     if not seen or not came_as_printed(seen, output, arrivals):
         return source, why
-    steps, timed = _of_steps(seen, output, "that count up")
+    by_steps, timed = _of_steps(seen, output, "that count up")
     instead = f"\n  for {why.partition(';')[0]}: --metric-regex {shlex.quote(source.regex)}" if source.regex else ""
-    return steps, f"{timed}{instead}"
+    return by_steps, f"{timed}{instead}"
 
 
 def came_as_printed(pattern: str, output: str, arrivals: Arrivals) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 from envmatrix.benchmark import NumberField, quantities
 from envmatrix.matrix.printed import Reading
@@ -23,7 +22,6 @@ class Text:
         self._begins = [0]
         for line in text.split("\n"):
             self._begins.append(self._begins[-1] + len(line) + 1)
-        self._fields = lru_cache(maxsize=None)(quantities().fields)
 
     def place(self, reading: Reading) -> int:
         """Return where the number of a reading begins."""
@@ -36,7 +34,7 @@ class Text:
             begin = self._text.rfind("\n", 0, match.start(1)) + 1
             end = self._text.find("\n", match.start(1))
             line, start = self._text[begin : end if end >= 0 else None], match.start(1) - begin
-            whole = [one.start for one in self._fields(line) if one.start <= start < one.end]
+            whole = [one.start for one in quantities().fields(line) if one.start <= start < one.end]
             places.add(begin + whole[0] if len(whole) == 1 else -1)
             if len(places) > enough:
                 break
@@ -68,6 +66,8 @@ def _patterns(last: Reading, rank: str) -> Iterator[str]:
         yield f"{prefix}{_NUMBER}"
     if unit:
         yield f"{prefix}{_NUMBER}{behind}"
+    if unit and last.total:
+        yield rf"/ *{last.total}\b{_ANY}{_NUMBER}{behind}"
 
 
 def _without_prefix(last: Reading, behind: str) -> Iterator[str]:

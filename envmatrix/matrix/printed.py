@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from envmatrix.benchmark import NumberField, quantities
@@ -11,6 +11,8 @@ from envmatrix.benchmark import NumberField, quantities
 #: What rates and times are of, those that say most first: whoever prints samples and steps a second wants the former.
 SAMPLES, TOKENS, STEPS, FLOPS, BYTES, A_TIME, A_TIME_OF, AN_EPOCH = range(8)
 
+#: Longer lines hold data, not what a program says.
+_LONGEST_LINE = 2000
 _TOKENS = re.compile(r"\b(?:tok(?:en)?s?|words?|w|tps|wps)\b")
 _STEPS = re.compile(r"\b(?:its?|iters?|iterations?|steps?|batch(?:es)?|updates?|ups|epochs?|loops?)\b")
 _SUMMARY = re.compile(r"\b(?:avg|averaged?|mean|total|overall|final|aggregated?|summary|global|running)\b")
@@ -64,7 +66,8 @@ _RANK = re.compile(
 class Reading:
     """One number of one line: ``order`` is what it is of, ``key`` is alike for all lines of its kind.
 
-    ``phase`` is train, eval, aside or ''; ``rank`` the process that printed it, where the line says so.
+    ``phase`` is train, eval, aside or ''; ``rank`` the process that printed it, if the line says so; ``total`` the last
+    number of a bar without a label, by which two bars differ.
     """
 
     line: str
@@ -78,13 +81,14 @@ class Reading:
     summary: bool
     by_device: bool
     second: bool
+    total: str
     key: tuple[str, ...]
 
 
-def readings(output: str) -> Iterator[Reading]:
-    """Return every number of an output that says how fast something was."""
-    for number, line in enumerate(quantities().plain(output).split("\n")):
-        if len(line) < 4000 and re.search(r"\d", line):
+def readings(lines: Sequence[str]) -> Iterator[Reading]:
+    """Return every number of some lines that says how fast something was."""
+    for number, line in enumerate(lines):
+        if len(line) < _LONGEST_LINE and re.search(r"\d", line):
             yield from _of_line(line, number)
 
 
@@ -96,20 +100,26 @@ def _of_line(line: str, number: int) -> Iterator[Reading]:
     for field in fields:
         found = None if field.unclear or field.value < 0 else _speed(field, text, counted=counted)
         if found:
-            order, unit = found
-            label, before = quantities().words(field.label), text[: field.start]
-            about = f"{label} {field.unit.text.lower() if field.unit else ''}"
-            second = not field.label and before.count("(") > before.count(")")
-            rank = _RANK.search(line[: field.start])
-            phase = _phase(field.label, before)
-            per = re.sub(r"s\b", "", (field.unit.per if field.unit else "").lower())
-            statement = (label, field.connector) if label else (quantities().words(re.sub(r"\d+", "", prefix)), per)
-            yield Reading(
-                line, number, field, "lower" if order >= A_TIME else "higher", unit, order, phase,
-                next(filter(None, rank.groups()), "") if rank else "", bool(_SUMMARY.search(about)),
-                bool((field.unit and field.unit.by_device) or _BY_DEVICE.search(label)), second,
-                (*statement, phase, "second" if second else "", "" if label else _kind(field)),
-            )  # fmt: skip
+            yield _reading(line, number, field, found, (text[: field.start], prefix))
+
+
+def _reading(line: str, number: int, field: NumberField, found: tuple[int, str], before: tuple[str, str]) -> Reading:
+    order, unit = found
+    text, prefix = before
+    label = quantities().words(field.label)
+    about = f"{label} {field.unit.text.lower() if field.unit else ''}"
+    second = not label and text.count("(") > text.count(")")
+    rank = _RANK.search(line[: field.start])
+    phase = _phase(field.label, text)
+    totals = [] if label else re.findall(r"\d\s*/\s*(\d+)(?![\d.])", line[: field.start])
+    per = re.sub(r"s\b", "", (field.unit.per if field.unit else "").lower())
+    statement = (label, field.connector) if label else (quantities().words(re.sub(r"\d+", "", prefix)), per)
+    return Reading(
+        line, number, field, "lower" if order >= A_TIME else "higher", unit, order, phase,
+        next(filter(None, rank.groups()), "") if rank else "", bool(_SUMMARY.search(about)),
+        bool((field.unit and field.unit.by_device) or _BY_DEVICE.search(label)), second, "".join(totals[-1:]),
+        (*statement, phase, "second" if second else "", "" if label else _kind(field)),
+    )  # fmt: skip
 
 
 def _kind(field: NumberField) -> str:

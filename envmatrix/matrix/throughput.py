@@ -13,6 +13,10 @@ from envmatrix.matrix.printed import A_TIME, A_TIME_OF, STEPS, Reading, readings
 
 #: Two numbers this close are one, printed twice.
 _SAME = 0.01
+#: Of more lines these many at both ends are read.
+_ENDS = (500, 1500)
+#: A number of more bars than these is one of whatever is counted, such as requests.
+_MOST_BARS = 3
 #: So much later than the wall time may a program's own clock say that it took.
 _CLOCK_S, _CLOCK = 0.1, 1.1
 _BAR = re.compile(r"(?P<done>\d+)/(?P<all>\d+) \[(?P<clock>[\d:]+)<")
@@ -48,12 +52,24 @@ def candidates(output: str, wall_s: float | None = None) -> list[Throughput]:
     Each is read back by its pattern from the same output; one without a pattern cannot be told from others. ``wall_s``
     is how long the program took.
     """
-    text = Text(quantities().plain(output))
-    kinds: dict[tuple[str, ...], list[Reading]] = {}
-    for reading in readings(output):
-        kinds.setdefault(reading.key, []).append(reading)
-    usable = [found for found in kinds.values() if _is_plausible(found, wall_s)]
+    lines = quantities().plain(output).split("\n")
+    if len(lines) > sum(_ENDS):
+        lines = [*lines[: _ENDS[0]], *lines[-_ENDS[1] :]]
+    text = Text("\n".join(lines))
+    usable = [found for found in _kinds(lines) if _is_plausible(found, wall_s)]
     return [one for found in _best(usable) for one in _as_throughput(text, found)]
+
+
+def _kinds(lines: Sequence[str]) -> Iterator[list[Reading]]:
+    """Yield the numbers of each kind; those of two bars of another length are two kinds, those of many are one."""
+    kinds: dict[tuple[str, ...], dict[str, list[Reading]]] = {}
+    for reading in readings(lines):
+        kinds.setdefault(reading.key, {}).setdefault(reading.total, []).append(reading)
+    for by_total in kinds.values():
+        if len(by_total) > _MOST_BARS:
+            yield sorted(itertools.chain(*by_total.values()), key=lambda one: (one.number, one.field.start))
+        else:
+            yield from by_total.values()
 
 
 def cut(output: str) -> bool:
