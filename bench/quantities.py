@@ -72,7 +72,7 @@ _COUNTER = re.compile(
     r"|part|shard|layer|index|idx|version|line|pid|id|port|job|task|host|cpu|thread|rep|seed|size|it|no)\W*$",
     re.IGNORECASE,
 )
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 
 
 class Unit(NamedTuple):
@@ -221,9 +221,11 @@ def _read(text: str, begin: int, run: re.Match[str], found: list[Field]) -> list
         spaced = _SPACED.match(text, start)
         if spaced and _takes_groups(label):
             return _field(text, label, start, spaced.end(), spaced[0], unclear=False)
-        tail = re.match(r"\d{3}(?!\d)", digits) and re.search(r"(?<![\w.])[1-9]\d{0,2} \Z", text[:start])
-        tail = None if found and is_counter(words(found[-1].label)) else tail
-        return _field(text, label, start, start + len(digits), digits, unclear=bool(tail and not label))
+        last = found[-1] if found and found[-1].end == start - 1 else None
+        tail = last and re.fullmatch(r"[1-9]\d{0,2} \d{3}", text[last.start : start + 3])
+        own = last and (is_counter(words(last.label)) or is_other(words(last.label)))
+        unclear = bool(tail and not own and not label and not digits[3:4].isdigit())
+        return _field(text, label, start, start + len(digits), digits, unclear=unclear)
     parts = digits.split(",")
     if "," in digits and all(_PLAIN.fullmatch(part) for part in parts):
         clear = any("." in part for part in parts[:-1])
