@@ -46,6 +46,23 @@ def test_what_trainers_print_is_read_as_a_user_reads_it_on_the_host_and_in_a_tri
         assert metric_of(source.regex, "", case["output"])[0].better == one.better, "it is what the option says too"
 
 
+#: Cases whose number has decimals and no separator: seven times it is written by seven times each number.
+DECIMAL = [case for case in PRINTED if case["want"][0] in ("rate", "time") and "separat" not in case["from"]]
+DECIMAL = [case for case in DECIMAL if re.search(rf"(?<![\w.,]){case['want'][1]}", case["output"])]
+
+
+@pytest.mark.parametrize("case", DECIMAL, ids=[case["from"] for case in DECIMAL])
+def test_the_pattern_of_what_trainers_print_reads_a_run_whose_decimal_numbers_are_all_others(case):
+    def seven_times(number):
+        return f"{7 * float(number[1]):.{len(number[1].partition('.')[2])}f}"
+
+    source, _ = metric_of("", "", case["output"])
+    later = re.sub(r"(?<![\w.:,_])(\d+\.\d+)(?![\w.:]*:)", seven_times, case["output"])
+    assert read_in_trial(source, later) in (pytest.approx(7 * case["want"][1]), case["want"][1]), (
+        "or it has no decimals"
+    )
+
+
 @pytest.mark.parametrize(
     ("first", "later", "value"),
     [
