@@ -106,6 +106,7 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--metric-steps", metavar="PATTERN", help="steps a second: a line of its output ends each step")
     parser.add_argument("--metric-warmup", type=int, default=1, metavar="N", help="steps before the first that counts")
     parser.add_argument("--metric-name", metavar="NAME", default="metric", help="what to call it in the record")
+    parser.add_argument("--metric-unit", metavar="UNIT", default="", help="what its number is converted to, such as ms")
     shape = '{"name": ..., "regex": ...} or {"name": ..., "json_file": "FILE:KEY"}, '
     parser.add_argument(
         "--also", metavar="JSON", action="append", default=[], help=f"a further metric: {shape}with better and unit"
@@ -147,7 +148,7 @@ def _program(arguments: argparse.Namespace) -> None:
         kind, source = "steps", arguments.metric_steps
     better, warmup = "higher" if kind == "steps" else arguments.better, arguments.metric_warmup
     wanted = metric.Wanted(
-        metric.MetricSource(arguments.metric_name, kind, source, key, better, warmup=warmup),
+        metric.MetricSource(arguments.metric_name, kind, source, key, better, arguments.metric_unit, warmup=warmup),
         tuple(metric.source_from_json(text, check=False) for text in arguments.also),
         tuple(metric.source_from_json(text, check=True) for text in arguments.check),
     )

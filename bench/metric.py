@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
+from bench import quantities
 from bench.errors import BenchError, RunError
 from bench.marks import Marks
 
@@ -14,7 +15,8 @@ from bench.marks import Marks
 class MetricSource(NamedTuple):
     """``kind`` is regex, json, wall or steps; ``source`` the pattern or the file, ``key`` the dotted path in the file.
 
-    ``tolerance`` (a fraction) makes it a check: a number that shows whether the work was the same. ``warmup`` is how
+    What a pattern finds is read with its separators, its factor and its unit, and converted to ``unit``. ``tolerance``
+    (a fraction) makes it a check: a number that shows whether the work was the same. ``warmup`` is how
     many steps come before the first one that counts.
     """
 
@@ -59,7 +61,10 @@ def source_from_json(text: str, *, check: bool) -> MetricSource:
 
 
 class LastMatch:
-    """Finds a pattern in a stream of lines; the last match counts, as programs report progress first."""
+    """Finds a pattern in a stream of lines; the last match counts, as programs report progress first.
+
+    ``found`` is its line, and where its group begins and ends there.
+    """
 
     def __init__(self, pattern: str) -> None:
         try:
@@ -68,14 +73,18 @@ class LastMatch:
             raise BenchError(f"--metric-regex {pattern!r} is no regular expression: {error}") from error
         if self.pattern.groups < 1:
             raise BenchError(f"--metric-regex {pattern!r} has no group: put ( ) around the number")
-        self.found: str | None = None
+        self.found: tuple[str, int, int] | None = None
         self.seen = 0
 
     def look(self, lines: str) -> None:
-        """Look at some whole lines of output."""
+        """Look at some whole lines of output, without their colours."""
         self.seen += len(lines)
+        last = None
         for match in self.pattern.finditer(lines):
-            self.found = match[1]
+            last = match if match[1] is not None else last
+        if last:
+            begin, end = lines.rfind("\n", 0, last.start(1)) + 1, lines.find("\n", last.end(1))
+            self.found = lines[begin : end if end >= 0 else None], last.start(1) - begin, last.end(1) - begin
 
 
 class Numbers:
@@ -96,10 +105,11 @@ class Numbers:
     def look(self, writes: list[str], at_ns: int, full: bool) -> None:
         """Look at the whole lines of each write; all were there at that time (see ``output.Burst``)."""
         if self.marks:
-            self.marks.look(writes, at_ns, full)
+            self.marks.look([quantities.without_colours(write) for write in writes], at_ns, full)
+        texts = [quantities.plain(write) for write in writes] if self.matchers else []
         for matcher in self.matchers.values():
-            for lines in writes:
-                matcher.look(lines)
+            for text in texts:
+                matcher.look(text)
 
     def value(self, one: MetricSource, wall_ns: int) -> float:
         """Return a number; raises RunError when the program did not report it."""
@@ -137,7 +147,16 @@ def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
     if matcher.found is None:
         said = f"{metric.source!r} matched nothing in {matcher.seen} characters of output"
         raise RunError(f"{_what(metric)} not found: {said}")
-    return _number(matcher.found, f"what {metric.source!r} matched", _what(metric))
+    line, begin, end = matcher.found
+    what, kind = f"what {metric.source!r} matched", _what(metric)
+    if line[begin:end].strip(" +-").lower() in ("nan", "inf", "infinity"):
+        return _number(line[begin:end], what, kind)
+    try:
+        field = quantities.field_at(line, begin, end, literally="," in matcher.pattern.pattern)
+        value = quantities.converted(field, metric.unit, metric.better if metric.tolerance is None else "")
+    except ValueError as error:
+        raise RunError(f"{kind} is no number: {what}: {error}") from None
+    return _number(value, what, kind)
 
 
 def number_from_file(metric: MetricSource) -> float:

@@ -1,8 +1,8 @@
-"""What host and benchmark must never answer differently, so that the benchmark's own three files answer for both.
+"""What host and benchmark must never answer differently, so that the benchmark's own four files answer for both.
 
 ``bench`` is not imported: what runs in a trial stays apart from what starts it. But ``bench/options.py``,
-``bench/digest.py`` and ``bench/variables.py`` need the standard library alone, and are loaded here by their path, and
-nowhere else.
+``bench/digest.py``, ``bench/variables.py`` and ``bench/quantities.py`` need the standard library alone, and are loaded
+here by their path, and nowhere else.
 """
 
 from __future__ import annotations
@@ -102,6 +102,46 @@ class _Variables(Protocol):
     def without_userinfo(self, text: str) -> str: ...
 
 
+class Unit(Protocol):
+    """A unit as bench/quantities.py reads it: its ``kind`` is time, rate, size or count."""
+
+    text: str
+    kind: str
+    scale: float
+    per: str
+    by_device: bool
+
+
+class NumberField(Protocol):
+    """A number of a line as bench/quantities.py reads it."""
+
+    start: int
+    end: int
+    value: float
+    label: str
+    connector: str
+    wrapper: str
+    unit: Unit | None
+    unit_end: int
+    unclear: bool
+
+
+class _Quantities(Protocol):
+    """What is used of bench/quantities.py."""
+
+    def plain(self, text: str) -> str: ...
+    def without_colours(self, text: str) -> str: ...
+    def words(self, label: str) -> str: ...
+    def masked(self, line: str) -> tuple[str, bool]: ...
+    def unit_of(self, text: str) -> Unit | None: ...
+    def fields(self, line: str) -> Sequence[NumberField]: ...
+    def of_label(self, label: str) -> bool: ...
+    def is_other(self, label: str) -> bool: ...
+    def is_counter(self, label: str) -> bool: ...
+    def field_at(self, line: str, start: int, end: int, *, literally: bool) -> NumberField: ...
+    def converted(self, field: NumberField, wanted: str, better: str) -> float: ...
+
+
 @lru_cache
 def _loaded(file: Path) -> object:
     spec = importlib.util.spec_from_file_location(f"_envmatrix_bench_{file.stem}", file)
@@ -170,6 +210,12 @@ def folder_digest(folder: Path) -> str:
 
 def _variables() -> _Variables:
     return cast("_Variables", _loaded(bench_folder() / "variables.py"))
+
+
+@lru_cache(maxsize=1)
+def quantities() -> _Quantities:
+    """Return what reads a program's numbers, on the host and in a trial."""
+    return cast("_Quantities", _loaded(bench_folder() / "quantities.py"))
 
 
 def variables_to_show(variables: Mapping[str, str]) -> dict[str, str]:

@@ -268,13 +268,14 @@ def _starter(
     torch = _runs_torch(seen.record)
     given_metric = workloads[0].metric
     told = (given_metric, "as --metric-json says, higher is better") if given_metric else None
-    metric, why = told or metric_of(asked.metric_regex, asked.metric_steps, seen.output)
+    metric, why = told or metric_of(asked.metric_regex, asked.metric_steps, seen.output, seen.wall_s, seen.arrivals)
     known = _possible(torch)
     named = tuple(overrides.environments or ())
     trial_s = seen.wall_s * len(workloads)
     arms, budget_s = _affordable(trial_s, len(named) or len(known), overrides)
     chosen = named if named and set(named) <= set(known) else tuple(known[: arms - 2])
-    say(f"it took {seen.wall_s:.1f} s; metric: {why}")
+    for text in f"it took {seen.wall_s:.1f} s; metric: {why}".split("\n"):
+        say(text)
     evidence = seen.record.evidence or Evidence()
     for text in (*about_shell(workloads[0].pass_env), *oddities(evidence)):
         say(f"note: {text}")
@@ -286,8 +287,8 @@ def _starter(
     say(_about_time(budget_s, trial_s, (len(named) or len(chosen)) + 2, overrides))
     limit_s = max(60.0, 10 * seen.wall_s)
     return Starter(
-        interpreter, workloads, torch, chosen, metric, why, budget_s, overrides.budget is None, limit_s,
-        requirements=asked.requirements, on_gpu=_on_gpu(seen.record),
+        interpreter, workloads, torch, chosen, metric, why.partition("\n")[0], budget_s, overrides.budget is None,
+        limit_s, requirements=asked.requirements, on_gpu=_on_gpu(seen.record),
     )  # fmt: skip
 
 

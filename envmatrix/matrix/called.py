@@ -12,8 +12,8 @@ _PART = re.compile(
     | (?P<number>\() | (?P<often>[*+?]\??|\{[0-9,]*\}\??) | (?P<edge>\^) | (?P<any>[.|$)]) | (?P<plain>.)""",
     re.VERBOSE | re.DOTALL,
 )
-#: What stands between words and their number: `[:=]`, `(?:[:=]|is)`, a space.
-_BETWEEN = re.compile(r"(?:[\s:=|\[\]\\-]|is|\\s)*")
+#: What stands between words and their number: `[:=]`, `(?:[:=]|is)`, a space, `[^\\w\\n]`.
+_BETWEEN = re.compile(r"\[\^\\w\\n\]|(?:[\s:=|\[\]\\-]|is|\\s)*")
 #: In a pattern's words: here stood what may be anything.
 _ANYTHING = "\0"
 

@@ -126,7 +126,8 @@ class Starter:
 
     def _workload(self, workload: Workload) -> list[str]:
         body = workload.model_dump(exclude_defaults=True, exclude={"name", "command", "metric", "files"})
-        metric = self.metric.model_dump(exclude_defaults=True) | {"better": "lower" if self.metric.wall else "higher"}
+        better = {"better": "lower" if self.metric.wall else self.metric.better}
+        metric = self.metric.model_dump(exclude_defaults=True) | better
         return [
             f"  {workload.name}:",
             f"    command: {_quoted(workload.command)}",

@@ -43,7 +43,8 @@ def _metric(metric: MetricSource) -> list[str]:
         return [f"--metric-steps={metric.steps}", f"--metric-warmup={metric.warmup}", "--metric-name=value"]
     better = ["--metric-name=value", f"--better={metric.better}"]
     if metric.regex:
-        return [f"--metric-regex={metric.regex}", *better]
+        unit = [f"--metric-unit={metric.unit}"] if metric.unit else []
+        return [f"--metric-regex={metric.regex}", *unit, *better]
     file, _, key = (metric.json_file or "").partition(":")
     return ["--metric-json", file, key, *better]
 

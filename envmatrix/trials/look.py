@@ -7,7 +7,10 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,6 +34,10 @@ from envmatrix.trials.program_variables import given_variables
 from envmatrix.trials.session import scratch
 from envmatrix.trials.trial import base_variables, load_record
 
+#: How much output (bytes) was there so many seconds after the start, whenever it had grown.
+Arrivals = Sequence[tuple[float, int]]
+#: How often (seconds) it is looked whether output has come.
+_WATCH_S = 0.02
 _PYTHON = re.compile(r"python(\d(\.\d+)?t?)?\Z")
 
 
@@ -44,12 +51,16 @@ class Started:
 
 @dataclass(frozen=True)
 class Look:
-    """What one run of a program showed; ``wall_s`` is start to end as the host saw it, ``output`` its last part."""
+    """What one run of a program showed; ``wall_s`` is start to end as the host saw it.
+
+    ``output`` is what it printed, of a long one both ends; ``arrivals`` say when its first part came.
+    """
 
     wall_s: float
     output: str
     record: Record
     log: Path
+    arrivals: Arrivals = ()
 
 
 def started(words: tuple[str, ...]) -> Started:
@@ -131,11 +142,33 @@ def look(
     with scratch() as work:
         job = _job(engine, prepared, workload, bench, work, limit_s, log)
         external.link_files(work, Path(workload.files or here), str(workload.files), external.metric_file(workload))
-        ended = engine.run(job)
+        with _watched(log) as arrivals:
+            ended = engine.run(job)
         _, record = load_record(work / external.RECORD)
     if record is None or not ended.ok:
         raise _failure(ended, log, workload, image)
-    return Look(ended.wall_s, log.read_text(encoding="utf-8", errors="replace"), record, log)
+    output = log.read_bytes().decode(errors="replace")  # its carriage returns are kept: they end states of a bar
+    return Look(ended.wall_s, output, record, log, tuple(arrivals))
+
+
+@contextmanager
+def _watched(log: Path) -> Iterator[list[tuple[float, int]]]:
+    """Note when a log grows, while this is entered."""
+    arrivals, began, done = [(0.0, 0)], time.monotonic(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_WATCH_S):
+            size = log.stat().st_size if log.exists() else 0
+            if size > arrivals[-1][1]:
+                arrivals.append((time.monotonic() - began, size))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield arrivals
+    finally:
+        done.set()
+        thread.join()
 
 
 def _opened(image: Image, here: Path, say: Say) -> tuple[Engine, Prepared, Path]:
@@ -151,7 +184,7 @@ def _job(
     inside = engine.inside(mounts)
     record = f"{inside['work']}/{external.RECORD}"
     argv = (prepared.python, *external.command_arguments(workload, record, prepared.python, inside["bench"]))
-    base = base_variables(inside["work"], inside["bench"], prepared.python)
+    base = {**base_variables(inside["work"], inside["bench"], prepared.python), "PYTHONUNBUFFERED": "1"}
     return Job(
         run="first-look", label=work.name, prepared=prepared, argv=argv, env=given_variables(workload, base),
         preload=(), mounts=mounts, limits=Limits(seconds=limit_s), log=log,

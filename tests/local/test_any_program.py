@@ -95,7 +95,7 @@ def test_one_command_for_a_program_that_says_how_fast_it_is(project):
     assert done.returncode == 0, done.stderr
     values = {trial["workload"]: trial["record"]["metrics"]["value"] for trial in project.trials()}
     assert values == {"train-N-1": 2.0, "train-N-2": 4.0}
-    assert "metric: throughput, the one number" in done.stderr
+    assert "metric: throughput, 2 items/s; higher is better" in done.stderr
     assert "prepared" in done.stderr
     assert not (project.folder / "set-up").exists()
     assert "`envmatrix bench --matrix made.yaml` runs it again" in done.stderr

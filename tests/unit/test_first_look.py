@@ -44,7 +44,7 @@ def made(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "_possible", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
 
     def make(wall_s, said=None, **asked):
-        seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None))
+        seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None), arrivals=())
         monkeypatch.setattr(programs, "_looked", lambda *_: seen)
         words = programs.Asked(("python", "mine.py"))
         return programs.make_matrix(
@@ -208,15 +208,44 @@ def test_a_program_that_no_path_has_is_told_as_it_would_start(tmp_path, monkeypa
 STEPS = "".join(f"step {number}: loss 0.5\n" for number in range(40)) + "throughput: 12.5 img/s\n"
 
 
-def test_steps_are_timed_where_that_is_asked_for_and_told_of_where_not():
+#: When lines of a program that prints at each step come: all at once, or one after another.
+AT_ONCE = [(0.0, 0), (2.0, len(STEPS))]
+ONE_BY_ONE = [(0.05 * number, 18 * number) for number in range(50)]
+
+
+def test_steps_are_timed_if_that_is_asked_for():
     source, why = metric_of("", "^step", STEPS)
     assert (source.steps, source.warmup) == ("^step", 8)
     assert "40 lines" in why
-    source, why = metric_of("", "", STEPS)
-    assert source.regex
-    assert "--metric-steps '^step [0-9]+'" in why
-    assert "--metric-steps" not in metric_of("", "", "throughput: 12.5 img/s\n")[1]
     assert metric_of("", "^step [12]:", STEPS)[0].warmup == 1, "two lines"
+
+
+@pytest.mark.parametrize("output", [STEPS, STEPS.replace("step", "\x1b[1mstep\x1b[0m")])
+def test_steps_whose_lines_come_one_after_another_are_timed_and_the_number_that_is_left_is_told(output):
+    times = [(0.05 * number, 40 * number) for number in range(50)]
+    source, why = metric_of("", "", output, 3.0, times)
+    assert source.steps == "^step [0-9]+"
+    assert "for throughput, 12.5 img/s: --metric-regex " in why
+
+
+@pytest.mark.parametrize(
+    "arrivals", [(), AT_ONCE, [(0.001 * number, 18 * number) for number in range(50)], ONE_BY_ONE[:20]]
+)
+def test_steps_whose_lines_come_together_or_too_fast_to_be_timed_are_not_chosen(arrivals):
+    assert metric_of("", "", STEPS, 3.0, ONE_BY_ONE)[0].steps
+    assert metric_of("", "", STEPS, 3.0, arrivals)[0].regex
+
+
+def test_a_pattern_is_not_refused_for_lines_that_a_long_output_left_out():
+    cut = "start\n[... 3000000 bytes left out ...]\nend\n"
+    assert metric_of("", "^step", cut)[0].steps == "^step"
+    assert metric_of("speed: (.*)", "", cut)[0].regex == "speed: (.*)"
+
+
+def test_steps_on_both_sides_of_what_is_left_out_are_steps():
+    lines = [f"step {number}: loss 0.5" for number in range(400)]
+    cut = "\n".join([*lines[:40], "step 4\n[... 3000000 bytes left out ...]\np 359: loss 0.5", *lines[360:]])
+    assert metric_of("", "", cut, 9.0, ONE_BY_ONE)[0].steps == "^step [0-9]+"
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,8 @@ def texts(file):
 
 def test_the_host_uses_the_arguments_of_the_page_and_no_others():
     metrics = [
-        {"wall": True}, {"regex": "(x)", "better": "higher"}, {"json_file": "out.json:a.b", "better": "lower"},
-        {"steps": "^x"},
+        {"wall": True}, {"regex": "(x)", "better": "higher", "unit": "ms"},
+        {"json_file": "out.json:a.b", "better": "lower"}, {"steps": "^x"},
     ]  # fmt: skip
     reported = [
         *({"metric": metric} for metric in metrics),

@@ -1,11 +1,112 @@
 """Which number of a program's output is taken for its speed, and when none is."""
 
 import re
+from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bench.errors import RunError
+from bench.metric import MetricSource as TrialSource
+from bench.metric import Numbers, Wanted
+from envmatrix.api.program_metric import metric_of
+from envmatrix.errors import InputError
 from envmatrix.matrix.reported import MetricSource
 from envmatrix.matrix.throughput import candidates, counts_steps, is_of_pytest_benchmark
+
+PRINTED = yaml.safe_load((Path(__file__).parent / "data" / "printed.yaml").read_text())
+
+
+def read_in_trial(source, output):
+    """Return what a trial reads by a metric of the host's choice."""
+    metric = TrialSource("value", "regex", source.regex, None, source.better, source.unit)
+    numbers = Numbers(Wanted(metric))
+    for line in output.split("\n"):
+        numbers.look(f"{line}\n")
+    return numbers.value(metric, 0)
+
+
+@pytest.mark.parametrize("case", PRINTED, ids=[case["from"] for case in PRINTED])
+def test_what_trainers_print_is_read_as_a_user_reads_it_on_the_host_and_in_a_trial(case):
+    found = candidates(case["output"])
+    source, why = metric_of("", "", case["output"])
+    kind, *value = case["want"]
+    if kind == "wall":
+        assert (found, source.wall) == ([], True), found
+    elif kind == "ask":
+        assert len(found) > 1
+        assert source.wall
+        assert "Choose one" in why
+    else:
+        (one,) = found
+        assert (one.value, one.better) == (value[0], {"rate": "higher", "time": "lower"}[kind])
+        assert read_in_trial(source, case["output"]) == pytest.approx(value[0], rel=1e-12)
+        assert metric_of(source.regex, "", case["output"])[0].better == one.better, "it is what the option says too"
+
+
+#: Cases whose number has decimals and no separator: seven times it is written by seven times each number.
+DECIMAL = [case for case in PRINTED if case["want"][0] in ("rate", "time") and "separat" not in case["from"]]
+DECIMAL = [case for case in DECIMAL if re.search(rf"(?<![\w.,]){case['want'][1]}", case["output"])]
+
+
+@pytest.mark.parametrize("case", DECIMAL, ids=[case["from"] for case in DECIMAL])
+def test_the_pattern_of_what_trainers_print_reads_a_run_whose_decimal_numbers_are_all_others(case):
+    def seven_times(number):
+        return f"{7 * float(number[1]):.{len(number[1].partition('.')[2])}f}"
+
+    source, _ = metric_of("", "", case["output"])
+    later = re.sub(r"(?<![\w.:,_])(\d+\.\d+)(?![\w.:]*:)", seven_times, case["output"])
+    assert read_in_trial(source, later) in (pytest.approx(7 * case["want"][1]), case["want"][1]), (
+        "or it has no decimals"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "value"),
+    [
+        ("epoch 3 loss 0.5231 throughput: 100.1 img/s", "epoch 12 loss 1.2e-05 throughput: 1,017.2 img/s", 1017.2),
+        ("Speed: 987.6 samples/sec  Loss: 0.5", "Speed: 1 017.2 samples/sec  Loss: 12.5", 1017.2),
+        ("tok/s 987.6 mem 3", "tok/s 12.3K mem 12", 12300.0),
+        ("step 1 987.6 tok/s", "step 100 12.3Ktok/s", 12300.0),
+        ("10/10 [00:09<00:00,  1.02it/s, loss=0.5]", "10/10 [00:20<00:00,  2.00s/it, loss=0.5]", 0.5),
+        ("10/10 [00:20<00:00,  2.00s/it, loss=0.5]", "10/10 [00:05<00:00,  2.00it/s, loss=0.5]", 0.5),
+        ("iter 10: loss 4.2, time 983.1ms", "iter 10: loss 4.2, time 1.02s", 1020.0),
+        ("step 9 | 983.1 ms/step", "step 9 | 1.02 s/step", 1020.0),
+        ("980.0 GFLOPS", "1.1 TFLOPS", 1100.0),
+        ("  samples_per_second =  462.8", "  samples_per_second = 1462.8", 1462.8),
+        ("{'samples_per_second': 462.8}", "{'samples_per_second': '1462.8'}", 1462.8),
+        ("\x1b[32m462.8 img/s\x1b[0m", "462.9 img/s", 462.9),
+        ("average throughput over 100 steps: 98.5 img/s", "average throughput over 1,000 steps: 101.5 img/s", 101.5),
+    ],
+)
+def test_the_pattern_of_the_first_run_reads_later_runs_with_other_numbers(first, later, value):
+    source, _ = metric_of("", "", first)
+    assert read_in_trial(source, later) == pytest.approx(value)
+
+
+FIELDS = st.sampled_from(
+    ["loss: {}", "lr={}", "memory: {} MB", "acc {}%", "eta: 0:12:34", "epoch {}", "grad_norm {}", "'loss': {}", "{} MB",
+     "[{}]"]
+)  # fmt: skip
+SPEEDS = st.sampled_from(
+    ["throughput: 123.4 img/s", "Speed: 123.4 samples/sec", "tokens_per_sec=123.4", "123.4 it/s", "FPS: 123.4",
+     "'img/s': 123.4"]
+)  # fmt: skip
+NUMBERS = st.one_of(
+    st.integers(0, 10**6).map(str), st.floats(1e-6, 1e3).map("{:.4g}".format), st.floats(1e-6, 9).map("{:.2e}".format)
+)
+
+
+@given(SPEEDS, st.lists(st.tuples(FIELDS, NUMBERS), max_size=3), st.lists(st.tuples(FIELDS, NUMBERS), max_size=3),
+       st.sampled_from([" | ", ", ", "  ", "; ", "\t"]))  # fmt: skip
+def test_losses_learning_rates_and_memory_around_a_speed_never_change_what_is_read(speed, before, after, gap):
+    fields = [form.format(number) for form, number in before], [form.format(number) for form, number in after]
+    output = gap.join([*fields[0], speed, *fields[1]])
+    (one,) = candidates(output)
+    assert (one.value, one.better) == (123.4, "higher")
+    assert read_in_trial(metric_of("", "", output)[0], output) == 123.4
 
 
 @pytest.mark.parametrize(
@@ -22,7 +123,7 @@ from envmatrix.matrix.throughput import candidates, counts_steps, is_of_pytest_b
 def test_one_number_that_looks_like_a_throughput_is_found_and_its_pattern_finds_it_again(output, value):
     (found,) = candidates(output)
     assert found.value == value
-    assert float(re.findall(found.regex, output)[-1]) == value
+    assert read_in_trial(found, output) == value
 
 
 @pytest.mark.parametrize(
@@ -31,7 +132,7 @@ def test_one_number_that_looks_like_a_throughput_is_found_and_its_pattern_finds_
         ("throughput: 12.5 samples/s\n", "throughput", "samples/s"),
         ("throughput: 12.5\n", "throughput", ""),
         ('{"loss": 0.1, "samples_per_s": 123.4, "steps": 10}', "samples_per_s", ""),
-        ("Processed 1234.5 tokens/sec", "Processed", "tokens/sec"),
+        ("Processed 1234.5 tokens/sec", "", "tokens/sec"),
         ("Images/sec: 55.3", "Images/sec", ""),
         ("512 samples/s", "", "samples/s"),
     ],
@@ -73,22 +174,68 @@ def test_a_number_in_a_json_file_is_called_as_its_key(key, called):
 
 
 @pytest.mark.parametrize(
-    "output",
-    [
-        "100%|####| 10/10 [00:01<00:00, 9.5it/s]",
-        "Downloading 12.5 MB/s",
-        "speed 42.5",
-        "1,234.5 samples/s",
-        "1.2 s/it",
-        "",
-    ],
+    "output", ["Downloading 12.5 MB/s", "learning speed: 42.5", "speedup: 1.8x", "took 12 s", "1 234 img/s", ""]
 )
-def test_what_is_no_throughput_or_no_plain_number_is_passed_over(output):
+def test_what_is_no_speed_or_can_be_read_in_two_ways_is_passed_over(output):
     assert candidates(output) == []
 
 
-def test_two_numbers_are_two():
-    assert [one.label for one in candidates("train: 12 img/s\neval: 14 img/s\n")] == ["train img/s", "eval img/s"]
+def test_two_numbers_that_differ_are_two_and_the_options_to_type_are_told():
+    output = "encoder: 12 img/s\ndecoder: 14 img/s\n"
+    assert [one.label for one in candidates(output)] == ["encoder img/s", "decoder img/s"]
+    source, why = metric_of("", "", output)
+    assert source.wall
+    for option, value in zip(re.findall(r"--metric-regex '(.*)'  #", why), [12, 14], strict=True):
+        assert read_in_trial(metric_of(option, "", output)[0], output) == value
+
+
+def test_the_line_is_shown_with_its_number_marked():
+    why = metric_of("", "", "step 3 loss 0.5 throughput: 1,234.5 img/s lr 0.1\n")[1].splitlines()
+    assert why[0] == "throughput, 1234.5 img/s; higher is better"
+    assert why[1] == "  | step 3 loss 0.5 throughput: 1,234.5 img/s lr 0.1"
+    assert why[1][why[2].index("^") : why[2].rindex("^") + 1] == "1,234.5 img/s"
+
+
+def test_a_time_beyond_the_end_of_the_program_is_no_time_of_a_step():
+    assert candidates("step 10 time 2.5 s", wall_s=30)[0].value == 2.5
+    assert candidates("step 10 time 2.5 s", wall_s=1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output", "value", "better"),
+    [
+        ("throughput: ([0-9.]+)", "throughput: 1,234.5 img/s", 1234.5, "higher"),
+        (r"([0-9.]+) img/s", "throughput: 1,234.5 img/s", 1234.5, "higher"),
+        ("throughput: ([0-9.,]+)", "throughput: 1,234.5 img/s", 1234.5, "higher"),
+        ("throughput: ([0-9.]+)", "throughput: 12.3K tokens/s", 12300, "higher"),
+        ("throughput: ([0-9.]+K?)", "throughput: 12.3K tokens/s", 12300, "higher"),
+        ("throughput: ([0-9.,]+)", "throughput: 12.3K tokens/s", 12300, "higher"),
+        ("throughput: (.*)", "throughput: 12.3K tokens/s", 12300, "higher"),
+        (r"(\S+)/step", "53.1ms/step", 53.1, "lower"),
+        ("latency ([0-9.]+)", "latency 12.5", 12.5, "lower"),
+        (r"^(?:[^,]*,){2}([0-9.]+)", "10,200,512", 512, "higher"),
+        ("acc ([0-9]+)/", "acc 97/100", 97, "higher"),
+        ("loss: ([0-9.]+)", "loss: 1.5e-05", 1.5e-05, "higher"),
+    ],
+)
+def test_a_pattern_of_the_users_own_reads_the_whole_number(pattern, output, value, better):
+    source, _ = metric_of(pattern, "", output)
+    assert (read_in_trial(source, output), source.better) == (value, better)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output", "said"),
+    [
+        ("throughput: ([0-9.]+)", "throughput: 12,5 img/s", "one way only"),
+        ("speed (.*)", "speed 12.5 img/s loss 0.5", "one way only"),
+        ("speed (.*)", "speed high", "is no number"),
+    ],
+)
+def test_what_a_pattern_of_the_users_own_finds_and_is_no_one_number_is_refused(pattern, output, said):
+    with pytest.raises(InputError, match=said):
+        metric_of(pattern, "", output)
+    with pytest.raises(RunError, match=said):
+        read_in_trial(MetricSource(regex=pattern), output)
 
 
 def test_the_table_of_pytest_benchmark_is_known_and_no_number_of_it_is_taken():

@@ -1,0 +1,372 @@
+"""Numbers as programs print them, with labels and units: the host and a trial read them with this one file.
+
+A line is read as fields: ``Epoch 3 | Speed: 1,234.5 samples/sec | loss 0.5`` has three, each with the words before its
+number and the unit after it. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple, Optional
+
+_THIN = "\u00a0\u2007\u2009\u202f"
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
+_FRAMES = re.compile(r"\r+\n|\x08+\r?|\r")
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
+_UNITS_OF_TIME = {
+    "ns": 1e-9, "nanosecond": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "usec": 1e-6, "microsecond": 1e-6,
+    "ms": 1e-3, "msec": 1e-3, "millisec": 1e-3, "millisecond": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0,
+    "min": 60.0, "minute": 60.0, "h": 3600.0, "hr": 3600.0, "hour": 3600.0, "day": 86400.0,
+}  # fmt: skip
+_TIME = "(?:" + "|".join(f"{name}s?" for name in sorted(_UNITS_OF_TIME, key=len, reverse=True)) + ")"
+_SECOND = r"(?:s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|days?)"
+_DEVICE = r"(?:\ ?/\ ?|\ per\ )(?:gpu|device|chip|core|worker|node|rank|process|replica|card|tpu|npu|user)s?\b"
+_NOUN = r"(?:[a-z][a-z_-]*\ ){0,2}[a-z][a-z_]*(?:\(s\))?"
+
+#: What is read as one thing although it has digits: dates, clocks, versions, paths, "10/100", the error after a "+-".
+_MASKED = re.compile(
+    r"""
+      https?://\S+
+    | (?<!\w)/?(?:[\w.~-]+/)+[\w.-]*\.[A-Za-z]\w*(?::\d+)?
+    | \d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?Z?
+    | \d{1,4}/\d{1,2}/\d{2,4}
+    | (?:\d+\s?days?,?\s)?(?<![\w.])\d{1,3}:\d\d(?::\d\d)?(?:[.,]\d+)?(?!\w)
+    | (?<![\w.])\d+\s?h\s?\d+\s?m(?:in)?(?:\s?\d+(?:\.\d+)?\s?s)?\b
+    | (?<![\w.])\d+\s?m(?:in)?\s?\d+(?:\.\d+)?\s?s\b
+    | \b0x[0-9a-fA-F]+
+    | (?:\u00b1|\+/-|\+-)\s*[\d.,]+(?:[eE][-+]?\d+)?(?:\s?(?:[nmu\u00b5\u03bc]?s)\b)?
+    | (?<![\w.])\d+(?:\.\d+){2,}
+    | (?P<fraction>(?<![\w.,])\d[\d.,]*[kKMGT]?\s*/\s*\d[\d.,]*[kKMGT]?(?:i?B)?(?![\w.]))
+    """,
+    re.VERBOSE,
+)
+_RUN = re.compile(rf"(?<![\w.])[-+]?(?:\d(?:[\d.]|[,_'{_THIN}](?=\d))*|\.\d+)")
+_EXPONENT = re.compile(r"[eE][-+]?\d+(?![\w.])")
+_PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
+_GROUPED = re.compile(rf"[-+]?[1-9]\d{{0,2}}([,_'{_THIN}])\d{{3}}(?:\1\d{{3}})*(?:\.\d*)?")
+_SPACED = re.compile(r"[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?(?![\w.:/]|,\d)")
+_FACTOR = re.compile(r" ?([kKMGT])(?![A-Za-z])|( ?)B(?= [a-z]+ ?(?:/ ?s|per s))")
+_SIZE = re.compile(r"((?:[kKMGTP]i?)?)(B(?:ytes?)?|bytes?|b(?:its?)?)(\ ?/\ ?s(?:ec(?:ond)?)?|ps)?(?![A-Za-z])")
+_FLOPS = re.compile(rf"([kKMGTPE]?)(?:FLOP[Ss]?(?:/s(?:ec)?)?|flops|flop/s)(?i:({_DEVICE}))?(?![A-Za-z])")
+_SPAN = re.compile(rf"({_TIME})(?![A-Za-z_])(?:\x00|(?:\ ?/\ ?|[\ \x00]+per\ )([A-Za-z_]+))?", re.IGNORECASE)
+_RATE = re.compile(
+    rf"({_NOUN})?({_DEVICE})?(?:\ ?/\ ?|[\ _-]?\bper[\ -]|_per_)({_SECOND})(?![A-Za-z])({_DEVICE})?", re.IGNORECASE
+)
+_WORD_RATE = re.compile(r"(?:[a-z]+ )?(?<![a-z])([fiwutqrs]ps)(?![A-Za-z])", re.IGNORECASE)
+_COUNT = re.compile(
+    r"(?:[a-z]+ )?(?:(?:step|epoch|iter|iteration|run|sample|image|img|token|example|word|gpu|device|worker|thread"
+    r"|core|node|request|prompt|round|loop)(?:s|\(s\))|batches|processes|times)(?!\w)",
+    re.IGNORECASE,
+)
+_PREFIXED = re.compile(r"([KMGT])(?=[a-z]{2})|(k)(?=(?:it|tok|img|im|sample|ex|word|step|req|seq|item|frame|op|row)s?)")
+_LABEL = re.compile(
+    r"""(?P<label>[^\W\d][\w@%/.*+#-]*(?:(?:\ |\ ?/\ ?)[^\W\d][\w@%/.*+#-]*)*(?:\ ?[(\[][^()\[\]\n]{1,40}[)\]])*)
+    ["'`)\]*]*\s*(?P<connector>:=|=>|->|[:=|>])?[\s"'`(\[$<~\u2248*]*(?P<wrapper>(?:[\w.]*(?:tensor|array|float\d*)\(\[?)?)\Z""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_LONGEST_LABEL = 80
+#: Words of numbers that count or name something: no unit and no group of digits is theirs.
+_COUNTER = re.compile(
+    r"\b(?:steps?|epochs?|iter(?:ation)?s?|batch(?:es)?|updates?|rank|gpu|device|worker|node|process|run|round|fold|trial"
+    r"|part|shard|layer|index|idx|version|line|pid|id|port|job|task|host|cpu|thread|rep|seed|size|it|no)\W*$",
+    re.IGNORECASE,
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
+
+
+class Unit(NamedTuple):
+    """``kind`` is time, rate, size or count. ``scale`` is how many s, 1/s or B one is; ``per`` what it is a time of.
+
+    ``fold`` is the factor (K, M, ...) of things that are counted, which belongs to the number.
+    """
+
+    text: str
+    kind: str
+    scale: float = 1.0
+    fold: float = 1.0
+    per: str = ""
+    by_device: bool = False
+
+
+class Field(NamedTuple):
+    """A number of a line: where it is, its value, its label (before, ``connector`` between) and its unit (behind).
+
+    ``end`` is that of the digits: a factor (K, M, ...) is between it and ``unit_end``. ``unclear`` says that it can be
+    read in two ways, such as 12,5. A NUL in a label stands for a number within it.
+    """
+
+    start: int
+    end: int
+    value: float
+    label: str
+    connector: str
+    wrapper: str
+    unit: Optional[Unit]  # noqa: UP045 - a NamedTuple of Python 3.9
+    unit_end: int
+    unclear: bool
+
+
+def plain(text: str) -> str:
+    """Return a text without colours and cursor movements; each state of a line that is drawn again is a line."""
+    return _FRAMES.sub("\n", without_colours(text))
+
+
+def without_colours(text: str) -> str:
+    """Return a text without the escapes of a terminal."""
+    return _ESCAPES.sub("", text) if "\x1b" in text else text
+
+
+@lru_cache(maxsize=4096)
+def words(label: str) -> str:
+    """Return a label in lower case, its words apart: ``RunningAvgSamplesPerSec`` is ``running avg samples per sec``."""
+    return " ".join(re.sub(r"[_.\-]+", " ", _CAMEL.sub(" ", label)).lower().split())
+
+
+def masked(line: str) -> tuple[str, bool]:
+    """Return a line whose dates, clocks, paths, ... are NULs, and whether it has a count such as 10/100."""
+    counted = False
+
+    def hide(found: re.Match[str]) -> str:
+        nonlocal counted
+        counted = counted or found["fraction"] is not None
+        return "\0" * len(found[0])
+
+    return _MASKED.sub(hide, line), counted
+
+
+def unit_of(text: str) -> Unit | None:
+    """Return the unit that a text begins with."""
+    found = _unit_at(text, 0)
+    return found[0] if found else None
+
+
+def _unit_at(text: str, start: int) -> tuple[Unit, int] | None:
+    """Return the unit that is there in a text, and where it ends."""
+    for pattern, made in _MADE:
+        found = pattern.match(text, start)
+        if found:
+            return made(found), found.end()
+    return (Unit("%", "count"), start + 1) if text[start : start + 1] == "%" else None
+
+
+def _power(prefix: str) -> float:
+    return (1024.0 if prefix.endswith("i") else 1000.0) ** _POWERS[prefix[:1].lower()]
+
+
+def _size(found: re.Match[str]) -> Unit:
+    scale = _power(found[1]) / (8 if found[2].startswith("b") and not found[2].startswith("by") else 1)
+    return Unit(found[0], "rate" if found[3] else "size", scale, per="byte")
+
+
+def _flops(found: re.Match[str]) -> Unit:
+    return Unit(found[0], "rate", _power(found[1]), per="flop", by_device=bool(found[2]))
+
+
+def _span(found: re.Match[str]) -> Unit:
+    name = found[1].lower()
+    scale = _UNITS_OF_TIME.get(name) or _UNITS_OF_TIME[name[:-1]]
+    text = found[0].strip("\0") if not found[2] else f"{found[1]}/{found[2]}"
+    return Unit(text, "time", scale, per=(found[2] or "").lower())
+
+
+def _rate(found: re.Match[str]) -> Unit:
+    noun, second = found[1] or "", found[3].lower()
+    prefix = _PREFIXED.match(noun)
+    fold = _power(prefix[0]) if prefix else 1.0
+    text = found[0].strip()[len(prefix[0]) :] if prefix else found[0].strip()
+    scale = 1 / (_UNITS_OF_TIME.get(second) or _UNITS_OF_TIME[second[:-1]])
+    return Unit(text, "rate", scale, fold, noun[prefix.end() :] if prefix else noun, bool(found[2] or found[4]))
+
+
+def _word_rate(found: re.Match[str]) -> Unit:
+    return Unit(
+        found[0], "rate", per={"f": "frame", "w": "word", "u": "step", "t": "token"}.get(found[1][0].lower(), "")
+    )
+
+
+_MADE = (
+    (_SIZE, _size),
+    (_FLOPS, _flops),
+    (_SPAN, _span),
+    (_RATE, _rate),
+    (_WORD_RATE, _word_rate),
+    (_COUNT, lambda found: Unit(found[0], "count")),
+)
+
+
+@lru_cache(maxsize=4096)
+def fields(line: str) -> tuple[Field, ...]:
+    """Return the numbers of one line, from left to right."""
+    text, _ = masked(line)
+    found: list[Field] = []
+    begin = 0
+    for run in _RUN.finditer(text):
+        if run.start() < begin:
+            continue
+        for one in _read(text, begin, run, found):
+            field = _within_label(text, found, one)
+            found.append(field)
+            begin = field.unit_end
+    return tuple(found)
+
+
+def _read(text: str, begin: int, run: re.Match[str], found: list[Field]) -> list[Field]:
+    """Return the number that a run of digits is, its parts where it is a list, nothing where it is part of a word."""
+    digits, start = run[0].rstrip("."), run.start()
+    label = _LABEL.search(text, max(begin, start - _LONGEST_LABEL), start)
+    if _GROUPED.fullmatch(digits):
+        return _field(text, label, start, start + len(digits), digits, unclear=False)
+    if _PLAIN.fullmatch(digits):
+        spaced = _SPACED.match(text, start)
+        if spaced and _takes_groups(label):
+            return _field(text, label, start, spaced.end(), spaced[0], unclear=False)
+        last = found[-1] if found and found[-1].end == start - 1 else None
+        tail = last and re.fullmatch(r"[1-9]\d{0,2} \d{3}", text[last.start : start + 3])
+        own = last and (is_counter(words(last.label)) or is_other(words(last.label)))
+        unclear = bool(tail and not own and not label and not digits[3:4].isdigit())
+        return _field(text, label, start, start + len(digits), digits, unclear=unclear)
+    parts = digits.split(",")
+    if "," in digits and all(_PLAIN.fullmatch(part) for part in parts):
+        clear = any("." in part for part in parts[:-1])
+        ends = [start + len(",".join(parts[: number + 1])) for number in range(len(parts))]
+        each = [
+            _field(text, None if number else label, end - len(part), end, part, unclear=not clear)
+            for number, (part, end) in enumerate(zip(parts, ends))
+        ]
+        return [field for fields_of in each for field in fields_of]
+    return []
+
+
+def _takes_groups(label: re.Match[str] | None) -> bool:
+    """Whether ``1 234`` behind a label is one number: a step or a rank and another number would be two."""
+    if label is None or is_counter(words(label["label"])):
+        return False
+    return bool(label["connector"]) or re.search(r"throughput|speed|per s|/ ?s", words(label["label"])) is not None
+
+
+def _field(text: str, label: re.Match[str] | None, start: int, end: int, digits: str, *, unclear: bool) -> list[Field]:
+    exponent = _EXPONENT.match(text, end)
+    value = float(re.sub(rf"[,_' {_THIN}]", "", digits) + (exponent[0] if exponent else ""))
+    end = exponent.end() if exponent else end
+    factor = _FACTOR.match(text, end)
+    if factor:
+        value *= _power(factor[1]) if factor[1] else 1e9
+    after = factor.end() if factor else end
+    behind = after + len(re.match(r"[ \t\x00]{0,3}", text[after:])[0])  # type: ignore[index]  # it matches anything
+    unit, unit_end = _unit_at(text, behind) or (None, after)
+    if unit and not _is_its_own(text, label, unit, behind > after, unit_end):
+        unit, unit_end = None, after
+    if not unit and not factor and re.match(r"[A-Za-z_\u00b5]", text[end : end + 1]):
+        return []
+    value *= unit.fold if unit else 1
+    name, connector, wrapper = (label["label"], label["connector"] or "", label["wrapper"]) if label else ("", "", "")
+    return [Field(start, end, value, name, connector, wrapper, unit, unit_end, unclear)]
+
+
+def _is_its_own(text: str, label: re.Match[str] | None, unit: Unit, apart: bool, end: int) -> bool:
+    """Whether a unit is of the number before it: in ``step 100 tok/s 123`` and ``0.5 tok/s: 123`` it is a label."""
+    if not apart or unit.text == "%":
+        return True
+    if re.match(r"[\"')\]]*\s*[:=]", text[end:]):
+        return False
+    followed = re.match(r"\s+[-+]?\.?\d", text[end:]) is not None
+    if unit.kind == "count":
+        return not followed
+    if not followed or not label or label["connector"]:
+        return True
+    own = words(label["label"])
+    kind = "time" if re.search(r"time|dt$|latency", own) else ""
+    return not (is_counter(own) or of_label(own) or is_other(own)) or kind == unit.kind
+
+
+def _within_label(text: str, found: list[Field], field: Field) -> Field:
+    """Give a field its whole label where a number is part of that, as in ``Total img/sec on 4 GPUs: 123``."""
+    last = found[-1] if found else None
+    if not last or last.connector or not field.connector or not of_label(words(last.label)) or not field.label:
+        return field
+    if last.unit and last.unit.kind == "rate":
+        return field
+    between = text[last.end : field.start]
+    if re.search(r"[,;|\t\0]|  ", between.rstrip().rstrip(":=").rstrip()):
+        return field
+    found.pop()
+    label = re.sub(r"[\s\"':=>|(\[]*\Z", "", between)
+    opened = label.count("(") < label.count(")")
+    return field._replace(label=f"{last.label}{' (' if opened and '(' not in last.label else ' '}\0{label}")
+
+
+_OF_LABEL = re.compile(
+    r"throughput|bandwidth|\bspeed\b|\b[fiwutqr]ps\b|\bper s(?:ec(?:ond)?)?\b|(?:/|\bit) ?s(?:ec(?:ond)?s?)?\b"
+    r"|\b[kmgtp]?flop/?s?\b"
+)
+_OTHER = re.compile(
+    r"loss|\blr\b|learning|\bacc(?:uracy)?\b|\btop ?\d|@|\bmem(?:ory)?\b|\beta\b|remaining|\bleft\b|\bbytes\b|norm\b"
+    r"|\bgrad|\bppl\b|perplexity|bleu|rouge|\bf1\b|\bauc\b|\bm?ap\b|\bm?iou\b|precision|recall|\bscale\b|\bwd\b|decay|momentum"
+    r"|\btemp|\butil|\bm?[mh]fu\b|\bparam|\bsize\b|\bbsz\b|\bseed\b|dropout|score|reward|\bkl\b|entropy|\berr(?:or)?\b|\bratio\b"
+    r"|speed ?up|alloc|reserved|cached|\btarget\b|expected|theoretical|\blimit|\bmin(?:imum)?\b|\bstd|stddev|deviation"
+    r"|\bp\d\d|percentile|\bpeak\b|\bcount\b|\bnum\b|\bvs\b|budget|baseline|previous|increase|decrease|\bdiff"
+)
+
+
+def of_label(label: str) -> bool:
+    """Whether the words of a label are those of a speed."""
+    return _OF_LABEL.search(label) is not None
+
+
+def is_other(label: str) -> bool:
+    """Whether the words of a label are those of a number that is never a speed: a loss, a learning rate, memory."""
+    return _OTHER.search(label) is not None
+
+
+def is_counter(label: str) -> bool:
+    """Whether the last word of a label is that of a number that counts or names something: a step, a rank."""
+    return _COUNTER.search(label) is not None
+
+
+def field_at(line: str, start: int, end: int, *, literally: bool) -> Field:
+    """Return the number that a pattern's group found at ``start`` to ``end`` of a line, whole: 1,234.5 of its ``1``.
+
+    ``literally``: the pattern says itself where the number begins and ends. Raises ValueError, with the reason.
+    """
+    text = line[start:end]
+    if literally:
+        inside = fields(text)
+        if len(inside) == 1 and not inside[0].unclear:
+            one = inside[0]._replace(start=start + inside[0].start, end=start + inside[0].end)
+            whole = [each for each in fields(line) if (each.start, each.end) == (one.start, one.end)]
+            return whole[0] if whole else one
+    found = [one for one in fields(line) if one.start < end and one.end > start]
+    if len(found) == 1 and not found[0].unclear:
+        return found[0]
+    if not found and _PLAIN.fullmatch(text) and not re.match(r"[\d.,_]?\d", line[end : end + 2]):
+        return Field(start, end, float(text), "", "", "", None, end, unclear=False)  # of a clock, a word, a 10/100
+    if not found:
+        raise ValueError(f"{text[:60]!r} is no number")
+    shown = line[found[0].start : found[-1].end][:60]
+    raise ValueError(f"{shown!r} is no number that can be read in one way only: {text[:60]!r} was found in it")
+
+
+def converted(field: Field, wanted: str, better: str) -> float:
+    """Return a field's number in the unit that is ``wanted``; s/it and it/s are one thing the other way round.
+
+    Without a wanted unit it is as printed, but turned round where it is better the other way: 2 s/it is 0.5 if more is
+    ``better``. Raises ValueError where the units do not go together.
+    """
+    printed, target = field.unit, unit_of(wanted) if wanted else None
+    if printed is None or printed.kind == "count":
+        return field.value
+    if target is None or target.kind == "count":
+        best = {"rate": "higher", "time": "lower"}.get(printed.kind)
+        turned = printed.per and best and better and best != better
+        if not turned:
+            return field.value
+        if not field.value:
+            raise ValueError(f"0 {printed.text} cannot be turned round")
+        return 1 / (field.value * printed.scale)
+    base = field.value * printed.scale
+    if {printed.kind, target.kind} == {"rate", "time"} and base:
+        base = 1 / base
+    elif printed.kind != target.kind:
+        raise ValueError(f"it is printed in {printed.text!r}, which is nothing that {wanted!r} can be")
+    return base / target.scale / target.fold

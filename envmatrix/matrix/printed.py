@@ -1,0 +1,185 @@
+"""Numbers of a program's output that say how fast it was: rates and times, and what distinguishes each kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from envmatrix.benchmark import NumberField, quantities
+
+#: What rates and times are of, those that say most first: whoever prints samples and steps a second wants the former.
+SAMPLES, TOKENS, STEPS, FLOPS, BYTES, A_TIME, A_TIME_OF, AN_EPOCH = range(8)
+
+#: Longer lines hold data, not what a program says.
+_LONGEST_LINE = 2000
+_TOKENS = re.compile(r"\b(?:tok(?:en)?s?|words?|w|tps|wps)\b")
+_STEPS = re.compile(r"\b(?:its?|iters?|iterations?|steps?|batch(?:es)?|updates?|ups|epochs?|loops?)\b")
+_SUMMARY = re.compile(r"\b(?:avg|averaged?|mean|total|overall|final|aggregated?|summary|global|running)\b")
+_BY_DEVICE = re.compile(
+    r"(?:/ ?|\bper )(?:gpu|device|chip|core|worker|node|rank|process|replica|card|tpu|npu|user)s?\b"
+)
+_TIMES = re.compile(
+    r"\b(?:time|dt|latency|duration|timing|step avg|avg step)\b"
+    r"|(?<![/\w])(?:time|s|ms|us|sec|secs|seconds) ?(?:/|per) ?[a-z]+"
+    r"|(?<!per )\b(?:seconds|secs|ms)\b"
+)
+_PER_SOMETHING = re.compile(
+    r"(?:/ ?|\bper )(?:it|iter|iteration|step|batch|image|img|sample|token|tok|request|epoch|call|run|item|example"
+    r"|update)s?\b"
+)
+_OF_A_STEP = re.compile(
+    r"\b(?:step|iter|iteration|batch|inference|forward|update|token) (?:time|dt|latency|duration)\b"
+    r"|\blatency\b|\(mean|\bstep avg\b"
+)
+#: Times that are the whole run's, a part of a step's, or one of several of a kind.
+_OTHER_TIMES = re.compile(
+    r"\b(?:total|elapsed|data|load(?:ing|er)?|wall|eta|remaining|left|compile|compilation|start|startup|init|setup"
+    r"|training|train|cpu|user|sys|save|checkpoint|stamp|since|last|run|real|end|to|took|cost|finish\w*|first|comm\w*"
+    r"|sleep|wait\w*|timeout|limit|p\d\d)\b"
+)
+_UNIT_IN_LABEL = re.compile(r"\b(ns|us|\u00b5s|ms|msec|s|secs?|seconds?|minutes?)\b\)?(?: ?(?:/|per) ?([a-z]+))?")
+_TRAIN = re.compile(
+    r"(?<![A-Za-z])train(?:ing|er)?(?![A-Za-z])(?![ _-]*(?:loss|acc|ppl|err|metric|score|auc))", re.IGNORECASE
+)
+_EVAL = re.compile(
+    r"(?<![A-Za-z])(?:val|valid|validat(?:ion|e|ing)|eval|evaluat(?:ion|e|ing)|test(?:ing)?|dev|predict\w*)(?![A-Za-z])"
+    r"(?![ _-]*(?:loss|acc|ppl|err|metric|score|auc|time))",
+    re.IGNORECASE,
+)
+#: Speeds of what a program does before or beside its work.
+_ASIDE = re.compile(
+    r"(?<![A-Za-z])(?:warm-?_? ?up|download\w*|upload\w*|fetch\w*|load(?:ing|er)?|data ?_?loader"
+    r"|tokeniz\w*|map(?![\w@])|filter\w*"
+    r"|generating \w+ split|compil\w*|preprocess\w*|postprocess\w*|resolv\w*|extract\w*|sanity check\w*|saving)"
+    r"(?![A-Za-z])",
+    re.IGNORECASE,
+)
+_RANK = re.compile(
+    r"(?<![A-Za-z])(?:(?:local|global)[ _]?)?(?:rank|gpu|worker|process|proc|replica|device|cuda|trainer|host|node)"
+    r"[\s\"':=_#\[-]{0,3}(\d+)(?![\w.%])|^\[\d+,(\d+)\]",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One number of one line: ``order`` is what it is of, ``key`` is alike for all lines of its kind.
+
+    ``phase`` is train, eval, aside or ''; ``rank`` the process that printed it, if the line says so; ``total`` the last
+    number of a bar without a label, by which two bars differ.
+    """
+
+    line: str
+    number: int
+    field: NumberField
+    better: str
+    unit: str
+    order: int
+    phase: str
+    rank: str
+    summary: bool
+    by_device: bool
+    second: bool
+    total: str
+    key: tuple[str, ...]
+
+
+def readings(lines: Sequence[str]) -> Iterator[Reading]:
+    """Return every number of some lines that says how fast something was."""
+    for number, line in enumerate(lines):
+        if len(line) < _LONGEST_LINE and re.search(r"\d", line):
+            yield from _of_line(line, number)
+
+
+def _of_line(line: str, number: int) -> Iterator[Reading]:
+    fields = quantities().fields(line)
+    text, counted = quantities().masked(line)
+    counted = counted or any(quantities().is_counter(quantities().words(one.label)) for one in fields)
+    prefix = re.sub(r"\0+", "\0", text[: fields[0].start]) if fields else ""
+    for field in fields:
+        found = None if field.unclear or field.value < 0 else _speed(field, text, counted=counted)
+        if found:
+            yield _reading(line, number, field, found, (text[: field.start], prefix))
+
+
+def _reading(line: str, number: int, field: NumberField, found: tuple[int, str], before: tuple[str, str]) -> Reading:
+    order, unit = found
+    text, prefix = before
+    label = quantities().words(field.label)
+    about = f"{label} {field.unit.text.lower() if field.unit else ''}"
+    second = not label and text.count("(") > text.count(")")
+    rank = _RANK.search(line[: field.start])
+    phase = _phase(field.label, text)
+    totals = [] if label else re.findall(r"\d\s*/\s*(\d+)(?![\d.])", line[: field.start])
+    per = re.sub(r"s\b", "", (field.unit.per if field.unit else "").lower())
+    statement = (label, field.connector) if label else (quantities().words(re.sub(r"\d+", "", prefix)), per)
+    return Reading(
+        line, number, field, "lower" if order >= A_TIME else "higher", unit, order, phase,
+        next(filter(None, rank.groups()), "") if rank else "", bool(_SUMMARY.search(about)),
+        bool((field.unit and field.unit.by_device) or _BY_DEVICE.search(label)), second, "".join(totals[-1:]),
+        (*statement, phase, "second" if second else "", "" if label else _kind(field)),
+    )  # fmt: skip
+
+
+def _kind(field: NumberField) -> str:
+    """Return what makes two numbers without a label different: 5 it/s and 0.2 s/it are the same."""
+    return field.unit.kind if field.unit and not field.unit.per else ""
+
+
+def _phase(label: str, before: str) -> str:
+    for text in (label, before):
+        train, evaluates = _TRAIN.search(text), _EVAL.search(text)
+        if _ASIDE.search(text) and not train:
+            return "aside"
+        if bool(train) != bool(evaluates):
+            return "train" if train else "eval"
+    return ""
+
+
+def _speed(field: NumberField, text: str, *, counted: bool) -> tuple[int, str] | None:
+    """Return what a number is of and its unit; None if it is no speed."""
+    label = quantities().words(field.label)
+    if quantities().is_other(label):
+        return None
+    unit, says_speed = field.unit, quantities().of_label(label)
+    if unit is None:
+        return (_order(label), "") if says_speed and not _is_a_time(label) else _time(label, "", counted=counted)
+    if unit.kind == "rate":
+        named = says_speed or not re.search(r"\btime\b|latency", label)
+        order = _order(unit.per.lower() if unit.per else label)
+        known = order != BYTES or re.search(r"throughput|bandwidth|speed", label)
+        return (order, unit.text) if named and known else None
+    if unit.kind != "time":
+        return None
+    if unit.per:
+        return AN_EPOCH if unit.per.startswith("epoch") else A_TIME, unit.text
+    follows = re.match(r" ?[A-Za-z]", text[field.unit_end :])
+    return None if says_speed or follows else _time(label, unit.text, counted=counted)
+
+
+def _is_a_time(label: str) -> bool:
+    return re.search(r"(?<![/\w])(?:s|sec|secs|ms|us|seconds) ?(?:/|per) ?(?!s\b|gpu|device)[a-z]", label) is not None
+
+
+def _time(label: str, unit: str, *, counted: bool) -> tuple[int, str] | None:
+    """Return what a time is of: of a step if its label or its line says so."""
+    per = _PER_SOMETHING.search(label) is not None
+    if not _TIMES.search(label) or (_OTHER_TIMES.search(label) and not per):
+        return None
+    if not (per or counted or _OF_A_STEP.search(label)):
+        return None
+    named = _UNIT_IN_LABEL.search(re.sub(r"\btime per \w+", "", label))
+    unit = unit or (f"{named[1]}/{named[2]}" if named and named[2] else named[1] if named else "")
+    return (AN_EPOCH if "epoch" in label else A_TIME if per else A_TIME_OF), unit
+
+
+def _order(what: str) -> int:
+    """Return what a rate is of, by the words of its unit or its label."""
+    if re.search(r"flop", what):
+        return FLOPS
+    if re.search(r"\bbytes?\b|bandwidth|\b[kmgt]?i?b ?/ ?s", what):
+        return BYTES
+    if _TOKENS.search(what.replace("_", " ")):
+        return TOKENS
+    return STEPS if _STEPS.search(what.replace("_", " ")) else SAMPLES
