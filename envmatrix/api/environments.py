@@ -12,7 +12,7 @@ from envmatrix.engines.base import HasImageFiles
 from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
 from envmatrix.plan.export import BUNDLED, dockerfile, export_lines
-from envmatrix.report.summary import Group
+from envmatrix.report.group import Group
 from envmatrix.say import Say, silent
 from envmatrix.store import write_whole
 from envmatrix.trials.experiment import Experiment

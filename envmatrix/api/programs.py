@@ -28,7 +28,6 @@ from envmatrix.plan.environment import Image
 from envmatrix.record import notices
 from envmatrix.record.evidence import Evidence
 from envmatrix.record.model import Record
-from envmatrix.record.oddities import oddities
 from envmatrix.say import Say, Ticker
 from envmatrix.trials import leftovers
 from envmatrix.trials.alone import alone_on_machine
@@ -277,7 +276,7 @@ def _starter(
     for text in f"it took {seen.wall_s:.1f} s; metric: {why}".split("\n"):
         say(text)
     evidence = seen.record.evidence or Evidence()
-    for text in (*about_shell(workloads[0].pass_env), *oddities(evidence)):
+    for text in (*about_shell(workloads[0].pass_env), *notices.oddities(evidence)):
         say(f"note: {text}")
     for line in itertools.chain(
         *(find(evidence) for find in (notices.without_gpu, notices.elsewhere, notices.unverifiable))

@@ -10,7 +10,8 @@ from envmatrix.errors import EnvmatrixError, InputError, suggestion
 from envmatrix.extensions import Catalog, ExtensionError, load
 
 if TYPE_CHECKING:
-    from envmatrix.report.summary import Group, Summary
+    from envmatrix.report.group import Group
+    from envmatrix.report.summary import Summary
     from envmatrix.say import Say
 
 #: What else lies in a run's folder.

@@ -14,8 +14,9 @@ from envmatrix.printable import one_line
 from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import count
 from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.contention import DISTURBED, quota_around
-from envmatrix.stats.measurements import ArmFacts, Measurements
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import logs_of
 from envmatrix.store import Run
 

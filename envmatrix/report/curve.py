@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from statistics import median
 
-from envmatrix.report.summary import Group, Summary
+from envmatrix.report.group import Group
+from envmatrix.report.summary import Summary
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
 from envmatrix.report.timeline import HEIGHT, WIDTH, colour_of, with_legend
 from envmatrix.stats.metrics import TICK_DIGITS, show_seconds

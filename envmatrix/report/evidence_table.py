@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from envmatrix.plan import shown_name
 from envmatrix.report.formatting import NONE
 from envmatrix.report.summary import Summary
-from envmatrix.stats.measurements import EVIDENCE
+from envmatrix.stats.arm_facts import EVIDENCE
 
 
 @dataclass(frozen=True)

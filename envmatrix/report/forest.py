@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envmatrix.report.formatting import interval, speed_up
-from envmatrix.report.summary import Group, Row, Summary
+from envmatrix.report.group import Group, Row
+from envmatrix.report.summary import Summary
 from envmatrix.report.svg import Scale, drawing, line, log_ticks, mark, text
 from envmatrix.stats.effects import Effect, Flag
 

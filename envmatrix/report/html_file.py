@@ -18,12 +18,13 @@ from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import NARROW, forest
 from envmatrix.report.formatting import bounds, count, p_value, ratio, sure_ratio
+from envmatrix.report.group import Group, Row
 from envmatrix.report.heat import heat_map, heat_style
 from envmatrix.report.node_table import node_table
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
-from envmatrix.report.summary import Group, Row, Summary
+from envmatrix.report.summary import Summary
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.timeline import colour_of, timeline
 from envmatrix.report.words import coded, linked, words_of

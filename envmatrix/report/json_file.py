@@ -9,8 +9,9 @@ from envmatrix.matrix.model import Workload
 from envmatrix.printable import clean
 from envmatrix.report.caution import Caution
 from envmatrix.report.columns import effect_values
-from envmatrix.report.summary import Group, Row, Summary
-from envmatrix.stats.measurements import ArmFacts
+from envmatrix.report.group import Group, Row
+from envmatrix.report.summary import Summary
+from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.nodes import NodeReport
 from envmatrix.stats.starts import Start
 

@@ -7,7 +7,8 @@ import xml.etree.ElementTree as ET
 from envmatrix.printable import clean, one_line
 from envmatrix.report.catalog import Report
 from envmatrix.report.formatting import effect_note, interval, ratio
-from envmatrix.report.summary import Group, Row, Summary
+from envmatrix.report.group import Group, Row
+from envmatrix.report.summary import Summary
 from envmatrix.stats.comparison import Comparison
 from envmatrix.stats.effects import BARS
 from envmatrix.stats.failures import BROKEN

@@ -12,7 +12,8 @@ from datetime import datetime
 
 from envmatrix.printable import one_line
 from envmatrix.report.catalog import Report
-from envmatrix.report.summary import Row, Summary
+from envmatrix.report.group import Row
+from envmatrix.report.summary import Summary
 
 Labels = Mapping[str, str]
 

@@ -13,7 +13,8 @@ from statistics import median
 from envmatrix.plan import Arm
 from envmatrix.report.formatting import ratio
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.stats.measurements import ArmFacts, Measurements
+from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import show_seconds
 
 _MOST = 12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from envmatrix.report.summary import Group, Row
+from envmatrix.report.group import Group, Row
 
 FACTOR = "processes"
 

@@ -17,9 +17,10 @@ from envmatrix.report.attributed import attribution_tables
 from envmatrix.report.columns import Column, columns_of
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.formatting import interval, ratio
+from envmatrix.report.group import Group
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
-from envmatrix.report.summary import Group, Summary
+from envmatrix.report.summary import Summary
 from envmatrix.report.words import words_sentence
 from envmatrix.report.workload_table import WORKLOADS_NOTE
 from envmatrix.stats.effects import Verdict

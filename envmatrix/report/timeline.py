@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.printable import one_line
-from envmatrix.report.summary import Group, Summary
+from envmatrix.report.group import Group
+from envmatrix.report.summary import Summary
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks, widened
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.metrics import TICK_DIGITS, Metric

@@ -12,6 +12,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.matrix.readers import NOT_IN_EFFECT
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
+from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.effects import (
     LEVEL,
@@ -26,7 +27,7 @@ from envmatrix.stats.effects import (
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.failures import fails_more, fastest_filled, reference_fails_more, slowest_filled, surely_slower
 from envmatrix.stats.maxt import student_quantile
-from envmatrix.stats.measurements import ArmFacts, Measurements
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.moderated import borrowed
 from envmatrix.stats.one_way import in_one_way

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.measurements import ArmFacts, Measurements
+from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import logs_of, reference_logs
 
 Floats = NDArray[np.float64]

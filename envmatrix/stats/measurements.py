@@ -13,12 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
-from envmatrix.record import notices
-from envmatrix.record.evidence import Evidence, System
-from envmatrix.record.model import Profile, Record, Result
-from envmatrix.record.oddities import oddities
-from envmatrix.record.settled import settled
-from envmatrix.record.work import work_of
+from envmatrix.record.evidence import System
+from envmatrix.record.model import Record, Result
+from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial
 from envmatrix.stats.longrun import apart
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, number, own_column
 from envmatrix.store import NodeCheck, Reading, RunFolder, Trial, reading_from_line
@@ -39,17 +36,7 @@ _BESIDE = (TURN_START, "others_s", "throttled_s")
 #: How long a trial was counted: its timed part, or the whole of a program (of its turns, if it took some).
 COUNTED = "counted_s"
 _COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK, *_CONDITIONS, *QUOTA, "started")
-#: Evidence shown in reports, as dotted paths into the record's ``evidence``.
-EVIDENCE = (
-    "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.affinity",
-    "malloc.library", "malloc.version", "blas.library", "torch.version", "torch.threads",
-    "torch.cpu_capability", "cpu.model", "cpu.affinity_after", "cpu.governor", "memory.thp", "system.kernel",
-    "system.libc", "system.python",
-)  # fmt: skip
-#: The same with the part of the evidence and its field: a general search of paths would take most of the time.
-_EVIDENCE = tuple((path, *path.split(".")) for path in EVIDENCE)
 _RAW = (b'"steps_ns":[', b'"epochs_ns":[')
-_MOST_DIFFERENT = 5
 #: Numbers of a program of the user's own that are kept of one run.
 _MOST_OWN = 64
 #: What a trial says of the machine that it ran on, whatever its environment is.
@@ -58,37 +45,6 @@ _MACHINE = (
     ("memory", "total_bytes"),
 )  # fmt: skip
 _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
-
-
-@dataclass
-class ArmFacts:
-    """What the trials of one arm said beside their numbers: each different text and how often.
-
-    ``longest_s`` is how long the longest of all its trials took, those that broke too; ``in_turns`` counts those that
-    took turns, with at most ``together`` alive, ``in_waves`` those of them in groups that want of memory made smaller,
-    ``in_one_go`` those that lived beside others and took all of their steps in one turn.
-    ``tolerances`` maps each check of a program of the user's own to what it allows, a fraction.
-    ``operators`` maps an operator to its own seconds a step, one figure for every profiled trial it ran in.
-    """
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    unproven: Counter[str] = field(default_factory=Counter)
-    elsewhere: Counter[str] = field(default_factory=Counter)
-    without_gpu: Counter[str] = field(default_factory=Counter)
-    settled: Counter[str] = field(default_factory=Counter)
-    oddities: Counter[str] = field(default_factory=Counter)
-    evidence: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    data: Counter[str] = field(default_factory=Counter)
-    work: Counter[str] = field(default_factory=Counter)
-    tolerances: dict[str, float] = field(default_factory=dict)
-    operators: dict[str, list[float]] = field(default_factory=dict)
-    stand_in: int = 0
-    longest_s: float = 0.0
-    in_turns: int = 0
-    in_one_go: int = 0
-    together: int = 0
-    in_waves: int = 0
 
 
 @dataclass(frozen=True)
@@ -180,22 +136,11 @@ def first_blocks(measured: Measurements, count: int) -> Measurements:
     return replace(measured, blocks=measured.blocks[:count], table=table, attempted=attempted)
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def _loss(value: object) -> float:
     """Return a loss or accuracy; one that is not finite becomes infinite: it must not pass for missing."""
     if isinstance(value, float) and not math.isfinite(value):
         return math.inf
     return number(value)
-
-
-def _count(counter: Counter[str], text: str) -> None:
-    if text in counter or len(counter) < _MOST_DIFFERENT:
-        counter[text] += 1
-    else:
-        counter["..."] += 1
 
 
 class MeasurementBuilder:
@@ -233,13 +178,12 @@ class MeasurementBuilder:
             self._note_check(trial.block, node, check)
         if trial.outcome == "ok":
             record = trial.record or _NO_RECORD
-            _note_facts(facts, record)
-            _note_texts(facts, trial, record.evidence or Evidence())
+            note_trial(facts, trial, record)
             self._note_own(facts, record)
             self._note_machine(record)
             self._numbers.extend(_row(trial, record))
         else:
-            _count(facts.reasons, f"{trial.outcome}: {trial.reason}")
+            count_text(facts.reasons, f"{trial.outcome}: {trial.reason}")
             self._numbers.extend([math.nan] * (len(_COLUMNS) - 1) + [number(trial.started)])
 
     def measured(self) -> Measurements:
@@ -279,7 +223,7 @@ class MeasurementBuilder:
         for part, name in _MACHINE:
             value = getattr(getattr(record.evidence, part, None), name, None)
             if value is not None:
-                _count(self._machine[f"{part}.{name}"], json.dumps(value))
+                count_text(self._machine[f"{part}.{name}"], json.dumps(value))
 
     def _note_number(self, name: str, row: int, value: float) -> None:
         if name in self._own or len(self._own) < _MOST_OWN:
@@ -342,42 +286,6 @@ def _began_beside_others(trial: Reading | Trial, record: Record) -> bool:
     if math.isfinite(number((record.metrics or {}).get("others_s"))):
         return False
     return bool((trial.together or 0) > 1 and timing and timing.turns is not None and timing.paused_ns is not None)
-
-
-def _note_texts(facts: ArmFacts, trial: Reading | Trial, evidence: Evidence) -> None:
-    for counts, texts in (
-        (facts.unproven, trial.unproven),
-        (facts.elsewhere, notices.elsewhere(evidence)),
-        (facts.without_gpu, notices.without_gpu(evidence)),
-    ):
-        for text in texts:
-            _count(counts, text)
-
-
-def _note_facts(facts: ArmFacts, record: Record) -> None:
-    if record.data:
-        _count(facts.data, _text(record.data.name))
-        facts.stand_in += record.data.stand_in is True
-    _count(facts.work, _text(work_of(record)))
-    _note_operators(facts, record.profile)
-    if record.evidence:
-        _count(facts.settled, settled(record.evidence))
-        for text in oddities(record.evidence):
-            _count(facts.oddities, text)
-    for path, part, name in _EVIDENCE:
-        value = getattr(getattr(record.evidence, part, None), name, None)
-        if value is not None:
-            _count(facts.evidence[path], _text(value))
-
-
-def _note_operators(facts: ArmFacts, profile: Profile | None) -> None:
-    steps = number(profile.steps) if profile else 0.0
-    if profile is None or not steps > 0:
-        return
-    for operator in profile.operators or ():
-        seconds = number(operator.self_ns) / 1e9 / steps
-        if seconds > 0:
-            facts.operators.setdefault(_text(operator.name), []).append(seconds)
 
 
 def _without_raw(line: bytes) -> bytes:

@@ -15,12 +15,13 @@ import numpy as np
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import Analysis, estimate, waiting
+from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.attribution import attribute, find_cells
 from envmatrix.stats.change_points import change_points
 from envmatrix.stats.comparison import status_of
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.longrun import too_short
-from envmatrix.stats.measurements import ArmFacts, Measurements, TrialOrder, first_blocks
+from envmatrix.stats.measurements import Measurements, TrialOrder, first_blocks
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
 from envmatrix.stats.noise import NOISES
 from envmatrix.stats.pairing import over_copies

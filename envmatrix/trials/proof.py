@@ -12,8 +12,7 @@ from envmatrix.plan.environment import Environment
 from envmatrix.record import claims
 from envmatrix.record.claims import Claim
 from envmatrix.record.evidence import Evidence, Program
-from envmatrix.record.notices import UNSEEN
-from envmatrix.record.oddities import crowded
+from envmatrix.record.notices import UNSEEN, crowded
 from envmatrix.record.paths import SHORT, lookup
 from envmatrix.trials.effect import without_reader
 

@@ -11,7 +11,7 @@ import pytest
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.record import claims
 from envmatrix.record.model import read_evidence
-from envmatrix.record.oddities import oddities
+from envmatrix.record.notices import oddities
 from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise_measured
 from envmatrix.stats.measurements import fold

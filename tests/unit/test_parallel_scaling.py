@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from envmatrix.plan import Arm
+from envmatrix.report.group import Group, Row
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.scaling import scaling, scaling_sentence
-from envmatrix.report.summary import Group, Row, summarise_measured
+from envmatrix.report.summary import summarise_measured
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import THROUGHPUT

@@ -18,7 +18,8 @@ from envmatrix.record import claims
 from envmatrix.report import cautions, conditions
 from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise_measured
-from envmatrix.stats.measurements import ArmFacts, fold
+from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.measurements import fold
 from envmatrix.store import NodeCheck
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 

@@ -11,8 +11,9 @@ import pytest
 from envmatrix.errors import StoreError
 from envmatrix.record.paths import Kind, kind_of
 from envmatrix.stats.analysis import estimate
+from envmatrix.stats.arm_facts import EVIDENCE
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.measurements import EVIDENCE, fold, read_measurements
+from envmatrix.stats.measurements import fold, read_measurements
 from envmatrix.stats.selftest import rate_of, relabelled_false_alarms, simulated_false_alarms
 from envmatrix.store import Trial
 from tests.synthetic import Machine, make_plan, make_trials, write_run
