@@ -115,7 +115,8 @@ class Limits:
 class Job:
     """One process in one environment. ``argv``, ``env`` and ``preload`` hold paths INSIDE the environment.
 
-    Without a ``log`` the process has our own stdin, stdout and stderr.
+    Without a ``log`` the process has our own stdin, stdout and stderr. ``folder`` is where it starts, None: in the work
+    folder; only an engine whose processes see the host's own paths is given one.
     """
 
     run: str
@@ -127,6 +128,7 @@ class Job:
     mounts: Mounts
     limits: Limits
     log: Path | None
+    folder: Path | None = None
 
 
 @contextlib.contextmanager

@@ -251,7 +251,7 @@ def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterat
     """Start the command of a job where, and with the memory, that its limits say."""
     limited = confined(group_name(job), job.limits)
     with log_of(job) as log, limited as confinement:
-        order = Order(argv, env, job.mounts.work, job.limits.seconds, confinement.place)
+        order = Order(argv, env, job.folder or job.mounts.work, job.limits.seconds, confinement.place)
         with started(order, log) as program:
             yield GuardedJob(program, confinement)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from envmatrix.engines.base import Job
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.reported import MetricSource, Reported
@@ -15,6 +17,8 @@ from envmatrix.matrix.reported import MetricSource, Reported
 RECORD = "record.json"
 #: Files up to this size (bytes) are copied into the work folder, larger ones linked (docs/workloads.md).
 COPIED_BYTES = 2**20
+#: So many folders above the program's own appear around it, each if it has no more entries than this.
+_ABOVE, _MOST_ENTRIES = 2, 1000
 _PYTHONS = {"python", "python3"}
 
 
@@ -66,6 +70,42 @@ def metric_file(workload: Workload) -> str:
     """Return the path, in the program's folder, of the file that it writes its numbers to; '' when there is none."""
     path = PurePosixPath(workload.json_file)
     return "" if not path.parts or path.is_absolute() or ".." in path.parts else str(path)
+
+
+def with_files(job: Job, files: Path, inside: str, metric: str = "") -> Job:
+    """Make the program's folder appear for a job (``link_files``), and return the job that starts there.
+
+    If its processes see the host's own paths, what lies next to the folder and to its parent appears too, so that a
+    program finds ``../data``.
+    """
+    if inside != str(files):
+        link_files(job.mounts.work, files, inside, metric)
+        return job
+    *above, own = files.relative_to(files.anchor).parts[-_ABOVE - 1 :] or ("root",)
+    place, source = job.mounts.work / "around", files
+    for _ in above:
+        source = source.parent
+    for name, entered in zip([*above], [*above[1:], own], strict=True):
+        place = place / name
+        place.mkdir(parents=True)
+        _link_entries(place, source, entered)
+        source = source / entered
+    place = place / own
+    place.mkdir(parents=True)
+    link_files(place, files, inside, metric)
+    return replace(job, folder=place)
+
+
+def _link_entries(place: Path, folder: Path, but: str) -> None:
+    """Link what lies in a folder into ``place``; nothing of one that is very large, or cannot be listed."""
+    try:
+        entries = list(folder.iterdir())
+    except OSError:
+        return
+    if len(entries) <= _MOST_ENTRIES:
+        for entry in entries:
+            if entry.name != but:
+                (place / entry.name).symlink_to(entry)
 
 
 def link_files(work: Path, files: Path, inside: str, metric: str = "") -> None:

@@ -48,12 +48,12 @@ def lacking_module(image: Image, said: str, folder: Path) -> str:
 
 
 def beyond_folder(workload: Workload, said: str) -> str:
-    """Say that a trial has no `..`, where the words of a program or its last ones name a path there; else ''."""
+    """Say what a trial sees of `..`, if the words of a program or its last ones name a path there; else ''."""
     for text in (*workload.command, said):
         found = _OUTSIDE.search(text)
         if found:
             return (
-                f"{found[1]} is not there: a trial runs in a folder of its own, in which the entries of the program's "
-                "folder appear; write the whole path"
+                f"{found[1]} is not there: a trial sees the program's folder and, outside containers, what lies up to "
+                "two folders above it; write the whole path"
             )
     return ""

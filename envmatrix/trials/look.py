@@ -141,7 +141,8 @@ def look(
     begins()
     with scratch() as work:
         job = _job(engine, prepared, workload, bench, work, limit_s, log)
-        external.link_files(work, Path(workload.files or here), str(workload.files), external.metric_file(workload))
+        files = Path(workload.files or here)
+        job = external.with_files(job, files, str(files), external.metric_file(workload))
         with _watched(log) as arrivals:
             ended = engine.run(job)
         _, record = load_record(work / external.RECORD)

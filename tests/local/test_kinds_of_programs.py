@@ -157,6 +157,20 @@ def test_the_number_that_a_program_prints_is_the_one_that_is_compared(people, ki
     assert (values["baseline"], values["tcmalloc"]) == pytest.approx(wanted)
 
 
+def test_a_program_reads_data_next_to_its_folder(people, monkeypatch):
+    project = people.folder / "project"
+    project.mkdir()
+    (people.folder / "data").mkdir()
+    (people.folder / "data" / "x.bin").write_bytes(bytes(1000))
+    program = "import pathlib\nprint('throughput:', len(pathlib.Path('../data/x.bin').read_bytes()) / 0.2, 'img/s')\n"
+    (project / "read.py").write_text(program)
+    monkeypatch.setattr(people, "folder", project)  # where the command is typed
+    done = people.run(*ONE_BLOCK, "--", "python", "read.py")
+    assert done.returncode == 0, done.stderr
+    assert "metric: throughput, 5000 img/s" in done.stderr
+    assert [trial["outcome"] for trial in people.trials()] == ["ok"] * 3
+
+
 def test_steps_that_are_printed_as_they_end_are_timed_in_turns(people):
     program = "import time\nfor step in range(40):\n    time.sleep(0.03)\n    print(f'step {step}: loss 0.5')\n"
     (people.folder / "steps.py").write_text(f"{program}print('throughput: 12.5 img/s')\n")

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.engines.base import Job, Limits, Mounts
 from envmatrix.engines.docker import let_write
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import MetricSource, Workload
-from envmatrix.trials.external import COPIED_BYTES, link_files, metric_file
+from envmatrix.trials.external import COPIED_BYTES, link_files, metric_file, with_files
 from envmatrix.trials.possible import check_program
 
 
@@ -90,6 +91,36 @@ def test_small_files_are_copied_so_that_a_program_may_write_to_them_and_large_on
     assert {path.name for path in work.iterdir() if path.is_symlink()} == {"weights.pt", "last", "logs"}
     (work / "log.txt").write_text("new")
     assert (files / "log.txt").read_bytes() == b"x" * COPIED_BYTES
+
+
+def job(work):
+    limits = Limits(seconds=1.0)
+    return Job("run", "trial", None, (), {}, (), Mounts(work, {}), limits, None)
+
+
+def test_a_program_finds_what_lies_next_to_its_folder_and_writes_nothing_there(tmp_path):
+    files, work = tmp_path / "repository" / "project", tmp_path / "work"
+    for folder in (files, work, tmp_path / "shared", tmp_path / "repository" / "data"):
+        folder.mkdir(parents=True)
+    (files / "train.py").write_text("")
+    (tmp_path / "repository" / "data" / "x.bin").write_text("x")
+    (tmp_path / "shared" / "y.bin").write_text("y")
+    there = with_files(job(work), files, str(files)).folder
+    assert there.name == "project"
+    assert (there / "train.py").exists()
+    assert (there / "../data/x.bin").read_text() == "x"
+    assert (there / "../../shared/y.bin").read_text() == "y"
+    (there / "../log.txt").write_text("mine")
+    assert not (tmp_path / "repository" / "log.txt").exists()
+
+
+def test_a_container_starts_in_its_work_folder(tmp_path):
+    files, work = tmp_path / "project", tmp_path / "work"
+    files.mkdir()
+    work.mkdir()
+    (files / "train.py").write_text("")
+    assert with_files(job(work), files, "/room/files").folder is None
+    assert (work / "train.py").exists()
 
 
 def test_in_docker_the_containers_user_may_write_to_the_copies_but_is_given_nothing_else(tmp_path, monkeypatch):
