@@ -119,28 +119,24 @@ def run(
     before, first, counted = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch(), counters.read()
     with _Told() as told:
         probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
-        limits = (limit_s, log_limit_bytes, told)
         try:
-            turns = _turns(gate, numbers, told)
+            turns, limits = _turns(gate, numbers, told), (limit_s, log_limit_bytes, told)
             watched, wall_ns, output = _run(argv, probed, limits, log or sys.stderr.buffer, numbers, turns)
             grown, used = counters.since(counted), _usage(before)
             cpu_s = used["user_s"] + used["system_s"]
             seen, probe_ns = programs.evidence(probed, watched, cpu_s, in_turns=bool(turns))
         finally:
             shutil.rmtree(probed, ignore_errors=True)
-    seen["lost_preloads"] = sorted(output.lost_preloads)
     seen["system"].update(load_1m=first["load_1m"], steal_ticks=None if turns else grown["steal_ticks"])
     used |= {name: None if turns else grown[name] for name in _OF_ALL}  # others ran between its turns
     used |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}
-    if turns:
-        used |= turns.contention(wall_ns)
-    seen["left_running"] = watched.left
-    seen["served_by"] = watched.sockets.outside() if 1e9 * cpu_s < _IDLE * wall_ns else []
+    used |= turns.contention(wall_ns) if turns else {}
     seen["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
+    seen.update(_beside(watched, output, is_idle=1e9 * cpu_s < _IDLE * wall_ns))
     wall_ns -= probe_ns
-    reported, paused_ns = numbers.reported(wall_ns), turns.paused_ns if turns else None
-    timing = {"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": round(watched.cost_s * 1e9), "paused_ns": paused_ns}
-    timing |= _of_steps(numbers, turns)
+    reported = numbers.reported(wall_ns)
+    timing = {"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": round(watched.cost_s * 1e9)}
+    timing |= {"paused_ns": turns.paused_ns if turns else None, **_of_steps(numbers, turns)}
     return dict(
         record.frame(),
         workload=_workload(argv, wanted),
@@ -152,6 +148,12 @@ def run(
         result={"output_bytes": output.total},
         evidence=seen,
     )
+
+
+def _beside(watched: tree.Watch, output: Output, is_idle: bool) -> dict[str, Any]:
+    """Return what of a program was not there, went on after it, or may have worked for it."""
+    served = watched.sockets.outside() if is_idle else []
+    return {"lost_preloads": sorted(output.lost_preloads), "left_running": watched.left, "served_by": served}
 
 
 def _workload(argv: Sequence[str], wanted: metric.Wanted) -> dict[str, Any]:
@@ -218,11 +220,7 @@ def _run(
         turns.begin()
     limit_s, log_limit_bytes, told = limits
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
-    variables.update(programs.asked_of_nccl(probed))
-    if numbers.marks:  # what a Python prints comes at once
-        variables["PYTHONUNBUFFERED"] = "1"
+    variables = _variables(probed, unbuffered=bool(numbers.marks))
     pipe = Pipe(apart=bool(numbers.marks))
     kills, start = attempt(cgroup.oom_kills), time.perf_counter_ns()
     try:
@@ -258,6 +256,13 @@ def _run(
     if status:
         raise RunError(f"the command ended with {_how(status)}{cgroup.memory_ran_out(kills)}; its output is in the log")
     return watched, wall_ns, output
+
+
+def _variables(probed: str, unbuffered: bool) -> dict[str, str]:
+    paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
+    variables.update(programs.asked_of_nccl(probed))
+    return dict(variables, PYTHONUNBUFFERED="1") if unbuffered else variables  # what a Python prints comes at once
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float | None, told: _Told) -> None:

@@ -20,7 +20,10 @@ def validator() -> jsonschema.Draft202012Validator:
 @cache
 def refusal(text: str) -> str:
     """Say where and why the schema refuses the text of a matrix, '' if it accepts it."""
-    data = yaml.safe_load(text)
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError:  # a tag of YAML that the parser of positions passes over
+        return ""
     error = jsonschema.exceptions.best_match(validator().iter_errors(data))
     return f"{error.json_path}: {error.message}" if error else ""
 

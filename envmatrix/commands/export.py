@@ -22,7 +22,6 @@ def add_arguments(parser: Parser) -> None:
     parser.examples(
         "envmatrix export tcmalloc",
         "envmatrix export tcmalloc --as dockerfile --bundle image",
-        "envmatrix export intel-omp --as slurm --engine apptainer --output train.sh",
     )
 
 

@@ -116,7 +116,7 @@ class Job:
     """One process in one environment. ``argv``, ``env`` and ``preload`` hold paths INSIDE the environment.
 
     Without a ``log`` the process has our own stdin, stdout and stderr. ``folder`` is where it starts, None: in the work
-    folder; only an engine whose processes see the host's own paths is given one.
+    folder; only an engine that ``starts_anywhere`` is given one.
     """
 
     run: str
@@ -183,6 +183,11 @@ class Engine(Protocol):
     @property
     def shares_files(self) -> bool:
         """Whether a process sees this machine's files by their own paths, so that a venv or library here is its own."""
+        return False
+
+    @property
+    def starts_anywhere(self) -> bool:
+        """Whether a process starts in its job's ``folder``, if that has one."""
         return False
 
     @property

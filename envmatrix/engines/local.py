@@ -49,6 +49,7 @@ class LocalEngine(InGroups, Engine):
     name: str = "local"
     preference = 1
     shares_files = True
+    starts_anywhere = True
     held = "session"
 
     @property

@@ -94,7 +94,7 @@ def _unstable(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
         for text in unstable_checks(measured, run.plan, name).values():
             yield Caution(
                 Kind.UNCHECKED, name, text,
-                "fix the seed, or check a number that only the work decides, such as a count of steps",
+                "set a seed, or check a number that only the work decides, such as a count of steps",
             )  # fmt: skip
 
 

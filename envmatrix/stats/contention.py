@@ -59,6 +59,8 @@ class Waiting:
 def cpu_waits(plan: Plan, measured: Measurements) -> Mapping[str, Waiting]:
     """Return how each arm waited; none where no trial counted it."""
     # While a quota holds a trial back its threads wait for no CPU that others have.
+    if COUNTED not in measured.table:  # made-up trials count no waits
+        return {}
     delay = np.maximum(0.0, measured.table["run_delay_s"] - np.nan_to_num(measured.table["throttled_s"]))
     stolen = np.nan_to_num(measured.table["steal_ticks"]) / _TICKS_PER_S
     others = measured.table["others_s"]

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envmatrix.engines.base import Job
+from envmatrix.engines.base import Engine, Job
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.reported import MetricSource, Reported
@@ -72,13 +72,12 @@ def metric_file(workload: Workload) -> str:
     return "" if not path.parts or path.is_absolute() or ".." in path.parts else str(path)
 
 
-def with_files(job: Job, files: Path, inside: str, metric: str = "") -> Job:
+def with_files(engine: Engine, job: Job, files: Path, inside: str, metric: str = "") -> Job:
     """Make the program's folder appear for a job (``link_files``), and return the job that starts there.
 
-    If its processes see the host's own paths, what lies next to the folder and to its parent appears too, so that a
-    program finds ``../data``.
+    If the engine can, what lies next to the folder and to its parent appears too, so that a program finds ``../data``.
     """
-    if inside != str(files):
+    if not engine.starts_anywhere:
         link_files(job.mounts.work, files, inside, metric)
         return job
     *above, own = files.relative_to(files.anchor).parts[-_ABOVE - 1 :] or ("root",)

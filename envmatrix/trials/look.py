@@ -142,7 +142,7 @@ def look(
     with scratch() as work:
         job = _job(engine, prepared, workload, bench, work, limit_s, log)
         files = Path(workload.files or here)
-        job = external.with_files(job, files, str(files), external.metric_file(workload))
+        job = external.with_files(engine, job, files, str(files), external.metric_file(workload))
         with _watched(log) as arrivals:
             ended = engine.run(job)
         _, record = load_record(work / external.RECORD)

@@ -77,7 +77,9 @@ class Session:
         return {**base, **environment_variables(self.environment)}
 
     def evidence(self) -> dict[str, object]:
-        """Start one process that does nothing but read back what is active; a Python without torch is seen too."""
+        """Start one process that does nothing but read back what is active; a program's Python may have no torch."""
+        if not self.workload:
+            self.prepared.check_torch()
         with scratch() as work:
             inside = self.engine.inside(Mounts(work, {"bench": self.bench}))
             record = f"{inside['work']}/record.json"

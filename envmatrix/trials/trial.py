@@ -185,7 +185,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
         job = make_job(experiment, slot, work)
         job = replace(job, env={**job.env, **leftovers.mark(experiment.run.name, slot)})
         program = program_folder(experiment, slot, job)
-        job = external.with_files(job, *program) if program else job
+        job = external.with_files(experiment.engines[slot.arm.engine], job, *program) if program else job
         check_image(experiment.engines[slot.arm.engine], job)
         ended = _run(experiment.engines[slot.arm.engine], job)
         return replace(judged(experiment, slot, ended, job, started=started), ended_before=left)

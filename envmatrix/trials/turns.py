@@ -170,7 +170,7 @@ def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack:
     work.mkdir(parents=True)
     job = make_job(experiment, slot, work, gate=True)
     program = program_folder(experiment, slot, job)
-    job = external.with_files(job, *program) if program else job
+    job = external.with_files(experiment.engines[slot.arm.engine], job, *program) if program else job
     job = replace(job, env={**job.env, **leftovers.mark(experiment.run.name, slot)})
     # The warden's own limit is behind those of getting ready (all of them, some at once), all turns, and finishing.
     job = replace(job, limits=replace(job.limits, seconds=(4 * together + 1) * job.limits.seconds))

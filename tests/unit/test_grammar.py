@@ -27,11 +27,11 @@ def refused(*argv):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_every_command_ends_with_examples_that_parse(name, capsys):
+def test_the_help_of_every_command_has_examples_that_parse(name, capsys):
     parser = command_parser(name)
     assert parser.example_lines
     assert len(parser.example_lines) <= 2
-    assert parser.format_help().rstrip().endswith(parser.example_lines[-1])
+    assert parser.example_lines[-1] in parser.format_help()
     for line in parser.example_lines:
         command = re.search(r"envmatrix ([^|)]|(?<=torch)\)|\)')+", line)[0]
         found = parse(shlex.split(command.rstrip('"'))[1:])

@@ -133,9 +133,12 @@ def test_the_benchmark_takes_every_argument_of_the_page():
 
 
 def test_the_host_sets_the_variables_of_the_page_and_no_others():
-    assert set(base_variables("/work", "/bench", "/python")) | {"ENVMATRIX_PAD", MARK, variables.NAMES} == {
-        word for word in told("**Variables** that the host sets") if word.isupper()
-    }
+    assert set(base_variables("/work", "/bench", "/python")) | {
+        "ENVMATRIX_PAD",
+        MARK,
+        variables.NAMES,
+        "BENCH_PACKAGES",
+    } == {word for word in told("**Variables** that the host sets") if word.isupper()}
 
 
 def variables_of(tree, constants):

@@ -66,9 +66,22 @@ def test_a_gate_never_ends_with_a_command_of_days(tmp_path):
     result = Result(write_run(tmp_path / "run", make_plan(("a",)), NOISY, 8).path)
     (effect,) = (one for one in result.effects if not one.is_control)
     item = Compared(
-        "w@local", "baseline", "a", "m", 1.0, 0.3, 3.3, 1.0, "undecided", (8, 8), 0.03, "cannot say", wanted=16762
+        "w@local",
+        "baseline",
+        "a",
+        "m",
+        1.0,
+        0.3,
+        3.3,
+        1.0,
+        "undecided",
+        (8, 8),
+        0.03,
+        "cannot say",
+        smallest=1.5,
+        wanted=16762,
     )
-    said = answer.how_to_tell(result, SimpleNamespace(items=[item]), 0.03)
+    said = answer.how_to_tell(result, SimpleNamespace(items=[item]), 0.03, "envmatrix compare run")
     assert re.fullmatch(
         r"at this noise it would take about \d+ (hours|days) to tell: make the machine quiet first .*", said
     )

@@ -105,7 +105,7 @@ def test_a_program_finds_what_lies_next_to_its_folder_and_writes_nothing_there(t
     (files / "train.py").write_text("")
     (tmp_path / "repository" / "data" / "x.bin").write_text("x")
     (tmp_path / "shared" / "y.bin").write_text("y")
-    there = with_files(job(work), files, str(files)).folder
+    there = with_files(SimpleNamespace(starts_anywhere=True), job(work), files, str(files)).folder
     assert there.name == "project"
     assert (there / "train.py").exists()
     assert (there / "../data/x.bin").read_text() == "x"
@@ -119,7 +119,7 @@ def test_a_container_starts_in_its_work_folder(tmp_path):
     files.mkdir()
     work.mkdir()
     (files / "train.py").write_text("")
-    assert with_files(job(work), files, "/room/files").folder is None
+    assert with_files(SimpleNamespace(starts_anywhere=False), job(work), files, "/room/files").folder is None
     assert (work / "train.py").exists()
 
 

@@ -24,7 +24,7 @@ def read_in_trial(source, output):
     metric = TrialSource("value", "regex", source.regex, None, source.better, source.unit)
     numbers = Numbers(Wanted(metric))
     for line in output.split("\n"):
-        numbers.look(f"{line}\n")
+        numbers.look([f"{line}\n"], 0, False)
     return numbers.value(metric, 0)
 
 
