@@ -116,7 +116,8 @@ def run(
     numbers = metric.Numbers(wanted)
     if prepare:
         _prepare(prepare, log or sys.stderr.buffer)
-    before, first, counted = resource.getrusage(resource.RUSAGE_CHILDREN), evidence.before_torch(), counters.read()
+    before, counted = resource.getrusage(resource.RUSAGE_CHILDREN), counters.read()
+    load_1m = evidence.before_torch()["load_1m"]
     with _Told() as told:
         probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
         try:
@@ -127,22 +128,20 @@ def run(
             seen, probe_ns = programs.evidence(probed, watched, cpu_s, in_turns=bool(turns))
         finally:
             shutil.rmtree(probed, ignore_errors=True)
-    seen["system"].update(load_1m=first["load_1m"], steal_ticks=None if turns else grown["steal_ticks"])
+    seen["system"].update(load_1m=load_1m, steal_ticks=None if turns else grown["steal_ticks"])
     used |= {name: None if turns else grown[name] for name in _OF_ALL}  # others ran between its turns
     used |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}
     used |= turns.contention(wall_ns) if turns else {}
     seen["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
     seen.update(_beside(watched, output, is_idle=1e9 * cpu_s < _IDLE * wall_ns))
     wall_ns -= probe_ns
-    reported = numbers.reported(wall_ns)
-    timing = {"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": round(watched.cost_s * 1e9)}
-    timing |= {"paused_ns": turns.paused_ns if turns else None, **_of_steps(numbers, turns)}
+    reported, watch_ns = numbers.reported(wall_ns), round(watched.cost_s * 1e9)
     return dict(
         record.frame(),
         workload=_workload(argv, wanted),
         skipped=None,
         data=None,
-        timing=timing,
+        timing={"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": watch_ns, **_of_steps(numbers, turns)},
         metrics={"wall_s": wall_ns / 1e9, **used, wanted.metric.name: reported["metric"]["value"]},
         **reported,
         result={"output_bytes": output.total},
@@ -167,12 +166,13 @@ def _workload(argv: Sequence[str], wanted: metric.Wanted) -> dict[str, Any]:
 
 
 def _of_steps(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
-    """Return the times of the steps that a program told of, as those of the built-in benchmark stand in a record."""
+    """Return how long a program stood still, and the times of the steps that it printed, as a record has them."""
+    found: dict[str, Any] = {"paused_ns": turns.paused_ns if turns else None}
     if not numbers.marks:
-        return {}
+        return found
     taken = turns.times() if isinstance(turns, StepTurns) else None
     parts = None if taken is None else [{"apart_ns": apart, "steps": len(counted)} for apart, counted in taken]
-    found = {"steps_ns": numbers.marks.steps_ns(), "turns": parts}
+    found |= {"steps_ns": numbers.marks.steps_ns(), "turns": parts}
     return {**found, "averaged_steps": numbers.marks.averaged, "dropped_steps": numbers.marks.dropped}
 
 
