@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envmatrix.benchmark import quantities
 from envmatrix.matrix.patterns import Text, pattern_of
-from envmatrix.matrix.printed import A_TIME, A_TIME_OF, STEPS, Reading, readings
+from envmatrix.matrix.printed import A_TIME, A_TIME_OF, BYTES, STEPS, Reading, is_eval, readings
 
 #: Two numbers this close are one, printed twice.
 _SAME = 0.01
@@ -56,7 +56,11 @@ def candidates(output: str, wall_s: float | None = None) -> list[Throughput]:
     if len(lines) > sum(_ENDS):
         lines = [*lines[: _ENDS[0]], *lines[-_ENDS[1] :]]
     text = Text("\n".join(lines))
-    usable = [found for found in _kinds(lines) if _is_plausible(found, wall_s)]
+    kinds = [part for found in _kinds(lines) for part in _parts(found)]
+    unclear = {one.unit or one.key for found in kinds for one in found if one.field.unclear}
+    usable = [
+        found for found in kinds if not unclear & {found[-1].unit, found[-1].key} and _is_plausible(found, wall_s)
+    ]
     return [one for found in _best(usable) for one in _as_throughput(text, found)]
 
 
@@ -70,6 +74,37 @@ def _kinds(lines: Sequence[str]) -> Iterator[list[Reading]]:
             yield sorted(itertools.chain(*by_total.values()), key=lambda one: (one.number, one.field.start))
         else:
             yield from by_total.values()
+
+
+def _parts(found: list[Reading]) -> list[list[Reading]]:
+    """Return the kinds that lines alike are of: each of a sweep (batch 1, 8, 64) is one, and bars of training are."""
+    if _is_sweep([_count(one) for one in found]):
+        return [[one] for one in found]
+    bars = [(one, _labels(one)) for one in found if one.total and f" {one.total}/{one.total} " in f" {one.line} "]
+    most = max((labels for _, labels in bars), key=len, default=frozenset())
+    extra = min((label for label in most - bars[-1][1] if is_eval(label)), default="") if bars else ""
+    if not extra:
+        return [found]
+    training = [replace(one, extra=extra) for one, labels in bars if extra in labels]
+    return [training, [replace(one, phase="eval") for one, labels in bars if extra not in labels]]
+
+
+def _is_sweep(counts: Sequence[int]) -> bool:
+    """Say whether numbers at least double, and by more each time: 1, 8, 64; not 1, 10, 20."""
+    strides = [after - before for before, after in itertools.pairwise(counts)]
+    return len(counts) > 2 and all(
+        0 < 2 * before <= after for numbers in (counts, strides) for before, after in itertools.pairwise(numbers)
+    )
+
+
+def _count(one: Reading) -> int:
+    """Return the first number of a line, if it is a whole one before that of the reading; else 0."""
+    first = quantities().fields(one.line)[0]
+    return int(first.value) if first.start < one.field.start and first.value.is_integer() else 0
+
+
+def _labels(one: Reading) -> frozenset[str]:
+    return frozenset(field.label for field in quantities().fields(one.line) if field.start > one.field.start)
 
 
 def cut(output: str) -> bool:
@@ -104,18 +139,26 @@ def _seconds(clock: str) -> int:
 def _best(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
     """Return the kind of number that says most of the program's work; several if none of them does."""
     left = [found for found in kinds if found[-1].phase != "aside"]
-    trains = any(found[-1].phase == "train" for found in left)
-    left = [found for found in left if not (trains and found[-1].phase == "eval")]
+    others = [found for found in left if found[-1].phase != "eval"]
+    checked = [found[-1].field.value for found in left if found[-1].phase == "eval" and found[-1].order == STEPS]
+    if any(not _is_bar_of(found[-1], checked) and found[-1].order != BYTES for found in others):
+        left = others
     first = min((found[-1].order for found in left), default=0)
     steps = [found for found in left if found[-1].order == STEPS]
     left = [found for found in left if found[-1].order == first]
     left = _unless_all(left, lambda one: not one.second)
     left = _unless_all(left, lambda one: not one.by_device)
-    left = _unless_all(left, lambda one: one.summary)
+    of_all = [found[-1] for found in left if found[-1].summary]
+    left = [found for found in left if found[-1].summary or not any(map(found[-1].is_of, of_all))]
     if first < STEPS and not _agree(left, steps):
         left += steps
     values = [found[-1].field.value for found in left]
     return left[-1:] if values and max(values) <= (1 + _SAME) * min(values) else left
+
+
+def _is_bar_of(one: Reading, steps: Sequence[float]) -> bool:
+    """Say whether a bar without words has one of these speeds, hardly another: it is theirs."""
+    return bool(one.total) and not one.phase and any(0.9 < one.field.value / value < 1.1 for value in steps)
 
 
 def _unless_all(kinds: list[Sequence[Reading]], wanted: object) -> list[Sequence[Reading]]:
