@@ -53,8 +53,8 @@ _EVAL = re.compile(
 #: Speeds of what a program does before or beside its work.
 _ASIDE = re.compile(
     r"(?<![A-Za-z])(?:warm-?_? ?up|adding|download\w*|upload\w*|fetch\w*|load(?:ing|er)?|data ?_?loader"
-    r"|tokeniz\w*|map(?![\w@])|filter\w*"
-    r"|generating \w+ split|compil\w*|preprocess\w*|postprocess\w*|resolv\w*|extract\w*|sanity check\w*|saving)"
+    r"|tokeniz\w*|map(?![\w@])|filter\w*|generating \w+ split|compil(?:ing|ation)|preprocess\w*|postprocess\w*"
+    r"|resolv\w*|extract\w*|sanity check\w*|saving)"
     r"(?![A-Za-z])",
     re.IGNORECASE,
 )
@@ -184,7 +184,9 @@ def _speed(field: NumberField, text: str, *, counted: bool) -> tuple[int, str] |
         return None
     unit, says_speed = field.unit, quantities().of_label(label)
     if _FLOPS_COUNTED.search(f"{field.label} {unit.text if unit else ''}"):
-        counted = counted or re.search("achiev|throughput|perf|speed", label) is not None
+        counted = (
+            counted or re.search(r"achiev|throughput|perf|speed|\d ?[mun\u00b5]?s\b", f"{label} {text}") is not None
+        )
         return (FLOPS, unit.text if unit else "") if counted else None
     if unit is None:
         return (_order(label), "") if says_speed and not _is_a_time(label) else _time(label, "", counted=counted)

@@ -20,6 +20,13 @@ _MOST_BARS = 3
 #: So much later than the wall time may a program's own clock say that it took.
 _CLOCK_S, _CLOCK = 0.1, 1.1
 _BAR = re.compile(r"(?P<done>\d+)/(?P<all>\d+) \[(?P<clock>[\d:]+)<")
+#: Numbers that are set rather than counted; of so many values at most, one run is a sweep.
+_SET = re.compile(r"\b(?:size|bs|len|length|dim|threads?|workers?|streams?|concurrency)$")
+_MOST_SET = 20
+#: What Keras prints before the bar of an epoch.
+_EPOCH = re.compile(r"Epoch \d+/\d+")
+#: Speeds that differ by more than this are of two things, if other signs are there.
+_ANOTHER = 1.5
 _PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTILINE)
 
 _COUNTED = re.compile(r"^(?P<words>[A-Za-z\[(#][A-Za-z \[(#:=_-]*)(?P<number>[0-9]+)\b(?!\.[0-9])", re.MULTILINE)
@@ -56,7 +63,8 @@ def candidates(output: str, wall_s: float | None = None) -> list[Throughput]:
     if len(lines) > sum(_ENDS):
         lines = [*lines[: _ENDS[0]], *lines[-_ENDS[1] :]]
     text = Text("\n".join(lines))
-    kinds = [part for found in _kinds(lines) for part in _parts(found)]
+    epoch = max((number for number, line in enumerate(lines) if _EPOCH.fullmatch(line)), default=-1)
+    kinds = [part for found in _kinds(lines) for part in _parts(found, epoch)]
     unclear = {one.unit or one.key for found in kinds for one in found if one.field.unclear}
     usable = [
         found for found in kinds if not unclear & {found[-1].unit, found[-1].key} and _is_plausible(found, wall_s)
@@ -76,31 +84,45 @@ def _kinds(lines: Sequence[str]) -> Iterator[list[Reading]]:
             yield from by_total.values()
 
 
-def _parts(found: list[Reading]) -> list[list[Reading]]:
-    """Return the kinds that lines alike are of: each of a sweep (batch 1, 8, 64) is one, and bars of training are."""
-    if _is_sweep([_count(one) for one in found]):
-        return [[one] for one in found]
-    bars = [(one, _labels(one)) for one in found if one.total and f" {one.total}/{one.total} " in f" {one.line} "]
-    most = max((labels for _, labels in bars), key=len, default=frozenset())
-    extra = min((label for label in most - bars[-1][1] if is_eval(label)), default="") if bars else ""
-    if not extra:
-        return [found]
-    training = [replace(one, extra=extra) for one, labels in bars if extra in labels]
-    return [training, [replace(one, phase="eval") for one, labels in bars if extra not in labels]]
+def _parts(found: list[Reading], epoch: int) -> list[list[Reading]]:
+    """Return the kinds that numbers of lines alike are of: each value of a sweep is one, and so are bars of training.
+
+    ``epoch`` is the line after which the last epoch begins.
+    """
+    swept = _swept(found)
+    if swept:
+        return swept
+    bars = [one for one in found if one.total and f" {one.total}/{one.total} " in f" {one.line} "]
+    labels = [_labels(one) for one in bars]
+    extra = min((one for one in frozenset().union(*labels) - labels[-1] if is_eval(one)), default="") if bars else ""
+    if extra:
+        training = [replace(one, extra=extra) for one, those in zip(bars, labels, strict=True) if extra in those]
+        return [
+            training,
+            [replace(one, phase="eval") for one, those in zip(bars, labels, strict=True) if extra not in those],
+        ]
+    last = [one for one in bars if one.number > epoch >= 0]
+    values = [one.field.value for one in last]
+    return [last[:1], last[-1:]] if last and max(values) > _ANOTHER * min(values) else [found]
 
 
-def _is_sweep(counts: Sequence[int]) -> bool:
-    """Say whether numbers at least double, and by more each time: 1, 8, 64; not 1, 10, 20."""
+def _swept(found: Sequence[Reading]) -> list[list[Reading]]:
+    """Return the numbers by the first one of their line if it is set (batch size 1, 2) or at least doubles (1, 8, 64).
+
+    It is neither for a step: 1, 10, 20.
+    """
+    first = quantities().fields(found[-1].line)[0]
+    if first.start >= found[-1].field.start or not first.value.is_integer() or (first.unit and first.unit.text == "%"):
+        return []
+    by_count: dict[float, list[Reading]] = {}
+    for one in found:
+        by_count.setdefault(quantities().fields(one.line)[0].value, []).append(one)
+    counts, values = list(by_count), [one.field.value for one in found]
     strides = [after - before for before, after in itertools.pairwise(counts)]
-    return len(counts) > 2 and all(
-        0 < 2 * before <= after for numbers in (counts, strides) for before, after in itertools.pairwise(numbers)
-    )
-
-
-def _count(one: Reading) -> int:
-    """Return the first number of a line, if it is a whole one before that of the reading; else 0."""
-    first = quantities().fields(one.line)[0]
-    return int(first.value) if first.start < one.field.start and first.value.is_integer() else 0
+    doubles = all(0 < 2 * before <= after for one in (counts, strides) for before, after in itertools.pairwise(one))
+    swept = len(counts) > 2 and doubles and max(values) > _ANOTHER * min(values)
+    named = _SET.search(quantities().words(first.label)) and 1 < len(counts) <= _MOST_SET
+    return list(by_count.values()) if swept or named else []
 
 
 def _labels(one: Reading) -> frozenset[str]:
