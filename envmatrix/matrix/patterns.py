@@ -63,7 +63,7 @@ def _patterns(last: Reading, rank: str) -> Iterator[str]:
     if not rank:
         yield from _without_prefix(last, behind)
     if last.extra:
-        yield rf"{_NUMBER}{behind}\b{_ANY}\b{re.escape(last.extra)}\b"
+        yield rf"{_NUMBER}{behind}{_ANY}\b{re.escape(last.extra)}\b"
     prefix = _prefix(last, rank)
     if prefix.endswith(_ANY) and field.label:
         yield f"{prefix}{_escaped(field.label)}{_BETWEEN}{_NUMBER}"
