@@ -42,13 +42,16 @@ _MASKED = re.compile(
     re.VERBOSE,
 )
 _RUN = re.compile(rf"(?<![\w.])[-+]?(?:\d(?:[\d.]|[,_'{_THIN}](?=\d))*|\.\d+)")
+_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(?:\.\d{3})+,\d+")  # 1.234,5
 _EXPONENT = re.compile(r"[eE][-+]?\d+(?![\w.])")
 _PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
-_GROUPED = re.compile(rf"[-+]?[1-9]\d{{0,2}}([,_'{_THIN}])\d{{3}}(?:\1\d{{3}})*(?:\.\d*)?")
+_GROUPED = re.compile(
+    rf"[-+]?[1-9]\d{{0,2}}(?:([,_'{_THIN}])\d{{3}}(?:\1\d{{3}})*(?:\.\d*)?|([{_THIN}])\d{{3}}(?:\2\d{{3}})*,\d+)"
+)
 _SPACED = re.compile(r"[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?(?![\w.:/]|,\d)")
 _FACTOR = re.compile(r" ?([kKMGT])(?![A-Za-z])|( ?)B(?= [a-z]+ ?(?:/ ?s|per s))")
-_SIZE = re.compile(r"((?:[kKMGTP]i?)?)(B(?:ytes?)?|bytes?|b(?:its?)?)(\ ?/\ ?s(?:ec(?:ond)?)?|ps)?(?![A-Za-z])")
-_FLOPS = re.compile(rf"([kKMGTPE]?)(?:FLOP[Ss]?(?:/s(?:ec)?)?|flops|flop/s)(?i:({_DEVICE}))?(?![A-Za-z])")
+_SIZE = re.compile(r"((?:[kKMGTP]i?)?)(B(?:ytes?)?|bytes?|b(?:its?)?)(\ ?/\ ?s(?:ec(?:ond)?)?|ps)?(?![A-Za-z_])")
+_FLOPS = re.compile(rf"([kKMGTPE]?)(?:FLOP[Ss]?(?:/s(?:ec)?)?|flops|flop/s|(?<=[GTP])F/s)(?i:({_DEVICE}))?(?![A-Za-z])")
 _SPAN = re.compile(rf"({_TIME})(?![A-Za-z_])(?:\x00|(?:\ ?/\ ?|[\ \x00]+per\ )([A-Za-z_]+))?", re.IGNORECASE)
 _RATE = re.compile(
     rf"({_NOUN})?({_DEVICE})?(?:\ ?/\ ?|[\ _-]?\bper[\ -]|_per_)({_SECOND})(?![A-Za-z])({_DEVICE})?", re.IGNORECASE
@@ -59,7 +62,10 @@ _COUNT = re.compile(
     r"|core|node|request|prompt|round|loop)(?:s|\(s\))|batches|processes|times)(?!\w)",
     re.IGNORECASE,
 )
-_PREFIXED = re.compile(r"([KMGT])(?=[a-z]{2})|(k)(?=(?:it|tok|img|im|sample|ex|word|step|req|seq|item|frame|op|row)s?)")
+_PREFIXED = re.compile(
+    r"[kKMGT](?=(?:it|iter|iteration|tok|token|img|im|image|sample|ex|example|word|step|req|request|seq|sequence|item"
+    r"|frame|op|row|query|event|record|char|byte|pixel|edge|node|update)s?\b)"
+)
 _LABEL = re.compile(
     r"""(?P<label>[^\W\d][\w@%/.*+#-]*(?:(?:\ |\ ?/\ ?)[^\W\d][\w@%/.*+#-]*)*(?:\ ?[(\[][^()\[\]\n]{1,40}[)\]])*)
     ["'`)\]*]*\s*(?P<connector>:=|=>|->|[:=|>])?[\s"'`(\[$<~\u2248*]*(?P<wrapper>(?:[\w.]*(?:tensor|array|float\d*)\(\[?)?)\Z""",
@@ -228,7 +234,7 @@ def _read(text: str, begin: int, run: re.Match[str], found: list[Field]) -> list
         return _field(text, label, start, start + len(digits), digits, unclear=unclear)
     parts = digits.split(",")
     if "," in digits and all(_PLAIN.fullmatch(part) for part in parts):
-        clear = any("." in part for part in parts[:-1])
+        clear = any("." in part for part in parts[:-1]) and not _POINTS.fullmatch(digits)
         ends = [start + len(",".join(parts[: number + 1])) for number in range(len(parts))]
         each = [
             _field(text, None if number else label, end - len(part), end, part, unclear=not clear)
@@ -247,6 +253,8 @@ def _takes_groups(label: re.Match[str] | None) -> bool:
 
 def _field(text: str, label: re.Match[str] | None, start: int, end: int, digits: str, *, unclear: bool) -> list[Field]:
     exponent = _EXPONENT.match(text, end)
+    if re.search(rf"[{_THIN}]\d+,\d+\Z", digits):
+        digits = digits.replace(",", ".")
     value = float(re.sub(rf"[,_' {_THIN}]", "", digits) + (exponent[0] if exponent else ""))
     end = exponent.end() if exponent else end
     factor = _FACTOR.match(text, end)
@@ -260,6 +268,8 @@ def _field(text: str, label: re.Match[str] | None, start: int, end: int, digits:
     if not unit and not factor and re.match(r"[A-Za-z_\u00b5]", text[end : end + 1]):
         return []
     value *= unit.fold if unit else 1
+    if label and label["connector"] == "|" and unit and unit.kind in ("rate", "time"):
+        label = None  # it is another column's
     name, connector, wrapper = (label["label"], label["connector"] or "", label["wrapper"]) if label else ("", "", "")
     return [Field(start, end, value, name, connector, wrapper, unit, unit_end, unclear)]
 
@@ -268,7 +278,9 @@ def _is_its_own(text: str, label: re.Match[str] | None, unit: Unit, apart: bool,
     """Whether a unit is of the number before it: in ``step 100 tok/s 123`` and ``0.5 tok/s: 123`` it is a label."""
     if not apart or unit.text == "%":
         return True
-    if re.match(r"[\"')\]]*\s*[:=]", text[end:]):
+    if re.match(r"[\"')\]]*\s*[:=](?!\s*[A-Za-z])", text[end:]):
+        return False
+    if label and label["connector"] and unit.kind == "rate" and unit.text.lower() in words(label["label"]).split():
         return False
     followed = re.match(r"\s+[-+]?\.?\d", text[end:]) is not None
     if unit.kind == "count":
@@ -297,7 +309,8 @@ def _within_label(text: str, found: list[Field], field: Field) -> Field:
 
 
 _OF_LABEL = re.compile(
-    r"throughput|bandwidth|\bspeed\b|\b[fiwutqr]ps\b|\bper s(?:ec(?:ond)?)?\b|(?:/|\bit) ?s(?:ec(?:ond)?s?)?\b"
+    r"(?:throughput|\bspeed\b)(?!/[a-z]{2})|bandwidth|\b[fiwutqrs]ps\b|\bper s(?:ec(?:ond)?)?\b"
+    r"|(?:/|\bit) ?s(?:ec(?:ond)?s?)?\b"
     r"|\b[kmgtp]?flop/?s?\b"
 )
 _OTHER = re.compile(
@@ -305,7 +318,7 @@ _OTHER = re.compile(
     r"|\bgrad|\bppl\b|perplexity|bleu|rouge|\bf1\b|\bauc\b|\bm?ap\b|\bm?iou\b|precision|recall|\bscale\b|\bwd\b|decay|momentum"
     r"|\btemp|\butil|\bm?[mh]fu\b|\bparam|\bsize\b|\bbsz\b|\bseed\b|dropout|score|reward|\bkl\b|entropy|\berr(?:or)?\b|\bratio\b"
     r"|speed ?up|alloc|reserved|cached|\btarget\b|expected|theoretical|\blimit|\bmin(?:imum)?\b|\bstd|stddev|deviation"
-    r"|\bp\d\d|percentile|\bpeak\b|\bcount\b|\bnum\b|\bvs\b|budget|baseline|previous|increase|decrease|\bdiff"
+    r"|\bp\d\d|percentile|\bpeak\b|\bcount\b|\bnum\b|\bvs\b|budget|\bmax(?:imum)?\b|increase|decrease|\bdiff"
 )
 
 

@@ -107,9 +107,8 @@ def _of_regex(pattern: str, output: str) -> tuple[MetricSource, str]:
 
 def _names_a_time(field: NumberField) -> bool:
     words = quantities().words(field.label)
-    return re.search(r"\b(?:time|latency|duration|dt|ms|seconds)\b", words) is not None and not quantities().of_label(
-        words
-    )
+    named = re.search(r"\b(?:time|timing|latency|duration|dt|ms|seconds)\b", words)
+    return named is not None and not quantities().of_label(words)
 
 
 def _no_match(option: str, pattern: str) -> InputError:

@@ -12,6 +12,9 @@ from envmatrix.matrix.printed import Reading
 _NUMBER = "([0-9.]+)"
 _BETWEEN = r"[^\w\n]*"
 _ANY = r"[^\n]*?"
+#: The glyphs of a bar.
+_DRAWN = re.compile(r"[=#>.*-]{4,}|[^\x00-\x7f\w\s]+")
+_NOT_OF_EVALUATION = r"^(?![^\n]*(?i:eval|valid|test))[^\n]*?"
 
 
 class Text:
@@ -56,9 +59,11 @@ def pattern_of(text: Text, found: Sequence[Reading], rank: str) -> str:
 def _patterns(last: Reading, rank: str) -> Iterator[str]:
     field = last.field
     unit = _unit(field, last.line)
-    behind = f"[kKMGT]? ?{unit}" if unit else ""
+    behind = f" ?[kKMGT]? ?{unit}" if unit else ""
     if not rank:
         yield from _without_prefix(last, behind)
+    if last.extra:
+        yield rf"{_NUMBER}{behind}{_ANY}\b{re.escape(last.extra)}\b"
     prefix = _prefix(last, rank)
     if prefix.endswith(_ANY) and field.label:
         yield f"{prefix}{_escaped(field.label)}{_BETWEEN}{_NUMBER}"
@@ -68,6 +73,8 @@ def _patterns(last: Reading, rank: str) -> Iterator[str]:
         yield f"{prefix}{_NUMBER}{behind}"
     if unit and last.total:
         yield rf"/ *{last.total}\b{_ANY}{_NUMBER}{behind}"
+    if not rank:
+        yield from (f"{_NOT_OF_EVALUATION}{pattern}" for pattern in _without_prefix(last, behind))
 
 
 def _without_prefix(last: Reading, behind: str) -> Iterator[str]:
@@ -97,7 +104,7 @@ def _endings(label: str) -> list[str]:
 
 def _says_something(end: str) -> bool:
     name = quantities().words(end)
-    return quantities().of_label(name) or re.search(r"\b(?:time|dt|latency)\b", name) is not None
+    return quantities().of_label(name) or re.search(r"\b(?:time|timing|dt|latency)\b", name) is not None
 
 
 def _escaped(words: str) -> str:
@@ -145,6 +152,7 @@ def _after_another(last: Reading, behind: str) -> Iterator[str]:
 def _prefix(last: Reading, rank: str) -> str:
     """Return the beginning of a line as a pattern, up to its first number; that of a process has its number."""
     line, _ = quantities().masked(last.line)
+    line = _DRAWN.sub(lambda bar: "\0" * len(bar[0]), line)
     if rank:
         said = re.search(rf"[A-Za-z]+[\s\"':=_#\[-]{{0,3}}{rank}(?!\d)|^\[\d+,{rank}\]", line)
         return f"{re.escape(said[0])}(?![0-9]){_ANY}" if said else f"^(?!){_ANY}"

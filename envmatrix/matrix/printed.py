@@ -16,6 +16,7 @@ _LONGEST_LINE = 2000
 _TOKENS = re.compile(r"\b(?:tok(?:en)?s?|words?|w|tps|wps)\b")
 _STEPS = re.compile(r"\b(?:its?|iters?|iterations?|steps?|batch(?:es)?|updates?|ups|epochs?|loops?)\b")
 _SUMMARY = re.compile(r"\b(?:avg|averaged?|mean|total|overall|final|aggregated?|summary|global|running)\b")
+_NO_NOUN = re.compile(rf"{_SUMMARY.pattern}|\b(?:throughput|speed|rate|per|s|secs?|seconds?|curr(?:ent)?)\b")
 _BY_DEVICE = re.compile(
     r"(?:/ ?|\bper )(?:gpu|device|chip|core|worker|node|rank|process|replica|card|tpu|npu|user)s?\b"
 )
@@ -29,18 +30,20 @@ _PER_SOMETHING = re.compile(
     r"|update)s?\b"
 )
 _OF_A_STEP = re.compile(
-    r"\b(?:step|iter|iteration|batch|inference|forward|update|token) (?:time|dt|latency|duration)\b"
+    r"\b(?:step|iter|iteration|batch|inference|forward|update|token|epoch) (?:time|timing|dt|latency|duration)\b"
     r"|\blatency\b|\(mean|\bstep avg\b"
 )
 #: Times that are the whole run's, a part of a step's, or one of several of a kind.
 _OTHER_TIMES = re.compile(
     r"\b(?:total|elapsed|data|load(?:ing|er)?|wall|eta|remaining|left|compile|compilation|start|startup|init|setup"
-    r"|training|train|cpu|user|sys|save|checkpoint|stamp|since|last|run|real|end|to|took|cost|finish\w*|first|comm\w*"
-    r"|sleep|wait\w*|timeout|limit|p\d\d)\b"
+    r"|train(?:ing)?(?! (?:step|iter|iteration|batch)\b)|cpu|user|sys|save|checkpoint|stamp|since|last|run"
+    r"|real|end|to|took|cost|finish\w*|first|comm\w*"
+    r"|val(?:id(?:ation)?)?|eval(?:uation)?|sleep|wait\w*|timeout|limit|p\d\d)\b"
 )
 _UNIT_IN_LABEL = re.compile(r"\b(ns|us|\u00b5s|ms|msec|s|secs?|seconds?|minutes?)\b\)?(?: ?(?:/|per) ?([a-z]+))?")
 _TRAIN = re.compile(
-    r"(?<![A-Za-z])train(?:ing|er)?(?![A-Za-z])(?![ _-]*(?:loss|acc|ppl|err|metric|score|auc))", re.IGNORECASE
+    r"(?<![A-Za-z])train(?:ing|er)?(?![A-Za-z])(?![ _-]*(?:loss|acc|ppl|err|metric|score|auc|split|set|data))",
+    re.IGNORECASE,
 )
 _EVAL = re.compile(
     r"(?<![A-Za-z])(?:val|valid|validat(?:ion|e|ing)|eval|evaluat(?:ion|e|ing)|test(?:ing)?|dev|predict\w*)(?![A-Za-z])"
@@ -49,9 +52,9 @@ _EVAL = re.compile(
 )
 #: Speeds of what a program does before or beside its work.
 _ASIDE = re.compile(
-    r"(?<![A-Za-z])(?:warm-?_? ?up|download\w*|upload\w*|fetch\w*|load(?:ing|er)?|data ?_?loader"
-    r"|tokeniz\w*|map(?![\w@])|filter\w*"
-    r"|generating \w+ split|compil\w*|preprocess\w*|postprocess\w*|resolv\w*|extract\w*|sanity check\w*|saving)"
+    r"(?<![A-Za-z])(?:warm-?_? ?up|adding|download\w*|upload\w*|fetch\w*|load(?:ing|er)?|data ?_?loader"
+    r"|tokeniz\w*|map(?![\w@])|filter\w*|generating \w+ split|compil(?:ing|ation)|preprocess\w*|postprocess\w*"
+    r"|resolv\w*|extract\w*|sanity check\w*|saving)"
     r"(?![A-Za-z])",
     re.IGNORECASE,
 )
@@ -62,12 +65,24 @@ _RANK = re.compile(
 )
 
 
+#: A line that says what the next numbers are of.
+_TITLE = re.compile(
+    r"^\W*(?:(?:benchmark|model|config(?:uration)?|case|scenario|experiment|backend|dtype|variant|kernel|workload|command)"
+    r"(?: ?#?\d+)?[:=] *|benchmarking )[A-Za-z\"'/]",
+    re.IGNORECASE,
+)
+#: Settings as Python prints them: ``Namespace(lr=0.1, qps=10)``.
+_SETTINGS = re.compile(r"(?:Namespace|Config|Args|Arguments|Settings|Params|Options)\([^()]*(?:\([^()]*\)[^()]*)*\Z")
+#: FLOPs are counted, FLOPS and FLOP/s are a speed.
+_FLOPS_COUNTED = re.compile(r"FLOPs(?![/\w])")
+
+
 @dataclass(frozen=True)
 class Reading:
     """One number of one line: ``order`` is what it is of, ``key`` is alike for all lines of its kind.
 
     ``phase`` is train, eval, aside or ''; ``rank`` the process that printed it, if the line says so; ``total`` the last
-    number of a bar without a label, by which two bars differ.
+    number of a bar without a label, by which two bars differ; ``extra`` a label that only this kind of line has.
     """
 
     line: str
@@ -83,43 +98,68 @@ class Reading:
     second: bool
     total: str
     key: tuple[str, ...]
+    extra: str = ""
+
+    def is_of(self, summary: Reading) -> bool:
+        """Whether a summary can be of numbers such as this: both are of images, or one does not say."""
+        said = [_NO_NOUN.sub("", f"{one.key[0]} {one.unit}".lower()) for one in (self, summary)]
+        nouns = [{word.rstrip("s") for word in re.findall(r"[^\W\d_]+", text)} for text in said]
+        return not all(nouns) or bool(nouns[0] & nouns[1])
 
 
 def readings(lines: Sequence[str]) -> Iterator[Reading]:
     """Return every number of some lines that says how fast something was."""
+    several = len({line for line in lines if _TITLE.match(line)}) > 1
+    title = ""
     for number, line in enumerate(lines):
+        title = line if several and _TITLE.match(line) else title
         if len(line) < _LONGEST_LINE and re.search(r"\d", line):
-            yield from _of_line(line, number)
+            yield from _of_line(line, number, title)
 
 
-def _of_line(line: str, number: int) -> Iterator[Reading]:
+def _of_line(line: str, number: int, title: str) -> Iterator[Reading]:
     fields = quantities().fields(line)
     text, counted = quantities().masked(line)
     counted = counted or any(quantities().is_counter(quantities().words(one.label)) for one in fields)
     prefix = re.sub(r"\0+", "\0", text[: fields[0].start]) if fields else ""
     for field in fields:
-        found = None if field.unclear or field.value < 0 else _speed(field, text, counted=counted)
+        found = None if field.value < 0 or _is_given(field, text) else _speed(field, text, counted=counted)
         if found:
-            yield _reading(line, number, field, found, (text[: field.start], prefix))
+            yield _reading(line, number, field, found, (text[: field.start], prefix, title))
 
 
-def _reading(line: str, number: int, field: NumberField, found: tuple[int, str], before: tuple[str, str]) -> Reading:
+def _is_given(field: NumberField, text: str) -> bool:
+    """Whether a number is one of settings, or of a list: no measured speed."""
+    before = text[: field.start]
+    listed = before.endswith("[") and re.match(r",\s*[-+.\d]", text[field.end :])
+    return bool(listed or _SETTINGS.search(before))
+
+
+def _reading(
+    line: str, number: int, field: NumberField, found: tuple[int, str], before: tuple[str, str, str]
+) -> Reading:
     order, unit = found
-    text, prefix = before
+    text, prefix, title = before
     label = quantities().words(field.label)
-    about = f"{label} {field.unit.text.lower() if field.unit else ''}"
-    second = not label and text.count("(") > text.count(")")
+    said = label or quantities().words(re.split(r"[,;|]|\d", text)[-1])
+    about = f"{said} {field.unit.text.lower() if field.unit else ''}"
+    second = not label and re.search(r"\d\S*(?: [a-z/]+)? *\([^()]*\Z", text) is not None
     rank = _RANK.search(line[: field.start])
     phase = _phase(field.label, text)
     totals = [] if label else re.findall(r"\d\s*/\s*(\d+)(?![\d.])", line[: field.start])
     per = re.sub(r"s\b", "", (field.unit.per if field.unit else "").lower())
-    statement = (label, field.connector) if label else (quantities().words(re.sub(r"\d+", "", prefix)), per)
+    statement = (label, "") if label else (" ".join(re.findall(r"[^\W\d_]+", prefix.lower())), per)
     return Reading(
         line, number, field, "lower" if order >= A_TIME else "higher", unit, order, phase,
         next(filter(None, rank.groups()), "") if rank else "", bool(_SUMMARY.search(about)),
         bool((field.unit and field.unit.by_device) or _BY_DEVICE.search(label)), second, "".join(totals[-1:]),
-        (*statement, phase, "second" if second else "", "" if label else _kind(field)),
+        (*statement, title, phase, "second" if second else "", "" if label else _kind(field)),
     )  # fmt: skip
+
+
+def is_eval(label: str) -> bool:
+    """Whether a label is of an evaluation's number: val_loss."""
+    return re.match(r"(?:val|valid|eval|test)_", label) is not None
 
 
 def _kind(field: NumberField) -> str:
@@ -143,12 +183,19 @@ def _speed(field: NumberField, text: str, *, counted: bool) -> tuple[int, str] |
     if quantities().is_other(label):
         return None
     unit, says_speed = field.unit, quantities().of_label(label)
+    if _FLOPS_COUNTED.search(f"{field.label} {unit.text if unit else ''}"):
+        counted = (
+            counted or re.search(r"achiev|throughput|perf|speed|\d ?[mun\u00b5]?s\b", f"{label} {text}") is not None
+        )
+        return (FLOPS, unit.text if unit else "") if counted else None
     if unit is None:
         return (_order(label), "") if says_speed and not _is_a_time(label) else _time(label, "", counted=counted)
     if unit.kind == "rate":
         named = says_speed or not re.search(r"\btime\b|latency", label)
-        order = _order(unit.per.lower() if unit.per else label)
-        known = order != BYTES or re.search(r"throughput|bandwidth|speed", label)
+        order = _order(label)
+        if unit.per and not (says_speed and order in (FLOPS, BYTES)):
+            order = _order(unit.per.lower())
+        known = order != BYTES or re.search(r"throughput|bandwidth|speed|per s", label)
         return (order, unit.text) if named and known else None
     if unit.kind != "time":
         return None
@@ -176,9 +223,11 @@ def _time(label: str, unit: str, *, counted: bool) -> tuple[int, str] | None:
 
 def _order(what: str) -> int:
     """Return what a rate is of, by the words of its unit or its label."""
+    if re.search(r"\b[fi]ps\b", what):
+        return SAMPLES
     if re.search(r"flop", what):
         return FLOPS
-    if re.search(r"\bbytes?\b|bandwidth|\b[kmgt]?i?b ?/ ?s", what):
+    if re.search(r"\bbytes?\b|bandwidth|\b[kmgt]i?b(?:its?)?\b", what):
         return BYTES
     if _TOKENS.search(what.replace("_", " ")):
         return TOKENS

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envmatrix.benchmark import quantities
 from envmatrix.matrix.patterns import Text, pattern_of
-from envmatrix.matrix.printed import A_TIME, A_TIME_OF, STEPS, Reading, readings
+from envmatrix.matrix.printed import A_TIME, A_TIME_OF, BYTES, STEPS, Reading, is_eval, readings
 
 #: Two numbers this close are one, printed twice.
 _SAME = 0.01
@@ -20,6 +20,13 @@ _MOST_BARS = 3
 #: So much later than the wall time may a program's own clock say that it took.
 _CLOCK_S, _CLOCK = 0.1, 1.1
 _BAR = re.compile(r"(?P<done>\d+)/(?P<all>\d+) \[(?P<clock>[\d:]+)<")
+#: Numbers that are set rather than counted; of so many values at most, one run is a sweep.
+_SET = re.compile(r"\b(?:size|bs|len|length|dim|threads?|workers?|streams?|concurrency)$")
+_MOST_SET = 20
+#: What Keras prints before the bar of an epoch.
+_EPOCH = re.compile(r"Epoch \d+/\d+")
+#: Speeds that differ by more than this are of two things, if other signs are there.
+_ANOTHER = 1.5
 _PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTILINE)
 
 _COUNTED = re.compile(r"^(?P<words>[A-Za-z\[(#][A-Za-z \[(#:=_-]*)(?P<number>[0-9]+)\b(?!\.[0-9])", re.MULTILINE)
@@ -56,7 +63,12 @@ def candidates(output: str, wall_s: float | None = None) -> list[Throughput]:
     if len(lines) > sum(_ENDS):
         lines = [*lines[: _ENDS[0]], *lines[-_ENDS[1] :]]
     text = Text("\n".join(lines))
-    usable = [found for found in _kinds(lines) if _is_plausible(found, wall_s)]
+    epoch = max((number for number, line in enumerate(lines) if _EPOCH.fullmatch(line)), default=-1)
+    kinds = [part for found in _kinds(lines) for part in _parts(found, epoch)]
+    unclear = {one.unit or one.key for found in kinds for one in found if one.field.unclear}
+    usable = [
+        found for found in kinds if not unclear & {found[-1].unit, found[-1].key} and _is_plausible(found, wall_s)
+    ]
     return [one for found in _best(usable) for one in _as_throughput(text, found)]
 
 
@@ -70,6 +82,51 @@ def _kinds(lines: Sequence[str]) -> Iterator[list[Reading]]:
             yield sorted(itertools.chain(*by_total.values()), key=lambda one: (one.number, one.field.start))
         else:
             yield from by_total.values()
+
+
+def _parts(found: list[Reading], epoch: int) -> list[list[Reading]]:
+    """Return the kinds that numbers of lines alike are of: each value of a sweep is one, and so are bars of training.
+
+    ``epoch`` is the line after which the last epoch begins.
+    """
+    swept = _swept(found)
+    if swept:
+        return swept
+    bars = [one for one in found if one.total and f" {one.total}/{one.total} " in f" {one.line} "]
+    labels = [_labels(one) for one in bars]
+    extra = min((one for one in frozenset().union(*labels) - labels[-1] if is_eval(one)), default="") if bars else ""
+    if extra:
+        training = [replace(one, extra=extra) for one, those in zip(bars, labels, strict=True) if extra in those]
+        return [
+            training,
+            [replace(one, phase="eval") for one, those in zip(bars, labels, strict=True) if extra not in those],
+        ]
+    last = [one for one in bars if one.number > epoch >= 0]
+    values = [one.field.value for one in last]
+    return [last[:1], last[-1:]] if last and max(values) > _ANOTHER * min(values) else [found]
+
+
+def _swept(found: Sequence[Reading]) -> list[list[Reading]]:
+    """Return the numbers by the first one of their line if it is set (batch size 1, 2) or at least doubles (1, 8, 64).
+
+    It is neither for a step: 1, 10, 20.
+    """
+    first = quantities().fields(found[-1].line)[0]
+    if first.start >= found[-1].field.start or not first.value.is_integer() or (first.unit and first.unit.text == "%"):
+        return []
+    by_count: dict[float, list[Reading]] = {}
+    for one in found:
+        by_count.setdefault(quantities().fields(one.line)[0].value, []).append(one)
+    counts, values = list(by_count), [one.field.value for one in found]
+    strides = [after - before for before, after in itertools.pairwise(counts)]
+    doubles = all(0 < 2 * before <= after for one in (counts, strides) for before, after in itertools.pairwise(one))
+    swept = len(counts) > 2 and doubles and max(values) > _ANOTHER * min(values)
+    named = _SET.search(quantities().words(first.label)) and 1 < len(counts) <= _MOST_SET
+    return list(by_count.values()) if swept or named else []
+
+
+def _labels(one: Reading) -> frozenset[str]:
+    return frozenset(field.label for field in quantities().fields(one.line) if field.start > one.field.start)
 
 
 def cut(output: str) -> bool:
@@ -104,18 +161,26 @@ def _seconds(clock: str) -> int:
 def _best(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
     """Return the kind of number that says most of the program's work; several if none of them does."""
     left = [found for found in kinds if found[-1].phase != "aside"]
-    trains = any(found[-1].phase == "train" for found in left)
-    left = [found for found in left if not (trains and found[-1].phase == "eval")]
+    others = [found for found in left if found[-1].phase != "eval"]
+    checked = [found[-1].field.value for found in left if found[-1].phase == "eval" and found[-1].order == STEPS]
+    if any(not _is_bar_of(found[-1], checked) and found[-1].order != BYTES for found in others):
+        left = others
     first = min((found[-1].order for found in left), default=0)
     steps = [found for found in left if found[-1].order == STEPS]
     left = [found for found in left if found[-1].order == first]
     left = _unless_all(left, lambda one: not one.second)
     left = _unless_all(left, lambda one: not one.by_device)
-    left = _unless_all(left, lambda one: one.summary)
+    of_all = [found[-1] for found in left if found[-1].summary]
+    left = [found for found in left if found[-1].summary or not any(map(found[-1].is_of, of_all))]
     if first < STEPS and not _agree(left, steps):
         left += steps
     values = [found[-1].field.value for found in left]
     return left[-1:] if values and max(values) <= (1 + _SAME) * min(values) else left
+
+
+def _is_bar_of(one: Reading, steps: Sequence[float]) -> bool:
+    """Say whether a bar without words has one of these speeds, hardly another: it is theirs."""
+    return bool(one.total) and not one.phase and any(0.9 < one.field.value / value < 1.1 for value in steps)
 
 
 def _unless_all(kinds: list[Sequence[Reading]], wanted: object) -> list[Sequence[Reading]]:

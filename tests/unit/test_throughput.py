@@ -16,7 +16,11 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.reported import MetricSource
 from envmatrix.matrix.throughput import candidates, counts_steps, is_of_pytest_benchmark
 
-PRINTED = yaml.safe_load((Path(__file__).parent / "data" / "printed.yaml").read_text())
+PRINTED = [
+    case
+    for file in ("printed.yaml", "outputs.yaml")
+    for case in yaml.safe_load((Path(__file__).parent / "data" / file).read_text())
+]
 
 
 def read_in_trial(source, output):
