@@ -1,6 +1,7 @@
 """Which number of a program's output is taken for its speed, and when none is."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -284,3 +285,10 @@ def test_lines_that_count_up_evenly_are_steps(form, numbers):
 )
 def test_what_does_not_count_up_evenly_or_in_two_ways_is_no_step(output):
     assert counts_steps(output) == ""
+
+
+def test_a_very_long_run_of_digits_is_passed_over_at_once():
+    (found,) = candidates(f"throughput: 12.5 img/s\nkey {'7' * 200_000}\n")
+    began = time.perf_counter()
+    assert [match[1] for match in re.finditer(found.regex, f"{'7' * 200_000}\nthroughput: 12.5 img/s")] == ["12.5"]
+    assert time.perf_counter() - began < 5.0, "it took minutes"
