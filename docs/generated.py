@@ -50,7 +50,9 @@ def _keys() -> Iterator[str]:
     yield "[matrix.yaml](../matrix.md) tells how they work together."
     for model, heading in _SECTIONS.items():
         yield f"\n## {heading}\n\n| key | values | default | meaning |\n|---|---|---|---|"
-        for key, value in schema["$defs"].pop(model)["properties"].items():
+        defined = schema["$defs"].pop(model)
+        mapping = defined if "properties" in defined else next(one for one in defined["anyOf"] if "properties" in one)
+        for key, value in mapping["properties"].items():
             yield f"| `{key}` | {_cell(_values(value))} | {_default(value)} | {_cell(value.get('description', ''))} |"
     if schema["$defs"]:
         raise ValueError(f"no heading for {', '.join(schema['$defs'])}")
