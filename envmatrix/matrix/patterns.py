@@ -9,7 +9,7 @@ from envmatrix.benchmark import NumberField, quantities
 from envmatrix.matrix.printed import Reading
 
 #: Only where a number begins: it is read whole, with its separators, its factor and its unit (bench/quantities.py).
-_NUMBER = "(?<![0-9.])([0-9.]+)"
+_NUMBER = r"\b([0-9.]+)"
 _BETWEEN = r"[^\w\n]*"
 _ANY = r"[^\n]*?"
 #: The glyphs of a bar.
