@@ -113,8 +113,8 @@ def test_what_others_took_of_its_turns_is_counted(neighbour, tmp_path):
         for turn in range(6):
             assert said(gate) > 0
             gate.go(0, 1 if turn < 2 else 3)
+        assert said(gate) > 0, "its last turn has ended"
         (tmp_path / "enough").touch()
-        assert said(gate) > 0
         gate.go(0, 600)
         assert said(gate) == 0
         gate.end()
