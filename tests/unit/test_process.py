@@ -289,7 +289,7 @@ def test_a_warden_that_was_stopped_when_its_owner_was_killed_is_swept_with_its_p
     assert all(alive(pid) for pid in left)
     assert len(set(left) & set(process.orphans())) == 1
     leftovers.end_processes()
-    assert not [pid for pid in left if alive(pid)]
+    wait_for(lambda: not any(alive(pid) for pid in left))
 
 
 def test_an_heir_that_was_stopped_when_its_owner_was_killed_does_its_work(stopped, tmp_path):
