@@ -28,6 +28,7 @@ from envmatrix.plan.environment import Image
 from envmatrix.record import notices
 from envmatrix.record.evidence import Evidence
 from envmatrix.record.model import Record
+from envmatrix.report.formatting import count
 from envmatrix.say import Say, Ticker
 from envmatrix.trials import leftovers
 from envmatrix.trials.alone import alone_on_machine
@@ -295,7 +296,8 @@ def _about_time(budget_s: float, trial_s: float, arms: int, overrides: Overrides
     """Say how much is run. When the first table comes, and whether a budget is enough, the first trials tell."""
     blocks = overrides.min_blocks or _MIN_BLOCKS
     if overrides.budget:
-        return f"budget {as_budget(budget_s)}: time for {int(budget_s / trial_s)} trials as long as that one"
+        fit = count(int(budget_s / trial_s), "trial")
+        return f"budget {overrides.budget}: time for {fit} as long as that one; a verdict needs {blocks * arms}"
     most = overrides.max_blocks or 0
     if 0 < most < blocks:
         return f"the table comes after {most} x {arms} trials: about {as_budget(trial_s * arms * most)}"
