@@ -100,16 +100,16 @@ def job(work):
 
 def test_a_program_finds_what_lies_next_to_its_folder_and_writes_nothing_there(tmp_path):
     files, work = tmp_path / "repository" / "project", tmp_path / "work"
-    for folder in (files, work, tmp_path / "shared", tmp_path / "repository" / "data"):
+    for folder in (files, work, tmp_path / "common", tmp_path / "repository" / "data"):
         folder.mkdir(parents=True)
     (files / "train.py").write_text("")
     (tmp_path / "repository" / "data" / "x.bin").write_text("x")
-    (tmp_path / "shared" / "y.bin").write_text("y")
+    (tmp_path / "common" / "y.bin").write_text("y")
     there = with_files(SimpleNamespace(starts_anywhere=True), job(work), files, str(files)).folder
     assert there.name == "project"
     assert (there / "train.py").exists()
     assert (there / "../data/x.bin").read_text() == "x"
-    assert (there / "../../shared/y.bin").read_text() == "y"
+    assert (there / "../../common/y.bin").read_text() == "y"
     (there / "../log.txt").write_text("mine")
     assert not (tmp_path / "repository" / "log.txt").exists()
 
