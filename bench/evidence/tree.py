@@ -24,7 +24,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: Reading what processes have may take this much CPU time at the start, and this share of the time from then on.
 #: Seeing which processes there are, and what they cost, may take that share too.
 _FIRST_S, _SHARE = 0.03, 0.002
-#: A program that nobody has looked at yet may be read though that is used up so many times.
+#: A program that nobody has looked at, or whose threads nobody could place, may be read though that is used up so many
+#: times.
 _NEW = 3.0
 _SHORTEST_S, _LONGEST_S = 0.005, 0.25
 #: How long threads waited is read at ages that grow by this factor: a process may have hundreds of them.
@@ -98,7 +99,7 @@ class Program:
     busy: dict[int, int] = field(default_factory=dict)
     _first_look: float | None = None
     _next_look: float = 0.0
-    _counted: dict[int, int] = field(default_factory=dict)
+    _counted: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def is_new(self) -> bool:
@@ -139,12 +140,21 @@ class Program:
             self.affinities[affinity] = None
         asked = memory.asked_of(pid, policy=self.memory["policy"] is None)
         self.memory.update({name: value for name, value in asked.items() if value is not None})
-        self._counted.pop(pid, None)
+
+    def is_unplaced(self, pid: int, threads: int) -> bool:
+        """Whether nobody has seen yet which runtime started the threads of one of its processes."""
+        return threads > 1 and not self.teams.get(pid)
 
     def count(self, pid: int, threads: int) -> None:
-        """Count the threads that each OpenMP runtime started, whenever there are more or fewer of them."""
-        if threads > 1 and self._counted.get(pid) != threads:
-            self._counted[pid] = threads
+        """Count the threads that each OpenMP runtime started, if a process that works has others than before.
+
+        If none was placed, that is done again when it has worked twice as long: one that runs may not show its place.
+        """
+        worked = self.of_process.get(pid, 0.0)
+        before, then = self._counted.get(pid, (0, 0.0))
+        again = 2 * then if threads == before and self.is_unplaced(pid, threads) else then + _WORKED_S
+        if threads > 1 and worked >= again and (threads != before or self.is_unplaced(pid, threads)):
+            self._counted[pid] = threads, worked
             most = self.teams.setdefault(pid, {})
             for runtime, number in (attempt(partial(teams.workers_of, pid)) or {}).items():
                 most[runtime] = max(number, most.get(runtime, 0))
@@ -366,7 +376,8 @@ class Watch:
     def _read(self, pid: int, process: _Process, last: bool) -> None:
         """Read what a process has and does, as often as that may be."""
         program, since_s = process.program, time.monotonic() - self._began
-        may_take_s = (_FIRST_S + _SHARE * since_s) * (_NEW if program.is_new else 1.0)
+        unseen = program.is_new or program.is_unplaced(pid, process.stat.threads)
+        may_take_s = (_FIRST_S + _SHARE * since_s) * (_NEW if unseen else 1.0)
         if not last and self._read_s <= may_take_s:
             program.look(
                 pid, since_s, lambda: getattr(attempt(partial(_stat, pid)), "image", _GONE) == process.stat.image

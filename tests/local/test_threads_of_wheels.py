@@ -55,6 +55,13 @@ for _ in range(4):
 work()
 dist.destroy_process_group()
 """
+SPAWNED = f"""
+{WORK}
+import multiprocessing
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.map(work, [3.0, 3.0])
+"""
 JOBLIB = f"""
 from joblib import Parallel, delayed
 def job(number):
@@ -71,6 +78,7 @@ KINDS = {
     "a plain loop": ("plain.py", f"{WORK}\nwork()\n", ("python", "plain.py")),
     "workers that load data": ("loader.py", LOADER, ("python", "loader.py")),
     "two ranks of torchrun": ("ranks.py", RANKS, ("torchrun", "--nproc-per-node", "2", "ranks.py")),
+    "a pool of spawned processes": ("pool.py", SPAWNED, ("python", "pool.py")),
     "jobs of joblib": ("jobs.py", JOBLIB, ("python", "jobs.py")),
     "a shell script with two Pythons": ("plain.py", f"{WORK}\nwork()\n", ("sh", "two.sh")),
 }
