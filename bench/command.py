@@ -15,12 +15,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, BinaryIO
 
 from bench import counters, digest, evidence, metric, record
 from bench.cold import turn_start
 from bench.errors import BenchError, RunError
-from bench.evidence import cgroup, programs, stops, tree
+from bench.evidence import cgroup, orphans, programs, stops, tree
 from bench.evidence.reading import attempt
 from bench.output import Output, Pipe
 from bench.program_turns import StepTurns, Turns
@@ -244,7 +245,7 @@ def _run(
             wall_ns = time.perf_counter_ns() - start
         watched.stop()  # before it is waited for: then nothing of it is there to be read
         status = process.wait()
-        watched.left = [] if status else tree.left_running()
+        watched.left = [] if status else orphans.left_running(partial(programs.probing_s, probed))
     except subprocess.TimeoutExpired:
         raise RunError(f"the command ran past its limit of {limit_s:g} s and was ended") from None
     finally:

@@ -97,6 +97,12 @@ def _is_ours(program: Program) -> bool:
     return program.variables is not None and program.variables.get("BENCH_PROBE") == ""
 
 
+def probing_s(folder: str, pid: int) -> float:
+    """Return how much CPU time (seconds) the probe took at the end of a process; 0: it has none, or did not end so."""
+    told = text(os.path.join(folder, f"{pid}.json"))
+    return float(json.loads(told)["probe_cpu_s"][0]) if told else 0.0
+
+
 def _probes(folder: str) -> dict[int, Probe]:
     found = {}
     for name in os.listdir(folder):

@@ -34,8 +34,8 @@ _LATER = 1.3
 _MAPPED_LATER = 2.0
 #: A program whose libraries are the same after this time (seconds) is past its loader, whatever its file says.
 _LOADED_S = 0.1
-#: So long (seconds) a helper may take to find that it is alone, and less CPU time than this.
-_ALONE_S, _WORKED_S = 1.0, 0.05
+#: A process that took less CPU time (seconds) since its threads were counted has hardly worked.
+_WORKED_S = 0.05
 _GONE = ("0",) * 6
 _LIBRARY = re.compile(r"\.so(\.\S+)?$")
 
@@ -51,25 +51,6 @@ def children(pid: int) -> list[int]:
 def state(pid: int) -> str:
     """Return the state of a process as proc(5) calls it, '' when it is gone."""
     return "".join((text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()[:1])
-
-
-def left_running() -> list[str]:
-    """Return the names of what the children of this process left running, once only that is there.
-
-    What only helped ends by itself, without work, when it is alone; it is waited for a moment.
-    """
-    deadline, first = time.monotonic() + _ALONE_S, dict[int, int]()
-    while True:
-        pids = children(os.getpid())
-        for pid in pids:
-            pids += children(pid)
-        found = {pid: stat for pid in pids if (stat := attempt(partial(_stat, pid)))}
-        first = {**{pid: stat.ticks for pid, stat in found.items()}, **first}
-        running = [pid for pid, stat in found.items() if stat.state not in "ZX"]
-        if not running or time.monotonic() > deadline:
-            worked = [pid for pid, stat in found.items() if stat.ticks - first[pid] >= _WORKED_S * _TICKS_PER_S]
-            return sorted({found[pid].name for pid in (*running, *worked)})
-        time.sleep(_SHORTEST_S)
 
 
 @dataclass
@@ -193,7 +174,7 @@ def _variables(raw: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class _Stat:
+class Stat:
     """The parts of /proc/PID/stat that are needed. ``image`` is another after every ``exec`` and the same in a fork.
 
     ``state`` is T while a signal keeps it stopped.
@@ -225,7 +206,7 @@ def cpu_s_below(pid: int) -> float:
     """Return the CPU time of all living processes below one, and of those that they have waited for."""
     found = 0
     for child in children(pid):
-        stat = attempt(partial(_stat, child))
+        stat = attempt(partial(stat_of, child))
         found += stat.ticks + stat.of_children if stat else 0
         found += round(cpu_s_below(child) * _TICKS_PER_S)
     return found / _TICKS_PER_S
@@ -236,7 +217,7 @@ class _Process:
     """A process at the last look; ``waited`` holds nanoseconds on a CPU, and ready without one, of each thread."""
 
     program: Program
-    stat: _Stat
+    stat: Stat
     waited: dict[int, tuple[int, int]] = field(default_factory=dict)
     next_s: float = 0.0
 
@@ -267,7 +248,8 @@ class Reaped:
     ended: tuple[tuple[int, Program, float], ...]
 
 
-def _stat(pid: int) -> _Stat:
+def stat_of(pid: int) -> Stat:
+    """Read /proc/PID/stat (proc(5)). OSError: it is gone."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         head, _, tail = file.read().rpartition(")")
     words = tail.split()  # the state, which proc(5) calls field 3, stands first
@@ -275,7 +257,7 @@ def _stat(pid: int) -> _Stat:
     image = (words[23], words[25], *words[45:49])
     user, system, of_user, of_system = map(int, words[11:15])
     name, state = head.partition("(")[2], words[0]
-    return _Stat(
+    return Stat(
         name, state, int(words[1]), int(words[17]), user + system, of_user + of_system, int(words[19]), image
     )  # fmt: skip
 
@@ -345,7 +327,7 @@ class Watch:
         living: dict[tuple[int, int], _Process] = {}
         now = time.monotonic()
         for pid in pids:
-            stat = attempt(partial(_stat, pid))
+            stat = attempt(partial(stat_of, pid))
             if stat:
                 living[pid, stat.started] = self._looked_at(pid, stat, last)
         self._note_the_ended(living, now)
@@ -355,7 +337,7 @@ class Watch:
                 self._ended_ns = self._ended_ns[0] + ran, self._ended_ns[1] + late
         self._living, self._looked = living, now
 
-    def _looked_at(self, pid: int, stat: _Stat, last: bool) -> _Process:
+    def _looked_at(self, pid: int, stat: Stat, last: bool) -> _Process:
         before = self._living.get((pid, stat.started))
         if before is None:
             self.processes += 1
@@ -380,7 +362,7 @@ class Watch:
         may_take_s = (_FIRST_S + _SHARE * since_s) * (_NEW if unseen else 1.0)
         if not last and self._read_s <= may_take_s:
             program.look(
-                pid, since_s, lambda: getattr(attempt(partial(_stat, pid)), "image", _GONE) == process.stat.image
+                pid, since_s, lambda: getattr(attempt(partial(stat_of, pid)), "image", _GONE) == process.stat.image
             )
             program.count(pid, process.stat.threads)
         if last or (since_s >= process.next_s and self._read_s <= may_take_s):

@@ -221,6 +221,12 @@ def test_who_goes_on_when_the_program_has_ended_is_named(tmp_path, then, told):
     assert len(list(notices.elsewhere(found))) == told
 
 
+def test_a_helper_of_multiprocessing_that_ends_last_does_no_work_elsewhere(tmp_path):
+    program = "from multiprocessing import resource_tracker; resource_tracker.ensure_running()"
+    found = evidence_of(tmp_path, [PYTHON, "-c", program])
+    assert list(notices.elsewhere(found)) == [], "what it does at its end is our probe's work"
+
+
 @pytest.mark.parametrize("kind", ["AF_INET", "AF_UNIX"])
 def test_a_server_that_a_program_only_waits_for_is_named(tmp_path, kind):
     place = str(tmp_path / "server")

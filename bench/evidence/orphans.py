@@ -1,0 +1,41 @@
+"""What a command left running: programs that it started and that went on when it had ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+
+from bench.evidence.reading import attempt
+from bench.evidence.tree import Stat, children, stat_of
+
+#: So long (seconds) a helper may take to find that it is alone, and less CPU time than this.
+_ALONE_S, _WORKED_S = 1.0, 0.05
+_PAUSE_S = 0.005
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def left_running(of_probe: Callable[[int], float]) -> list[str]:
+    """Return the names of what the children of this process left running, once only that is there.
+
+    What only helped ends by itself, without work, when it is alone; it is waited for a moment. ``of_probe`` says how
+    much CPU time (seconds) our own probe took in a process at its end.
+    """
+    deadline, first = time.monotonic() + _ALONE_S, dict[int, Stat]()
+    while True:
+        found = _below()
+        first = {**found, **first}
+        running = [pid for pid, stat in found.items() if stat.state not in "ZX"]
+        if not running or time.monotonic() > deadline:
+            took = {pid: (stat.ticks - first[pid].ticks) / _TICKS_PER_S for pid, stat in found.items()}
+            worked = [pid for pid, cpu_s in took.items() if cpu_s - of_probe(pid) >= _WORKED_S]
+            return sorted({found[pid].name for pid in (*running, *worked)})
+        time.sleep(_PAUSE_S)
+
+
+def _below() -> dict[int, Stat]:
+    pids = children(os.getpid())
+    for pid in pids:
+        pids += children(pid)
+    return {pid: stat for pid in pids if (stat := attempt(partial(stat_of, pid)))}
