@@ -84,18 +84,20 @@ def test_what_has_no_times_of_steps_says_why(tmp_path, options, program, status,
     assert (done.returncode, said in done.stderr) == (status, True), done.stderr
 
 
-#: Takes COUNT steps of SLEEP seconds, hands each line over at once, and writes how long they took but for writing.
+#: Takes COUNT steps of SLEEP seconds, hands each line over at once, and writes its rate but for waits for its reader.
 FLUSHES = """
 import sys, time
 count, sleep = int(sys.argv[1]), float(sys.argv[2])
 open("started", "w").close()
-worked = 0
+steps = []
 for number in range(count):
     began = time.perf_counter()
     time.sleep(sleep)
-    worked += time.perf_counter() - began if number else 0
+    slept = time.perf_counter()
     print("step", number, flush=True)
-open("rate", "w").write(str((count - 1) / worked))
+    ended = time.perf_counter()
+    steps.append((slept if ended - slept > 0.25 else ended) - began)
+open("rate", "w").write(str((count - 1) / sum(steps[1:])))
 """
 BUSY = "while True: pass"
 
