@@ -71,14 +71,16 @@ def selftest(session: nox.Session) -> None:
 def statistics(session: nox.Session) -> None:
     """Simulate the figures of docs/statistics.md: false alarms, power, races; with --tune those of docs/tune.md."""
     install(session, *(["tests"] if "--tune" in session.posargs else []))  # with Optuna, whose TPE is one of its rows
-    session.run("python", "-m", "envmatrix.stats.simulation", *(session.posargs or ["--runs", "20000"]))
+    session.run("python", "-m", "validation.simulation", *(session.posargs or ["--runs", "20000"]))
 
 
 @nox.session
 def selfbench(session: nox.Session) -> None:
     """Measure this tool itself: overhead per trial, planning, reporting, disk."""
     install(session, "tests")
-    session.run("python", "tests/selfbench.py", *session.posargs, interrupt_timeout=60)  # it ends its trial first
+    session.run(
+        "python", "-m", "validation.selfbench", *session.posargs, interrupt_timeout=60
+    )  # it ends its trial first
 
 
 @nox.session
@@ -92,7 +94,7 @@ def installed(session: nox.Session) -> None:
 def storm(session: nox.Session) -> None:
     """Kill runs at random moments, resume them, and count what was lost, doubled or left running."""
     install(session, "tests")
-    session.run("python", "-m", "tests.faults.storm", *session.posargs)
+    session.run("python", "-m", "validation.storm", *session.posargs)
 
 
 @nox.session

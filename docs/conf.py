@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from generated import write_pages
 
-from envmatrix import __version__
+from envmatrix.version import __version__
 
 project = "envmatrix"
 release = __version__

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from envmatrix.cli import GROUPS, command_parser
-from envmatrix.record.paths import SHORT, kind_of, known_paths
+from envmatrix.cli.parser import GROUPS, command_parser
+from envmatrix.evidence.paths import SHORT, kind_of, known_paths
 
 _DOCS = Path(__file__).parent
 _SECTIONS = {

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from envmatrix.version import __version__
+
 if TYPE_CHECKING:
     from envmatrix.api.answers import compare, effects, history
     from envmatrix.api.environments import export
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from envmatrix.api.result import Result
     from envmatrix.api.runs import load, resume, run
     from envmatrix.api.tunes import TuneResult, tune
+    from envmatrix.bundle.comparison import Reproduction
     from envmatrix.errors import (
         EngineError,
         EnvmatrixError,
@@ -26,13 +29,11 @@ if TYPE_CHECKING:
         SkipEnvironmentError,
         StoreError,
     )
-    from envmatrix.pack.comparison import Reproduction
+    from envmatrix.results import Trial
     from envmatrix.stats.comparison import Comparison
     from envmatrix.stats.effects import Effect
     from envmatrix.stats.history import History
-    from envmatrix.store import Trial
 
-__version__ = "0.2.0"
 
 __all__ = [
     "Comparison",
@@ -75,11 +76,11 @@ _HOMES = {
         "EngineError", "EnvmatrixError", "InputError", "InterruptedRunError", "NothingRanError", "SkipEnvironmentError",
         "StoreError",
     ),
-    "envmatrix.pack.comparison": ("Reproduction",),
+    "envmatrix.bundle.comparison": ("Reproduction",),
     "envmatrix.stats.comparison": ("Comparison",),
     "envmatrix.stats.effects": ("Effect",),
     "envmatrix.stats.history": ("History",),
-    "envmatrix.store": ("Trial",),
+    "envmatrix.results": ("Trial",),
 }  # fmt: skip
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.evidence import checks
+from envmatrix.evidence.record import read_evidence
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.record import claims
-from envmatrix.record.model import read_evidence
 
 ROOT = Path(__file__).parents[1]
 PYTHON = os.path.realpath(sys.executable)
@@ -35,7 +35,7 @@ def set_num_threads(number):
 def environment(preload=(), promised=None, variables=None):
     return Environment(
         "mine", "", {}, Image("i"), variables or {}, tuple(("", Path(file).name) for file in preload),
-        claims.read({path: [value] for path, value in (promised or {}).items()}),
+        checks.read({path: [value] for path, value in (promised or {}).items()}),
     )  # fmt: skip
 
 

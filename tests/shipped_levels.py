@@ -9,7 +9,7 @@ from envmatrix.matrix.include import library
 from envmatrix.matrix.model import Matrix
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import Environment, build
-from envmatrix.project import default_matrix
+from envmatrix.system.project import default_matrix
 
 #: What a process without any setting is already; the tables call it a no-op.
 ALREADY = {("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict")}

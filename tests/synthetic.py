@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from envmatrix.host import Host
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan, Slot, make_arms
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.plan.turns import with_own_references
-from envmatrix.store import Run, RunFolder, Trial, trial_of
+from envmatrix.plan.interleaving import with_own_references
+from envmatrix.results import Run, RunFolder, Trial, trial_of
+from envmatrix.system.host import Host
 
 MATRIX_TEXT = "version: 1\n"
 

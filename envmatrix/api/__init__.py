@@ -1,6 +1,6 @@
 """The use cases, one function each, for notebooks, tests and the command line: nothing here prints or exits.
 
-Progress goes to a ``say`` that is silent unless one is given. Every error is one of ``envmatrix.errors``.
+Progress goes to a ``progress`` that is silent unless one is given. Every error is one of ``envmatrix.errors``.
 """
 
 #: The forms of ``export`` beside those that launchers add.

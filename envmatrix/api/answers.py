@@ -12,13 +12,13 @@ from envmatrix.errors import InputError
 from envmatrix.report.catalog import REPORTS, rendered
 from envmatrix.report.exports import figure_pdf, figure_svg
 from envmatrix.report.write import write_reports
-from envmatrix.say import Say, silent
 from envmatrix.stats.between_runs import compare_runs
 from envmatrix.stats.comparison import Comparison
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.within_run import compare_environments, compare_sides
+from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.units import parse_tolerance
 
 
@@ -94,10 +94,12 @@ def compare(
     return compare_environments(whole, read_measurements(first, whole.plan), *names, limit)
 
 
-def write_report(run: PathLike | Result | None = None, results: PathLike = "results", say: Say = silent) -> Result:
+def write_report(
+    run: PathLike | Result | None = None, results: PathLike = "results", progress: ProgressCallback = silent
+) -> Result:
     """Write summary.json, report.md and report.html of a run again and return its Result. Raises as ``effects``."""
     folder = run_to_read(run, results)
-    write_reports(folder, say=say)
+    write_reports(folder, progress=progress)
     return Result.of(folder)
 
 

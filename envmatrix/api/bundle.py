@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path, PurePosixPath
 
 from envmatrix.errors import InputError
-from envmatrix.store import write_whole
-from envmatrix.trials.session import Session
+from envmatrix.results import write_whole
+from envmatrix.trials.environment_shell import Session
 
 #: Says that a folder is a bundle, which the next export may replace.
 _MARK = "envmatrix-bundle.json"

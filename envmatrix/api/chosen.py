@@ -9,37 +9,39 @@ from envmatrix.api.places import PathLike, find_run, has_matrix, home_of_run, lo
 from envmatrix.api.tunes import find_study
 from envmatrix.engines.catalog import DEFAULT
 from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError, StoreError, suggestion
-from envmatrix.host import this_host
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment, Library, all_libraries, resolve
-from envmatrix.say import Say, silent
-from envmatrix.store import Run, RunFolder
-from envmatrix.store.study import StudyFolder
+from envmatrix.results import Run, RunFolder
+from envmatrix.search.study import StudyFolder
+from envmatrix.system.host import this_host
+from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.trials.environment_shell import Session, open_prepared, open_session
 from envmatrix.trials.images import check_same_bits, kept_given, kept_matrix, libraries_of
-from envmatrix.trials.session import Session, open_prepared, open_session
 
 
 def open_environment(
     environment: str, *, engine: str | None = None, matrix: PathLike | None = None, run: PathLike | None = None,
-    results: PathLike = "results", say: Say = silent,
+    results: PathLike = "results", progress: ProgressCallback = silent,
 ) -> Session:  # fmt: skip
     """Prepare an environment for single processes: evidence, any command, export. Raises as ``export``.
 
     Without ``matrix`` and ``run`` it is that of ./matrix.yaml, else of the newest run, else of the matrix that comes
-    with envmatrix. ``say`` is told which, unless it is that of ./matrix.yaml.
+    with envmatrix. ``progress`` is told which, unless it is that of ./matrix.yaml.
     """
     if run is not None and matrix is not None:
         raise InputError("a run has a matrix of its own", remedy="give --matrix or --run")
     if run is not None:
-        return _of_run(_folder(environment, run, results), environment, engine, say)
+        return _of_run(_folder(environment, run, results), environment, engine, progress)
     newest = None if matrix is not None else _newest(environment, results)
     if newest and not has_matrix():
-        session = _of_run(newest, environment, engine, say)
-        say(f"{environment} is that of {_called(newest)}, the newest here; --run or --matrix names another")
+        session = _of_run(newest, environment, engine, progress)
+        progress(f"{environment} is that of {_called(newest)}, the newest here; --run or --matrix names another")
         return session
     if newest and (name := _other_python(newest, environment)):
-        say(f"{environment} is that of matrix.yaml; the newest run had it with another Python: --run {name} takes that")
-    return open_session(load_matrix(matrix, say), environment, engine or DEFAULT, say)
+        progress(
+            f"{environment} is that of matrix.yaml; the newest run had it with another Python: --run {name} takes that"
+        )
+    return open_session(load_matrix(matrix, progress), environment, engine or DEFAULT, progress)
 
 
 def _called(folder: RunFolder) -> str:
@@ -83,21 +85,21 @@ def _other_python(folder: RunFolder, environment: str) -> str:
     return "" if same else folder.path.name
 
 
-def _of_run(folder: RunFolder, name: str, engine: str | None, say: Say) -> Session:
+def _of_run(folder: RunFolder, name: str, engine: str | None, progress: ProgressCallback) -> Session:
     """Prepare an environment of a run as it was measured, or another one of the run's own matrix."""
     run = folder.load_here()
     environment, libraries, matrix = _resolved(folder, run, name)
     engines = [arm.engine for arm in run.arms if arm.runs == environment.name] or [run.arms[0].engine]
     try:
         session = open_prepared(
-            environment, libraries, engine or engines[0], matrix, say, program_of(run), kept_given(folder)
+            environment, libraries, engine or engines[0], matrix, progress, program_of(run), kept_given(folder)
         )
     except SkipEnvironmentError as error:
         said = f"environment {name} of run {folder.path.name} is not available on this machine: {error.message}"
         other = "export it on the machine that measured it, or name a matrix of this machine: `--matrix FILE`"
         remedy = other if environment.image.on_host else error.remedy
         raise SkipEnvironmentError(said, remedy=remedy or other) from error
-    _warn_of_other_bits(run, session, say)
+    _warn_of_other_bits(run, session, progress)
     return session
 
 
@@ -124,8 +126,8 @@ def program_of(run: Run) -> Workload | None:
     return next((run.workloads[name] for name in run.design.workloads if run.workloads[name].command), None)
 
 
-def _warn_of_other_bits(run: Run, session: Session, say: Say) -> None:
+def _warn_of_other_bits(run: Run, session: Session, progress: ProgressCallback) -> None:
     try:
         check_same_bits(run, {(session.environment.image_key, session.engine.name): session.prepared})
     except EnvmatrixError as error:
-        say(f"warning: {error.message}")
+        progress(f"warning: {error.message}")

@@ -13,10 +13,10 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
 from envmatrix.plan.export import BUNDLED, dockerfile, export_lines
 from envmatrix.report.group import Group
-from envmatrix.say import Say, silent
-from envmatrix.store import write_whole
+from envmatrix.results import write_whole
+from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.trials.environment_shell import Session
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.session import Session
 from envmatrix.trials.trial import preload_paths
 
 
@@ -29,7 +29,7 @@ def export(
     run: PathLike | None = None,
     results: PathLike = "results",
     bundle: PathLike | None = None,
-    say: Say = silent,
+    progress: ProgressCallback = silent,
 ) -> str:
     """Return the lines that set up an environment elsewhere.
 
@@ -43,7 +43,7 @@ def export(
         results: the folder of the runs.
         bundle: a new folder into which the libraries are copied; the lines name them there. Of 'dockerfile' it is the
             folder to build in, and holds the Dockerfile too.
-        say: takes lines of progress while it is built.
+        progress: takes lines of progress while it is built.
 
     Returns:
         The text.
@@ -57,7 +57,7 @@ def export(
     scripts = script_forms()
     if form not in (*FORMS, *scripts):
         raise InputError(f"no form {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
-    session = open_environment(environment, engine=engine, matrix=matrix, run=run, results=results, say=say)
+    session = open_environment(environment, engine=engine, matrix=matrix, run=run, results=results, progress=progress)
     return _lines(session, form, Path(bundle).resolve() if bundle is not None else None)
 
 

@@ -10,25 +10,25 @@ from pathlib import Path
 from envmatrix.api.places import PathLike, find_matrix, find_run, fraction
 from envmatrix.api.result import Result
 from envmatrix.api.runs import Watch, carry_out, named, place, telling
+from envmatrix.build.cache import file_digest
+from envmatrix.bundle.archive import write_archive
+from envmatrix.bundle.comparison import Reproduction, reproduction
+from envmatrix.bundle.contents import bills, collect, listings, make_manifest
+from envmatrix.bundle.crate import CRATE, crate
+from envmatrix.bundle.images import image_files, packed_images
+from envmatrix.bundle.manifest import Manifest
+from envmatrix.bundle.programs import MOST_BYTES, left_out, packed_programs
+from envmatrix.bundle.rerun import Opened, begin_again, built_images, open_pack, was_begun_from
+from envmatrix.bundle.signature import sign
 from envmatrix.engines.base import HasBills, HasImageFiles
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError, StoreError, Where
-from envmatrix.images.cache import file_digest
 from envmatrix.launchers.base import Ask
-from envmatrix.pack.archive import write_archive
-from envmatrix.pack.comparison import Reproduction, reproduction
-from envmatrix.pack.contents import bills, collect, listings, make_manifest
-from envmatrix.pack.crate import CRATE, crate
-from envmatrix.pack.images import image_files, packed_images
-from envmatrix.pack.manifest import Manifest
-from envmatrix.pack.programs import MOST_BYTES, left_out, packed_programs
-from envmatrix.pack.rerun import Opened, begin_again, built_images, open_pack, was_begun_from
-from envmatrix.pack.signature import sign
 from envmatrix.report.write import write_reports
-from envmatrix.say import Say, silent
-from envmatrix.store import RunFolder, write_whole
-from envmatrix.store.redact import names_somebody, redact
-from envmatrix.store.run import Asked, Run
+from envmatrix.results import RunFolder, write_whole
+from envmatrix.results.redact import names_somebody, redact
+from envmatrix.results.run import Asked, Run
+from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.experiment import Experiment, kept_bench, reopen
 from envmatrix.trials.images import places_of
 from envmatrix.units import parse_bytes
@@ -59,7 +59,7 @@ def pack_run(
     key: Path | None = None,
     matrix: PathLike | None = None,
     results: PathLike = "results",
-    say: Say = silent,
+    progress: ProgressCallback = silent,
 ) -> Packed:
     """Write one archive with everything that is needed to repeat a run elsewhere.
 
@@ -71,7 +71,7 @@ def pack_run(
         key: sign with this SSH key.
         matrix: whose locks and definitions are packed; None: ./matrix.yaml, else the one that comes with envmatrix.
         results: where runs are looked for by name.
-        say: takes lines of progress.
+        progress: takes lines of progress.
 
     Returns:
         What was written.
@@ -85,18 +85,18 @@ def pack_run(
     packed = _held_to_plan(folder)
     contents = collect(folder, packed, home, kept_bench(packed.bench_digest))
     if names_somebody(folder):
-        say(f"the archive names hosts, or folders of a user: `envmatrix redact {packed.name}`, then pack it again")
+        progress(f"the archive names hosts, or folders of a user: `envmatrix redact {packed.name}`, then pack it again")
     contents |= packed_programs(here := folder.load_here(), _size(programs))
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed.plan.arms):
-        experiment = reopen(folder, home, say)
+        experiment = reopen(folder, home, progress)
         files = image_files(experiment.engines, experiment.prepared)
         contents |= bills(experiment) | listings(experiment, places_of(home, experiment.bench).cache)
         contents |= packed_images(experiment.engines, experiment.prepared) if images else {}
     if images and not files:
-        say("no image of this run is a file: none was packed")
+        progress("no image of this run is a file: none was packed")
     contents[CRATE] = crate(packed, contents)
-    manifest = make_manifest(packed, contents, files, _said(left_out(here, contents), folder, say))
+    manifest = make_manifest(packed, contents, files, _said(left_out(here, contents), folder, progress))
     archive = Path(output) if output is not None else Path(f"{packed.name}.tar.gz")
     written = write_archive(archive, manifest, contents, signature := sign(manifest.text(), key) if key else None)
     return Packed(archive, written.sha256, written.size, signature is not None, manifest)
@@ -111,14 +111,14 @@ def _held_to_plan(folder: RunFolder) -> Run:
 
 
 def redact_run(
-    run: PathLike | Result | None = None, *, results: PathLike = "results", say: Say = silent
+    run: PathLike | Result | None = None, *, results: PathLike = "results", progress: ProgressCallback = silent
 ) -> tuple[Result, tuple[str, ...]]:
     """Write a run anew without folders of users, users and hosts, and make its reports again; no figure changes.
 
     Args:
         run: a Result, a run's name or its folder; None: the newest run.
         results: where runs are looked for by name.
-        say: takes lines of progress.
+        progress: takes lines of progress.
 
     Returns:
         The Result, and the names of the files that changed.
@@ -130,15 +130,15 @@ def redact_run(
     """
     folder = find_run(named(run), results)
     changed = redact(folder)
-    write_reports(RunFolder(folder.path), say=say)
+    write_reports(RunFolder(folder.path), progress=progress)
     return Result.of(RunFolder(folder.path)), changed
 
 
-def _said(lines: Iterable[str], folder: RunFolder, say: Say) -> list[str]:
+def _said(lines: Iterable[str], folder: RunFolder, progress: ProgressCallback) -> list[str]:
     """Say what a pack does not hold, and return it without this machine's own folders."""
     shown = [folder.names.text(line) for line in lines]
     for line in shown:
-        say(line)
+        progress(line)
     return shown
 
 
@@ -150,11 +150,19 @@ def _size(programs: int | str) -> int:
 
 
 def reproduce(
-    archive: PathLike, run: PathLike | Result | None = None, *,
-    sha256: str = "", signers: PathLike | None = None, tolerance: float | str = 0.05, rebuild: bool = False,
+    archive: PathLike,
+    run: PathLike | Result | None = None,
+    *,
+    sha256: str = "",
+    signers: PathLike | None = None,
+    tolerance: float | str = 0.05,
+    rebuild: bool = False,
     programs: Mapping[str, PathLike] | None = None,
-    results: PathLike = "results", launcher: str = "here", launcher_options: Asked | None = None, say: Say = silent,
-) -> Reproduction:  # fmt: skip
+    results: PathLike = "results",
+    launcher: str = "here",
+    launcher_options: Asked | None = None,
+    progress: ProgressCallback = silent,
+) -> Reproduction:
     """Verify an archive that ``envmatrix pack`` wrote, run its plan here, and compare both runs' effects.
 
     It runs what is in the archive, as you; ``sha256`` or ``signers`` say whom you trust.
@@ -170,7 +178,7 @@ def reproduce(
         results: where the archive is unpacked, and the run's folder made.
         launcher: where trials run.
         launcher_options: what is asked of the launcher.
-        say: takes lines of progress.
+        progress: takes lines of progress.
 
     Returns:
         The Reproduction: what differs between the two runs, and for each effect whether it was found again. It lies in
@@ -185,21 +193,21 @@ def reproduce(
 
     """
     limit = fraction("tolerance", tolerance)
-    opened = open_archive(archive, sha256=sha256, signers=signers, results=results, say=say)
+    opened = open_archive(archive, sha256=sha256, signers=signers, results=results, progress=progress)
     earlier = named(run)
     if earlier is not None:
-        return compare_again(opened, earlier, results, limit, say)
+        return compare_again(opened, earlier, results, limit, progress)
     vouched = bool(sha256 or signers)
     again = begin_packed(
         opened, results=results, launcher=launcher, asked=launcher_options or {}, rebuild=rebuild, vouched=vouched,
-        programs=programs, say=say,
+        programs=programs, progress=progress,
     )  # fmt: skip
-    return carry_out_again(opened, Path(archive), again, limit, telling(say))[0]
+    return carry_out_again(opened, Path(archive), again, limit, telling(progress))[0]
 
 
 def open_archive(
     archive: PathLike, *, sha256: str = "", signers: PathLike | None = None, results: PathLike = "results",
-    say: Say = silent,
+    progress: ProgressCallback = silent,
 ) -> Opened:  # fmt: skip
     """Verify an archive and unpack it below ``results``. Raises InputError and StoreError as ``reproduce``."""
     file = Path(archive)
@@ -210,22 +218,29 @@ def open_archive(
         raise StoreError("the archive has another sha256", where=Where(file), remedy="get it again")
     trusted = Path(signers) if signers is not None else None
     opened = open_pack(file, Path(results) / f"packed-{digest[:12]}", trusted)
-    say(f"{file}: {len(opened.manifest.files)} files are as promised; {opened.signed}")
+    progress(f"{file}: {len(opened.manifest.files)} files are as promised; {opened.signed}")
     for line in opened.manifest.left_out:
-        say(line)
+        progress(line)
     return opened
 
 
 def begin_packed(
-    opened: Opened, *, results: PathLike = "results", launcher: str = "here", asked: Asked | None = None,
-    rebuild: bool = False, vouched: bool = False, programs: Mapping[str, PathLike] | None = None, say: Say = silent,
-) -> Experiment:  # fmt: skip
+    opened: Opened,
+    *,
+    results: PathLike = "results",
+    launcher: str = "here",
+    asked: Asked | None = None,
+    rebuild: bool = False,
+    vouched: bool = False,
+    programs: Mapping[str, PathLike] | None = None,
+    progress: ProgressCallback = silent,
+) -> Experiment:
     """Begin the plan of a verified archive here. Raises as ``reproduce``."""
     if not vouched:
-        say(_UNVOUCHED)
+        progress(_UNVOUCHED)
     return begin_again(
-        opened, Path(results), say,
-        lambda matrix, design, engines, asked: place(matrix, design, engines, launcher, asked, say),
+        opened, Path(results), progress,
+        lambda matrix, design, engines, asked: place(matrix, design, engines, launcher, asked, progress),
         launcher=launcher, asked=asked or {}, rebuild=rebuild,
         programs={name: Path(folder) for name, folder in (programs or {}).items()},
     )  # fmt: skip
@@ -245,9 +260,11 @@ def carry_out_again(
     return _compared(opened, experiment, tolerance), result
 
 
-def compare_again(opened: Opened, run: PathLike, results: PathLike, tolerance: float, say: Say) -> Reproduction:
+def compare_again(
+    opened: Opened, run: PathLike, results: PathLike, tolerance: float, progress: ProgressCallback
+) -> Reproduction:
     """Compare a verified archive with a run that was begun from it earlier. Raises as ``reproduce``."""
-    return _compared(opened, _begun(opened, run, results, say), tolerance)
+    return _compared(opened, _begun(opened, run, results, progress), tolerance)
 
 
 def stored_code(run: PathLike, results: PathLike) -> ExitCode:
@@ -255,11 +272,11 @@ def stored_code(run: PathLike, results: PathLike) -> ExitCode:
     return Result.of(find_run(run, results)).exit_code
 
 
-def _begun(opened: Opened, run: PathLike, results: PathLike, say: Say) -> Experiment:
+def _begun(opened: Opened, run: PathLike, results: PathLike, progress: ProgressCallback) -> Experiment:
     folder = find_run(run, results)
     if not was_begun_from(opened, folder):
         raise InputError(f"run {folder.path.name} was not begun from this archive")
-    return reopen(folder, opened.folder / "matrix.yaml", say)
+    return reopen(folder, opened.folder / "matrix.yaml", progress)
 
 
 def _compared(opened: Opened, experiment: Experiment, tolerance: float) -> Reproduction:

@@ -10,9 +10,9 @@ from pathlib import Path
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Matrix, load
 from envmatrix.matrix.parse import parse
-from envmatrix.project import default_matrix
-from envmatrix.say import Say, silent
-from envmatrix.store import Run, RunFolder
+from envmatrix.results import Run, RunFolder
+from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.system.project import default_matrix
 from envmatrix.units import parse_percent
 
 #: A file or folder.
@@ -29,22 +29,22 @@ def has_matrix() -> bool:
     return os.path.lexists(_HERE)
 
 
-def find_matrix(named: PathLike | None = None, say: Say = silent) -> Path:
+def find_matrix(named: PathLike | None = None, progress: ProgressCallback = silent) -> Path:
     """Return the path of the matrix named, else ./matrix.yaml, else of the one that comes with envmatrix.
 
-    ``say`` is told of the last.
+    ``progress`` is told of the last.
     """
     if named is not None:
         return Path(named)
     if has_matrix():
         return _HERE
-    say("there is no matrix.yaml here: the matrix that comes with envmatrix is used, with a PyTorch of its own")
+    progress("there is no matrix.yaml here: the matrix that comes with envmatrix is used, with a PyTorch of its own")
     return default_matrix()
 
 
-def load_matrix(named: PathLike | None = None, say: Say = silent) -> Matrix:
+def load_matrix(named: PathLike | None = None, progress: ProgressCallback = silent) -> Matrix:
     """Load what ``find_matrix`` finds; raises InputError with line and column for what is wrong in it."""
-    return load(find_matrix(named, say))
+    return load(find_matrix(named, progress))
 
 
 def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:

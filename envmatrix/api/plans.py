@@ -11,29 +11,33 @@ from envmatrix.api.places import PathLike, load_matrix
 from envmatrix.engines.base import Engine
 from envmatrix.engines.catalog import check_engine, find_engine
 from envmatrix.errors import EnvmatrixError, InputError
-from envmatrix.host import this_host
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.include import is_packaged
 from envmatrix.matrix.parse import of_user, place_in
-from envmatrix.matrix.source import Key
+from envmatrix.matrix.yaml_positions import Key
 from envmatrix.plan import Plan, plan_of
 from envmatrix.plan.environment import ClashError, resolve
-from envmatrix.say import Say, silent
+from envmatrix.system.host import this_host
+from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.experiment import PLACEMENTS, arms_of, check_placement, confined, design_environments
-from envmatrix.trials.possible import placed_workload
-from envmatrix.trials.requested import Overrides, requested_design, requested_engines
-from envmatrix.trials.together import with_schedule
+from envmatrix.trials.feasibility import placed_workload
+from envmatrix.trials.interleaving_eligibility import with_schedule
+from envmatrix.trials.overrides import Overrides, requested_design, requested_engines
 
 
 def make_plan(
-    design: str, overrides: Overrides, engines: Sequence[str] = (), matrix: PathLike | None = None, say: Say = silent
+    design: str,
+    overrides: Overrides,
+    engines: Sequence[str] = (),
+    matrix: PathLike | None = None,
+    progress: ProgressCallback = silent,
 ) -> Plan:
     """Return the plan of a design on this machine: its arms, and each block's order. Raises InputError."""
-    whole = load_matrix(matrix, say)
+    whole = load_matrix(matrix, progress)
     chosen = requested_design(whole, design, overrides)
     host = this_host()
     environments = design_environments(whole, chosen, host.facts(confined(chosen, host)))
-    kinds = {name: _engine(name) for name in requested_engines(chosen, engines, say)}
+    kinds = {name: _engine(name) for name in requested_engines(chosen, engines, progress)}
     arms = arms_of(chosen, tuple(environments), tuple(kinds))
     return plan_of(*with_schedule(chosen, arms, environments, whole.workloads, kinds))
 

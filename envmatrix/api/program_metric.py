@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from envmatrix.benchmark import NumberField, quantities
 from envmatrix.errors import InputError
-from envmatrix.matrix.reported import WALL_TIME, MetricSource
+from envmatrix.matrix.metrics import WALL_TIME, MetricSource
 from envmatrix.matrix.throughput import Throughput, candidates, counts_steps, cut, is_of_pytest_benchmark
-from envmatrix.trials.look import Arrivals
-from envmatrix.validation import in_words
+from envmatrix.system.bench_options import NumberField, quantities
+from envmatrix.system.validation_messages import in_words
+from envmatrix.trials.trial_run import Arrivals
 
 #: Of the steps of a program, one in so many is warm-up, and no more than so many are.
 _WARMUP_SHARE, _WARMUP = 5, 10

@@ -14,32 +14,32 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from envmatrix import benchmark, interrupts
 from envmatrix.api.program_metric import metric_of
 from envmatrix.errors import EnvmatrixError, InputError, Where
-from envmatrix.host import this_host
+from envmatrix.evidence import notices
+from envmatrix.evidence.evidence import Evidence
+from envmatrix.evidence.record import Record
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.program import of_python
 from envmatrix.matrix.requirements import read
-from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH, Starter
+from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, Starter
 from envmatrix.plan.environment import Image
-from envmatrix.record import notices
-from envmatrix.record.evidence import Evidence
-from envmatrix.record.model import Record
 from envmatrix.report.formatting import count
-from envmatrix.say import Say, Ticker
-from envmatrix.trials import leftovers
-from envmatrix.trials.alone import alone_on_machine
-from envmatrix.trials.around import clean_up, set_up
-from envmatrix.trials.look import Look, Started, given, is_python, look, started
+from envmatrix.system import bench_options, interrupts
+from envmatrix.system.host import this_host
+from envmatrix.system.machine_lock import alone_on_machine
+from envmatrix.system.progress import Heartbeat, ProgressCallback
+from envmatrix.system.validation_messages import in_words
+from envmatrix.trials import orphans
+from envmatrix.trials.hooks import clean_up, set_up
+from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import about_shell, looked_for
-from envmatrix.trials.requested import Overrides
-from envmatrix.trials.wrapped import unwrapped
+from envmatrix.trials.python_wrappers import unwrapped
+from envmatrix.trials.trial_run import Look, Started, given, is_python, look, started
 from envmatrix.units import as_budget, is_too_long, parse_duration
-from envmatrix.validation import in_words
 
 #: A program that takes longer than this (seconds) once is for a matrix of its own.
 _LONGEST_LOOK_S = 4 * 3600.0
@@ -100,19 +100,21 @@ class Made:
     on_gpu: int
 
 
-def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: Callable[[str], None]) -> Made:
+def make_matrix(
+    asked: Asked, overrides: Overrides, file: Path, progress: ProgressCallback, show: Callable[[str], None]
+) -> Made:
     """Run a program once and make a matrix for it, as if ``file`` held it. ``show`` takes its output.
 
     Its ``setup`` has been run by then, for every value of its parameters. Raises InputError for what cannot be,
     NothingRanError for a program that fails.
     """
-    asked = replace(asked, words=unwrapped(asked.words, say))
+    asked = replace(asked, words=unwrapped(asked.words, progress))
     program = started(asked.words)
     workloads = _workloads(asked, program)
-    with cleaned_up_on_failure(workloads, say):
-        set_up(workloads, say)
-        seen = _looked(workloads[0], asked.image(program.interpreter), asked.warmup, say, show)
-        starter = _starter(program.interpreter, workloads, seen, asked, overrides, say)
+    with cleaned_up_on_failure(workloads, progress):
+        set_up(workloads, progress)
+        seen = _looked(workloads[0], asked.image(program.interpreter), asked.warmup, progress, show)
+        starter = _starter(program.interpreter, workloads, seen, asked, overrides, progress)
         text = _relative(starter, file).text()
         return Made(
             _wanted(parse(text, file), overrides),
@@ -125,15 +127,15 @@ def make_matrix(asked: Asked, overrides: Overrides, file: Path, say: Say, show: 
         )
 
 
-def first_matrix(asked: Asked, interpreter: str | None, file: Path, say: Say) -> str:
+def first_matrix(asked: Asked, interpreter: str | None, file: Path, progress: ProgressCallback) -> str:
     """Return the text of a matrix for a program that is not run, as if ``file`` held it: what ``make_matrix`` makes.
 
     ``interpreter`` is its Python (None: as ``make_matrix`` finds it). Raises InputError for what cannot be.
     """
-    asked = replace(asked, words=unwrapped(asked.words, say))
+    asked = replace(asked, words=unwrapped(asked.words, progress))
     program = given(asked.words, interpreter) if interpreter else started(asked.words)
     workloads = _workloads(asked, program)
-    torch = _imports_torch(asked.image(program.interpreter), say)
+    torch = _imports_torch(asked.image(program.interpreter), progress)
     starter = Starter(
         program.interpreter, workloads, torch, _possible(torch)[:_FIRST], requirements=asked.requirements
     )  # fmt: skip
@@ -142,23 +144,23 @@ def first_matrix(asked: Asked, interpreter: str | None, file: Path, say: Say) ->
     return text
 
 
-def _imports_torch(image: Image, say: Say) -> bool:
+def _imports_torch(image: Image, progress: ProgressCallback) -> bool:
     """Say whether a Python has a PyTorch as pip installs it; one that does not start here may be another machine's."""
     workload = _workload({"name": "torch", "command": ("python", "-c", "import torch"), "files": str(Path.cwd())})
     with tempfile.TemporaryDirectory(prefix="envmatrix-look-") as folder, suppress(EnvmatrixError):
-        return _runs_torch(look(workload, image, _LONGEST_IMPORT_S, Path(folder) / "log", say).record)
+        return _runs_torch(look(workload, image, _LONGEST_IMPORT_S, Path(folder) / "log", progress).record)
     return False
 
 
 @contextmanager
-def cleaned_up_on_failure(workloads: Iterable[Workload], say: Say) -> Iterator[None]:
+def cleaned_up_on_failure(workloads: Iterable[Workload], progress: ProgressCallback) -> Iterator[None]:
     """Clean up where something goes wrong before the run, which cleans up itself."""
     try:
         yield
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             interrupts.heeded()  # what cleans up now is not to be interrupted by the same signal
-        clean_up(workloads, say)
+        clean_up(workloads, progress)
         raise
 
 
@@ -236,34 +238,41 @@ def _passed(program: Started) -> tuple[str, ...]:
     draft = _workload({"name": "draft", "command": program.command, "files": str(Path.cwd())})
     sources = [Path.cwd() / name for name in program_files(draft)]
     ours = ("LD_PRELOAD", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED")
-    fast = [name for name in os.environ if benchmark.bears_on_performance(name)]
+    fast = [name for name in os.environ if bench_options.bears_on_performance(name)]
     found = {*looked_for(sources), *(name for name in fast if not name.startswith(("LC_", "BENCH_", "LANG", "TMPDIR")))}
     return tuple(sorted({"PATH", *found} - set(ours)))
 
 
-def _looked(workload: Workload, image: Image, times: int, say: Say, show: Callable[[str], None]) -> Look:
+def _looked(
+    workload: Workload, image: Image, times: int, progress: ProgressCallback, show: Callable[[str], None]
+) -> Look:
     """Run a program ``times`` times (at least once), alone as trials are, and return the last one."""
     times = max(1, times)
     with (
-        alone_on_machine(say),
+        alone_on_machine(progress),
         tempfile.TemporaryDirectory(prefix="envmatrix-look-", ignore_cleanup_errors=True) as logs,
     ):
-        leftovers.end_processes()
+        orphans.end_processes()
         for number in range(1, times + 1):
             which = f" ({number} of {times})" if times > 1 else ""
-            say(f"running it once, to see how long it takes and what it prints{which}")
+            progress(f"running it once, to see how long it takes and what it prints{which}")
             with ExitStack() as ending:
 
                 def begins() -> None:
-                    ending.callback(Ticker(say, "the program runs").stop)
+                    ending.callback(Heartbeat(progress, "the program runs").stop)
 
-                seen = look(workload, image, _LONGEST_LOOK_S, Path(logs) / f"{number}.log", say, begins)
+                seen = look(workload, image, _LONGEST_LOOK_S, Path(logs) / f"{number}.log", progress, begins)
             show(seen.output)
     return seen
 
 
 def _starter(
-    interpreter: str, workloads: Sequence[Workload], seen: Look, asked: Asked, overrides: Overrides, say: Say
+    interpreter: str,
+    workloads: Sequence[Workload],
+    seen: Look,
+    asked: Asked,
+    overrides: Overrides,
+    progress: ProgressCallback,
 ) -> Starter:
     torch = _runs_torch(seen.record)
     given_metric = workloads[0].metric
@@ -275,16 +284,16 @@ def _starter(
     arms, budget_s = _affordable(trial_s, len(named) or len(known), overrides)
     chosen = named if named and set(named) <= set(known) else tuple(known[: arms - 2])
     for text in f"it took {seen.wall_s:.1f} s; metric: {why}".split("\n"):
-        say(text)
+        progress(text)
     evidence = seen.record.evidence or Evidence()
     for text in (*about_shell(workloads[0].pass_env), *notices.oddities(evidence)):
-        say(f"note: {text}")
+        progress(f"note: {text}")
     for line in itertools.chain(
         *(find(evidence) for find in (notices.without_gpu, notices.elsewhere, notices.unverifiable))
     ):
-        say(f"warning: {line}")
-    say(_about_set(chosen, torch=torch, record=seen.record))
-    say(_about_time(budget_s, trial_s, (len(named) or len(chosen)) + 2, overrides))
+        progress(f"warning: {line}")
+    progress(_about_set(chosen, torch=torch, record=seen.record))
+    progress(_about_time(budget_s, trial_s, (len(named) or len(chosen)) + 2, overrides))
     limit_s = max(60.0, 10 * seen.wall_s)
     return Starter(
         interpreter, workloads, torch, chosen, metric, why.partition("\n")[0], budget_s, overrides.budget is None,

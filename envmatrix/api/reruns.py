@@ -12,25 +12,36 @@ from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingR
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, scheduled
 from envmatrix.matrix import Design, load
 from envmatrix.matrix.model import NAME
-from envmatrix.say import Say, silent
+from envmatrix.results import RunFolder
+from envmatrix.results.run import Asked
 from envmatrix.stats.comparison import Comparison
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.within_run import compare_sides
-from envmatrix.store import RunFolder
-from envmatrix.store.run import Asked
+from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.trials.comparison_sides import Side, check_comparable, side_design
 from envmatrix.trials.experiment import Experiment, begin, find_design
+from envmatrix.trials.overrides import Overrides, overridden, requested_engines
 from envmatrix.trials.program_files import program_files
-from envmatrix.trials.requested import Overrides, overridden, requested_engines
-from envmatrix.trials.sides import Side, check_comparable, side_design
 from envmatrix.units import parse_tolerance
 
 
 def rerun(
-    old: PathLike | Result, new: PathLike | Result, design: str | None = None, *, name: str | None = None,
-    environments: Names | None = None, workloads: Names | None = None, engines: Names | None = None,
-    budget: float | str | None = None, max_blocks: int | None = None, allowed: float | str = 0.0,
-    launcher: str = DEFAULT, launcher_options: Asked | None = None, say: Say = silent, results: PathLike = "results",
-) -> Comparison:  # fmt: skip
+    old: PathLike | Result,
+    new: PathLike | Result,
+    design: str | None = None,
+    *,
+    name: str | None = None,
+    environments: Names | None = None,
+    workloads: Names | None = None,
+    engines: Names | None = None,
+    budget: float | str | None = None,
+    max_blocks: int | None = None,
+    allowed: float | str = 0.0,
+    launcher: str = DEFAULT,
+    launcher_options: Asked | None = None,
+    progress: ProgressCallback = silent,
+    results: PathLike = "results",
+) -> Comparison:
     """Measure two matrices or runs anew in the same blocks of one run, and say whether the new one is slower.
 
     Args:
@@ -46,7 +57,7 @@ def rerun(
         allowed: the slow-down that is accepted: 0.03 or '3%'.
         launcher: where trials run: 'here' or another launcher's name.
         launcher_options: what is asked of it, such as {'nodes': 2, 'time': '2h'}.
-        say: takes lines of progress.
+        progress: takes lines of progress.
         results: the folder in which the run's folder is made, and runs are looked for by name.
 
     Returns:
@@ -66,9 +77,9 @@ def rerun(
         Overrides(budget=budget, max_blocks=max_blocks, workloads=split_names(workloads),
                   environments=split_names(environments)),
         engines=split_names(engines) or (), results=results, name=name, launcher=launcher,
-        asked=launcher_options or {}, command=("envmatrix.rerun", str(_path(old)), str(_path(new))), say=say,
+        asked=launcher_options or {}, command=("envmatrix.rerun", str(_path(old)), str(_path(new))), progress=progress,
     )  # fmt: skip
-    result = carry_out(begun, telling(say))
+    result = carry_out(begun, telling(progress))
     then = f"envmatrix resume {result.name}, then: envmatrix compare {result.name}"
     if result.interrupted:
         raise InterruptedRunError("interrupted", remedy=f"go on with: {then}")
@@ -93,7 +104,7 @@ def begin_rerun(
     launcher: str = DEFAULT,
     asked: Asked | None = None,
     command: tuple[str, ...] = (),
-    say: Say = silent,
+    progress: ProgressCallback = silent,
 ) -> Experiment:
     """Prepare the environments of both sides and write run.json; nothing has been measured yet.
 
@@ -104,15 +115,15 @@ def begin_rerun(
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
     sides = (find_side("old", old, results), find_side("new", new, results))
-    chosen = scheduled(LAUNCHERS.make(launcher), _design(sides[1], design, overrides or Overrides()), say)
+    chosen = scheduled(LAUNCHERS.make(launcher), _design(sides[1], design, overrides or Overrides()), progress)
     check_comparable(sides, chosen)
-    names = requested_engines(chosen, engines, say)
+    names = requested_engines(chosen, engines, progress)
     matrix = sides[1].matrix
     for own in (name for name in chosen.workloads if matrix.workloads[name].command):
-        say(f"workload {own}: the program beside {matrix.path} runs on both sides{_unlike(sides, own)}")
-    host = place(matrix, chosen, names, launcher, asked or {}, say)
+        progress(f"workload {own}: the program beside {matrix.path} runs on both sides{_unlike(sides, own)}")
+    host = place(matrix, chosen, names, launcher, asked or {}, progress)
     return begin(
-        matrix, chosen, names, Path(results), say, command, launcher, host, asked, name=name, sides=sides
+        matrix, chosen, names, Path(results), progress, command, launcher, host, asked, name=name, sides=sides
     )  # fmt: skip
 
 

@@ -11,9 +11,9 @@ from envmatrix.errors import ExitCode
 from envmatrix.report.columns import Value, effect_values
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Summary, summarise
+from envmatrix.results import RunFolder, Trial
 from envmatrix.runner.loop import Ended
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.store import RunFolder, Trial
 
 _BROKEN = ("failed", "invalid", "timed_out")
 

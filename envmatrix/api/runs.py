@@ -10,10 +10,8 @@ from pathlib import Path
 
 from envmatrix.api.places import Names, PathLike, find_matrix, find_run, load_matrix, split_names
 from envmatrix.api.result import Result
-from envmatrix.benchmark import nodes_of
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EnvmatrixError, InputError, StoppedRunError, StoreError
-from envmatrix.host import Host
 from envmatrix.launchers import catalog
 from envmatrix.launchers.base import Ask, Launcher, LimitsBlocks, RunsElsewhere, ShowsScripts
 from envmatrix.launchers.catalog import LAUNCHERS, check_options
@@ -21,18 +19,20 @@ from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
 from envmatrix.matrix.variables import doubts
 from envmatrix.report.write import write_reports
+from envmatrix.results import RunFolder
+from envmatrix.results.run import Asked
 from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.progress import LineProgress
-from envmatrix.say import Say, silent
-from envmatrix.store import RunFolder
-from envmatrix.store.patience import patient
-from envmatrix.store.run import Asked
-from envmatrix.trials.around import around
+from envmatrix.system.bench_options import nodes_of
+from envmatrix.system.host import Host
+from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.system.write_retry import patient
 from envmatrix.trials.experiment import Experiment, arms_of, design_environments, reopen
 from envmatrix.trials.experiment import begin as begin_experiment
-from envmatrix.trials.requested import Overrides, requested_design, requested_engines
-from envmatrix.trials.resumed import note_reading, resumed
-from envmatrix.trials.together import lone_arms, with_schedule
+from envmatrix.trials.hooks import around
+from envmatrix.trials.interleaving_eligibility import lone_arms, with_schedule
+from envmatrix.trials.overrides import Overrides, requested_design, requested_engines
+from envmatrix.trials.resume import note_reading, resumed
 from envmatrix.units import as_duration
 
 #: Shows the progress of a run while the context is open.
@@ -40,13 +40,24 @@ Watch = Callable[[Experiment], AbstractContextManager[LineProgress]]
 
 
 def run(
-    design: str = "default", *,
-    environments: Names | None = None, workloads: Names | None = None, engines: Names | None = None,
-    budget: float | str | None = None, target: float | str | None = None, seed: int | None = None,
-    min_blocks: int | None = None, max_blocks: int | None = None, name: str | None = None,
-    matrix: PathLike | None = None, results: PathLike = "results",
-    launcher: str = "here", launcher_options: Asked | None = None, host_names: bool = False, say: Say = silent,
-) -> Result:  # fmt: skip
+    design: str = "default",
+    *,
+    environments: Names | None = None,
+    workloads: Names | None = None,
+    engines: Names | None = None,
+    budget: float | str | None = None,
+    target: float | str | None = None,
+    seed: int | None = None,
+    min_blocks: int | None = None,
+    max_blocks: int | None = None,
+    name: str | None = None,
+    matrix: PathLike | None = None,
+    results: PathLike = "results",
+    launcher: str = "here",
+    launcher_options: Asked | None = None,
+    host_names: bool = False,
+    progress: ProgressCallback = silent,
+) -> Result:
     """Run a design of a matrix in randomised blocks and return what each environment gains.
 
     Every trial is on disk before the next one starts. Ctrl-C ends the run cleanly: the result then says
@@ -68,7 +79,7 @@ def run(
         launcher: where trials run: 'here' or another launcher's name.
         launcher_options: what is asked of it, such as {'nodes': 2, 'time': '2h'}.
         host_names: call hosts what they are called in all that is written, and not node-1, node-2, ...
-        say: takes lines of progress; ``print`` shows them.
+        progress: takes lines of progress; ``print`` shows them.
 
     Returns:
         The Result, with its reports written into its folder.
@@ -86,9 +97,9 @@ def run(
     begun = begin(
         design, overrides, engines=split_names(engines) or (), matrix=matrix, results=results, name=name,
         launcher=launcher, asked=launcher_options or {}, command=("envmatrix.run", design), host_names=host_names,
-        say=say,
+        progress=progress,
     )  # fmt: skip
-    return carry_out(begun, telling(say))
+    return carry_out(begun, telling(progress))
 
 
 def resume(
@@ -100,7 +111,7 @@ def resume(
     results: PathLike = "results",
     matrix: PathLike | None = None,
     launcher_options: Asked | None = None,
-    say: Say = silent,
+    progress: ProgressCallback = silent,
 ) -> Result:
     """Go on where a run stopped, was killed or cut short: nothing is lost, repeated or reordered.
 
@@ -112,7 +123,7 @@ def resume(
         results: where runs are looked for by name.
         matrix: whose locks are used; None: ./matrix.yaml, else the one that comes with envmatrix.
         launcher_options: what is asked of the run's launcher from now on.
-        say: takes lines of progress.
+        progress: takes lines of progress.
 
     Returns:
         The Result of the whole run.
@@ -125,9 +136,9 @@ def resume(
     """
     again = reopen_run(
         named(run), budget=budget, target=target, max_blocks=max_blocks, results=results, matrix=matrix,
-        asked=launcher_options or {}, command=("envmatrix.resume",), say=say,
+        asked=launcher_options or {}, command=("envmatrix.resume",), progress=progress,
     )  # fmt: skip
-    return carry_out(again, telling(say))
+    return carry_out(again, telling(progress))
 
 
 def load(run: PathLike | None = None, *, results: PathLike = "results") -> Result:
@@ -176,19 +187,19 @@ def begin(
     asked: Asked | None = None,
     command: tuple[str, ...] = (),
     host_names: bool = False,
-    say: Say = silent,
+    progress: ProgressCallback = silent,
 ) -> Experiment:
     """Prepare everything that a design needs and write run.json; nothing has been measured yet. Raises as ``run``."""
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
-    whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix, say)
-    chosen = catalog.scheduled(LAUNCHERS.make(launcher), requested_design(whole, design, overrides), say)
-    tell_doubts(whole, chosen, say)
-    names = requested_engines(chosen, engines, say)
-    host = place(whole, chosen, names, launcher, asked or {}, say)
+    whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix, progress)
+    chosen = catalog.scheduled(LAUNCHERS.make(launcher), requested_design(whole, design, overrides), progress)
+    tell_doubts(whole, chosen, progress)
+    names = requested_engines(chosen, engines, progress)
+    host = place(whole, chosen, names, launcher, asked or {}, progress)
     check_block(whole, chosen, names, launcher, asked or {})
     return begin_experiment(
-        whole, chosen, names, Path(results), say, command, launcher, host, asked, name=name, host_names=host_names
+        whole, chosen, names, Path(results), progress, command, launcher, host, asked, name=name, host_names=host_names
     )
 
 
@@ -202,10 +213,10 @@ def reopen_run(
     matrix: PathLike | None = None,
     asked: Asked | None = None,
     command: tuple[str, ...] = (),
-    say: Say = silent,
+    progress: ProgressCallback = silent,
 ) -> Experiment:
     """Load a run and prepare what its remaining trials need. Raises as ``resume``."""
-    experiment = reopen(find_run(run, results), find_matrix(matrix), say)
+    experiment = reopen(find_run(run, results), find_matrix(matrix), progress)
     kind = LAUNCHERS.make(experiment.run.launcher)
     check_options(kind, asked or {})
     kind.width(experiment.run.design, {**experiment.run.launcher_options, **(asked or {})}, 1)  # refuses what cannot be
@@ -218,20 +229,22 @@ def reopen_run(
         raise
     had_s = experiment.run.plan.budget_s
     if budget is not None and found.run.plan.budget_s <= had_s:
-        say(f"--budget is that of the whole run, which has {as_duration(had_s)} already: a longer one goes on with it")
+        progress(
+            f"--budget is that of the whole run, which has {as_duration(had_s)} already: a longer one goes on with it"
+        )
     return found
 
 
-def tell_doubts(matrix: Matrix, design: Design, say: Say) -> None:
+def tell_doubts(matrix: Matrix, design: Design, progress: ProgressCallback) -> None:
     """Say which variables of the levels that a design uses nothing is known to read: trials with them are unproven."""
     used = {pair for one in design_environments(matrix, design, {}).values() for pair in one.levels.items()}
     for doubt in doubts(matrix):
         if (doubt.factor, doubt.level) in used:
-            say(f"warning: {doubt}")
+            progress(f"warning: {doubt}")
 
 
 def place(
-    matrix: Matrix, design: Design, engines: tuple[str, ...], launcher: str, asked: Asked, say: Say
+    matrix: Matrix, design: Design, engines: tuple[str, ...], launcher: str, asked: Asked, progress: ProgressCallback
 ) -> Host | None:
     """Return the machine that trials will run on (None: this one).
 
@@ -240,7 +253,7 @@ def place(
     kind = LAUNCHERS.make(launcher)
     check_options(kind, asked)
     spread = {name: nodes_of(matrix.workloads[name].options) for name in (*design.workloads, *design.application)}
-    return catalog.place(kind, design, asked, [find_engine(name) for name in engines], spread, say)
+    return catalog.place(kind, design, asked, [find_engine(name) for name in engines], spread, progress)
 
 
 def check_block(matrix: Matrix, design: Design, names: tuple[str, ...], launcher: str, asked: Asked) -> None:
@@ -284,19 +297,23 @@ def carry_out(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, i
     folder = experiment.folder
     try:
         programs = experiment.run.workloads.values()
-        with watch(experiment) as observer, patient(observer.say), around(programs, observer.say, is_set_up=is_set_up):
+        with (
+            watch(experiment) as observer,
+            patient(observer.progress),
+            around(programs, observer.progress, is_set_up=is_set_up),
+        ):
             for name, reason in experiment.run.skipped.items():
-                observer.say(f"skipped {name}: {reason}")
-            launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.say, ask)
+                observer.progress(f"skipped {name}: {reason}")
+            launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.progress, ask)
             folder.lock()
             try:
-                ended = run_experiment(experiment, launcher, observer, observer.say)
+                ended = run_experiment(experiment, launcher, observer, observer.progress)
             except StoreError as error:
                 raise _stopped(error, experiment, launcher) from error
     finally:
         folder.unlock()  # whoever runs it goes on living, and may resume it
     try:
-        write_reports(folder, say=observer.say)
+        write_reports(folder, progress=observer.progress)
     except StoreError as error:
         said = f"{error.message}; the run has ended, and its reports were not written"
         remedy = f"free space or make it writable, then `envmatrix report {experiment.run.name}`"
@@ -315,12 +332,12 @@ def _stopped(error: StoreError, experiment: Experiment, launcher: Launcher) -> S
     )
 
 
-def telling(say: Say) -> Watch:
-    """Return what tells the progress of a run, line by line, to ``say``."""
+def telling(progress: ProgressCallback) -> Watch:
+    """Return what tells the progress of a run, line by line, to ``progress``."""
 
     @contextmanager
     def watch(experiment: Experiment) -> Iterator[LineProgress]:
-        lines = LineProgress(experiment, quiet=False, tell=say)
+        lines = LineProgress(experiment, quiet=False, tell=progress)
         try:
             yield lines
         finally:

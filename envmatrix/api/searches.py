@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from envmatrix.api.tunes import TOLD, TuneResult
-from envmatrix.store.files import read_text
-from envmatrix.store.json_text import json_of
+from envmatrix.results.json_text import json_of
+from envmatrix.system.atomic_files import read_text
 
 
 def report_study(folder: Path) -> TuneResult:

@@ -10,39 +10,40 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from envmatrix import __version__, interrupts
 from envmatrix.api.places import Names, PathLike, fraction, load_matrix, matrix_of_run, split_names
 from envmatrix.api.programs import Asked as AskedProgram
 from envmatrix.api.programs import cleaned_up_on_failure, make_matrix
 from envmatrix.api.runs import place
 from envmatrix.api.usual_space import usual_space
-from envmatrix.benchmark import nodes_of
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where, suggestion
-from envmatrix.host import Host, this_host
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, scheduled
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
 from envmatrix.plan.environment import resolve
 from envmatrix.plan.export import export_lines
-from envmatrix.plan.space import space_of
-from envmatrix.report.tuning import lines_of, subject_of, to_html, to_json
+from envmatrix.results.run import Asked
 from envmatrix.runner.loop import Ended
-from envmatrix.runner.tuning import Tuning, Watch, announce, check_budget, least_s, search_on
-from envmatrix.runner.tuning_progress import watch_step
-from envmatrix.say import Say, silent
-from envmatrix.stats.tuning import Search
-from envmatrix.stats.tuning_answer import TuneAnswer, answer
-from envmatrix.stats.tuning_optuna import check_sampler
-from envmatrix.stats.tuning_steps import Step, read_step
-from envmatrix.store.files import write_whole
-from envmatrix.store.patience import patient
-from envmatrix.store.run import Asked
-from envmatrix.store.study import Place, Study, StudyFolder
-from envmatrix.trials.around import around
+from envmatrix.search.answer import TuneAnswer, answer
+from envmatrix.search.loop import Tuning, Watch, announce, check_budget, least_s, search_on
+from envmatrix.search.optuna_sampler import check_sampler
+from envmatrix.search.progress import watch_step
+from envmatrix.search.report import lines_of, subject_of, to_html, to_json
+from envmatrix.search.search import Search
+from envmatrix.search.space import space_of
+from envmatrix.search.steps import Step, read_step
+from envmatrix.search.study import Place, Study, StudyFolder
+from envmatrix.system import interrupts
+from envmatrix.system.atomic_files import write_whole
+from envmatrix.system.bench_options import nodes_of
+from envmatrix.system.host import Host, this_host
+from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.system.write_retry import patient
 from envmatrix.trials.experiment import Experiment, find_design, reopen
-from envmatrix.trials.requested import Overrides, requested_engines
+from envmatrix.trials.hooks import around
+from envmatrix.trials.overrides import Overrides, requested_engines
 from envmatrix.trials.trial import preload_paths
 from envmatrix.units import parse_duration
+from envmatrix.version import __version__
 
 #: What is spent unless a budget is given, as long as that can confirm anything (seconds).
 _USUAL_BUDGET_S = 1200.0
@@ -116,9 +117,9 @@ class TuneResult:
             return ExitCode.INTERRUPTED
         return ExitCode.FINE if self.answer.ran_well else ExitCode.NOTHING_RAN
 
-    def resume(self, *, budget: float | str | None = None, say: Say = silent) -> TuneResult:
+    def resume(self, *, budget: float | str | None = None, progress: ProgressCallback = silent) -> TuneResult:
         """Go on with a search that was stopped, or give its confirmation more time. Arguments and errors: ``tune``."""
-        return carry_out(resume_study(self.folder, budget, say), partial(watch_step, quiet=False, tell=say))
+        return carry_out(resume_study(self.folder, budget, progress), partial(watch_step, quiet=False, tell=progress))
 
     def to_json(self) -> dict[str, object]:
         """Return the answer as tune.json has it."""
@@ -140,7 +141,7 @@ def tune(
     program: str | Sequence[str], *, budget: float | str | None = None, factors: Names | None = None,
     engine: str | None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results",
     metric_regex: str = "", metric_json: str = "", launcher: str = DEFAULT, launcher_options: Asked | None = None,
-    sampler: str = "", metric_steps: str = "", say: Say = silent,
+    sampler: str = "", metric_steps: str = "", progress: ProgressCallback = silent,
 ) -> TuneResult:  # fmt: skip
     """Search the best environment for a program within a budget, and confirm what it gains on fresh blocks.
 
@@ -158,7 +159,7 @@ def tune(
         launcher_options: what is asked of it, such as {'nodes': 4}.
         sampler: one of Optuna's ('tpe', 'nsga2', 'random') that proposes what is screened; '': the own model does.
         metric_steps: as ``metric_regex``, of a program that prints a line at each step: a pattern of these lines.
-        say: takes lines of progress; ``print`` shows them.
+        progress: takes lines of progress; ``print`` shows them.
 
     Returns:
         The TuneResult, with its report written into its folder.
@@ -170,15 +171,15 @@ def tune(
         StoreError: the folder cannot be written.
 
     """
-    watch = partial(watch_step, quiet=False, tell=say)
+    watch = partial(watch_step, quiet=False, tell=progress)
     sought = Sought(budget, split_names(factors), name, results, sampler)
     if isinstance(program, str):
-        begun = begin_design(program, sought, engine, matrix, say, launcher, launcher_options or {})
+        begun = begin_design(program, sought, engine, matrix, progress, launcher, launcher_options or {})
         return carry_out(begun, watch)
     if launcher != DEFAULT:
         raise InputError(f"launcher {launcher!r}: a program is run here", remedy=PROGRAM_ELSEWHERE)
     asked = AskedProgram(tuple(program), metric_regex=metric_regex, metric_json=metric_json, metric_steps=metric_steps)
-    begun = begin_program(asked, sought, say, lambda _: None)
+    begun = begin_program(asked, sought, progress, lambda _: None)
     return carry_out(begun, watch, is_set_up=True)
 
 
@@ -193,47 +194,53 @@ class Sought:
     sampler: str = ""
 
 
-def begin_program(asked: AskedProgram, sought: Sought, say: Say, show: Callable[[str], None]) -> Tuning:
+def begin_program(
+    asked: AskedProgram, sought: Sought, progress: ProgressCallback, show: Callable[[str], None]
+) -> Tuning:
     """Run a program once, and make the study of its default space. Raises as ``tune``."""
     file = Path("matrix.yaml")
-    made = make_matrix(asked, Overrides(), file, _only_of_look(say), show)
-    with cleaned_up_on_failure(made.matrix.workloads.values(), say):
+    made = make_matrix(asked, Overrides(), file, _only_of_look(progress), show)
+    with cleaned_up_on_failure(made.matrix.workloads.values(), progress):
         matrix, levels = usual_space(made, file)
         design = matrix.designs["default"].model_copy(update={"target": _TARGET})
         named = [one for one in matrix.environments if one != design.baseline]
-        return _begun(matrix, design, levels, named, sought, f"tune-{made.name}", say, trial_s=made.took_s)
+        return _begun(matrix, design, levels, named, sought, f"tune-{made.name}", progress, trial_s=made.took_s)
 
 
 def begin_design(
-    name_of_design: str, sought: Sought, engine: str | None, matrix: PathLike | None, say: Say,
+    name_of_design: str, sought: Sought, engine: str | None, matrix: PathLike | None, progress: ProgressCallback,
     launcher: str = DEFAULT, asked: Asked | None = None,
 ) -> Tuning:  # fmt: skip
     """Make the study of a design: its factors, or the levels of its environments. Raises as ``tune``."""
-    whole = load_matrix(matrix, say)
+    whole = load_matrix(matrix, progress)
     design = find_design(whole, name_of_design)
     if len(design.workloads) != 1:
         said = (
             f"design {name_of_design!r} has {len(design.workloads)} workloads, and the best environment is that of one"
         )
         raise InputError(said, remedy="tune a design with one workload")
-    engines = requested_engines(design, [engine] if engine else None, say)
+    engines = requested_engines(design, [engine] if engine else None, progress)
     design = design.model_copy(update={"engines": engines[:1], "target": _TARGET, "race": False})
-    design, where = _placed(whole, design, launcher, asked or {}, say)
+    design, where = _placed(whole, design, launcher, asked or {}, progress)
     levels = _levels_of(whole, design)
     made = f"tune-{name_of_design}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
-    return _begun(whole, design, levels, design.environments, sought, made, say, where=where)
+    return _begun(whole, design, levels, design.environments, sought, made, progress, where=where)
 
 
-def _placed(matrix: Matrix, design: Design, launcher: str, asked: Asked, say: Say) -> tuple[Design, Place]:
+def _placed(
+    matrix: Matrix, design: Design, launcher: str, asked: Asked, progress: ProgressCallback
+) -> tuple[Design, Place]:
     """Return where a search runs, and its design as that can run it; what cannot be is an error."""
     kind = LAUNCHERS.make(launcher)
-    design = scheduled(kind, design, say)
-    host = place(matrix, design, design.engines, launcher, asked, say)
+    design = scheduled(kind, design, progress)
+    host = place(matrix, design, design.engines, launcher, asked, progress)
     span = nodes_of(matrix.workloads[design.workloads[0]].options)
     return design, Place(launcher=launcher, options=asked, width=kind.width(design, asked, span), host=host)
 
 
-def resume_study(folder: Path, budget: float | str | None, say: Say, matrix: PathLike | None = None) -> Tuning:
+def resume_study(
+    folder: Path, budget: float | str | None, progress: ProgressCallback, matrix: PathLike | None = None
+) -> Tuning:
     """Return a search that was stopped, as it stands; ``budget`` is a new one for the whole of it.
 
     ``matrix``: whose locks are used (None: those it began with). A confirmation that had ended has further blocks where
@@ -244,7 +251,7 @@ def resume_study(folder: Path, budget: float | str | None, say: Say, matrix: Pat
     if budget is not None:
         study = study.model_copy(update={"budget": fraction("--budget", budget, parse_duration), "asked": True})
     whole = _matrix_of(study_folder, matrix)
-    return Tuning(study_folder, study, whole, _search(whole, study), say)
+    return Tuning(study_folder, study, whole, _search(whole, study), progress)
 
 
 def find_study(name: PathLike | None, results: PathLike = "results") -> Path | None:
@@ -265,7 +272,7 @@ def carry_out(tuning: Tuning, watch: Watch, *, is_set_up: bool = False) -> TuneR
     tuning.folder.lock()
     try:
         tuning.begin_session(time.time())
-        with patient(tuning.say), around(workloads, tuning.say, is_set_up=is_set_up):
+        with patient(tuning.progress), around(workloads, tuning.progress, is_set_up=is_set_up):
             ended = _searched(tuning, watch)
     except StoreError as error:
         first = f"{error.remedy}; " if error.remedy else ""
@@ -303,7 +310,7 @@ def _recipe(experiment: Experiment) -> str:
 
 def _begun(
     matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], named: Sequence[str], sought: Sought,
-    usual_name: str, say: Say, *, trial_s: float | None = None, where: Place | None = None,
+    usual_name: str, progress: ProgressCallback, *, trial_s: float | None = None, where: Place | None = None,
 ) -> Tuning:  # fmt: skip
     name = sought.name or usual_name
     if sought.sampler:
@@ -327,9 +334,9 @@ def _begun(
     if trial_s is not None:
         check_budget(search, given_s, trial_s)
     study = study.model_copy(update={"budget": given_s})
-    announce(search, study, say)
+    announce(search, study, progress)
     folder.create(study)
-    return Tuning(folder, study, matrix, search, say)
+    return Tuning(folder, study, matrix, search, progress)
 
 
 def _search(matrix: Matrix, study: Study, began: Host | None = None) -> Search:
@@ -377,11 +384,11 @@ def _matrix_of(folder: StudyFolder, beside: PathLike | None = None) -> Matrix:
     return matrix.model_copy(update={"workloads": {**matrix.workloads, **run.workloads}})
 
 
-def _only_of_look(say: Say) -> Say:
+def _only_of_look(progress: ProgressCallback) -> ProgressCallback:
     """Pass on what is said of the program itself: what a benchmark of it would hold is no matter here."""
 
     def tell(line: str) -> None:
         if not line.startswith(("environments:", "6 blocks of ", "one block takes")):
-            say(line)
+            progress(line)
 
     return tell

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from envmatrix.api.programs import Made
 from envmatrix.matrix import Matrix
-from envmatrix.matrix.extended import with_includes
+from envmatrix.matrix.override import with_includes
 
 #: Where a GPU does the work: its memory, its modules, how processes talk, and of the host what feeds it. Crossed with
 #: OpenMP runtimes, affinities and wait policies as well these would be more cells than a search can hold.

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.engines import bills
+from envmatrix.build.archive import docker_archive, rooted
+from envmatrix.build.cache import digest_of, disk_errors, disk_full, file_digest, file_stamp, has_stamp, is_disk_full
+from envmatrix.build.context import Base, bench_digest, context_facts, gather, write_context
+from envmatrix.build.definitions import ROOM, definition, named_definition
+from envmatrix.build.file_listing import OF_ENGINES, keep_listing, listing_argv
+from envmatrix.build.labels import publisher_labels
+from envmatrix.build.paths import Places
+from envmatrix.build.sbom import PACKAGES
+from envmatrix.engines import sbom_files
 from envmatrix.engines.apptainer_command import (
     OF_THE_HOST,
     WORK,
@@ -36,19 +44,11 @@ from envmatrix.engines.local import GuardedJob, guarded_job, plain_name, sweep_g
 from envmatrix.engines.ready import prepared_ready
 from envmatrix.engines.ready_sif import ARCHIVE, ready_sif
 from envmatrix.errors import EngineError, EnvmatrixError
-from envmatrix.host import format_cpus
-from envmatrix.images.archive import docker_archive, rooted
-from envmatrix.images.cache import digest_of, disk_errors, disk_full, file_digest, file_stamp, has_stamp, is_disk_full
-from envmatrix.images.context import Base, bench_digest, context_facts, gather, write_context
-from envmatrix.images.definitions import ROOM, definition, named_definition
-from envmatrix.images.labels import publisher_labels
-from envmatrix.images.listing import OF_ENGINES, keep_listing, listing_argv
-from envmatrix.images.places import Places
-from envmatrix.images.sbom import PACKAGES
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.plan.export import quoted, started
-from envmatrix.process import Exit, Finished, run
-from envmatrix.say import Say
+from envmatrix.system.host import format_cpus
+from envmatrix.system.process import Exit, Finished, run
+from envmatrix.system.progress import ProgressCallback
 
 _BUILD_S = 3600.0
 #: A trial unpacks what it reads of its SIF anew: importing torch takes a third of a second longer from zstd than from
@@ -113,10 +113,10 @@ class ApptainerEngine(InGroups, Engine):
             return "this kernel has no user namespaces"
         return None
 
-    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+    def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build the image's SIF, or find it built."""
         if image.ready:
-            return self._ready(image, libraries, say)
+            return self._ready(image, libraries, progress)
         key = inputs_digest(self.places, image, libraries, "apptainer", *_MADE)
         build_record = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
         known = prepared_from(self.places.cache.read_json(build_record))
@@ -125,26 +125,26 @@ class ApptainerEngine(InGroups, Engine):
         if known and not self.holds(known):
             shutil.rmtree(Path(known.reference).parent, ignore_errors=True)
         if why_not() is None:
-            prepared = self._from_docker(DockerEngine(self.places).prepare(image, libraries, say), say)
+            prepared = self._from_docker(DockerEngine(self.places).prepare(image, libraries, progress), progress)
         else:
-            prepared = self._alone(image, libraries, say)
+            prepared = self._alone(image, libraries, progress)
         self.places.cache.write(build_record, json.dumps(recorded(prepared)))
         return prepared
 
-    def _ready(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+    def _ready(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
             binds = [word for place, path in mounted.items() for word in ("--bind", f"{path}:{place}:ro")]
             return self._said(Path(found[0]), argv, binds)
 
-        found = ready_sif(self.places.cache, image, self._sif, self._build, say)
-        return prepared_ready(self.places, self.name, image, libraries, found, inside, say)
+        found = ready_sif(self.places.cache, image, self._sif, self._build, progress)
+        return prepared_ready(self.places, self.name, image, libraries, found, inside, progress)
 
-    def _from_docker(self, prepared: Prepared, say: Say) -> Prepared:
+    def _from_docker(self, prepared: Prepared, progress: ProgressCallback) -> Prepared:
         docker = DockerEngine(self.places)
         sif = self._sif(prepared.facts["image_id"])
 
         def build(place: Path) -> None:
-            say(f"making a SIF of {prepared.reference}")
+            progress(f"making a SIF of {prepared.reference}")
             room = _COPIES_OF_IMAGE * docker.image_bytes(prepared)
             with self.places.cache.quick_scratch("sif", room) as scratch:
                 docker.save(prepared, scratch / ARCHIVE)
@@ -169,14 +169,14 @@ class ApptainerEngine(InGroups, Engine):
     def _sif(self, digest: str) -> Path:
         return self.places.cache.root / "sif" / digest_of(digest, *_MADE, _LISTED)[:24] / "image.sif"
 
-    def _alone(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+    def _alone(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build from a definition, on a base made by mmdebstrap: no Docker is needed."""
-        base, tar = bootstrapped_base(image, self.places, say)
-        made = gather(self.places, image, libraries, base, say)
+        base, tar = bootstrapped_base(image, self.places, progress)
+        made = gather(self.places, image, libraries, base, progress)
         sif = self._sif(made.key)
 
         def build(place: Path) -> None:
-            say(f"building a SIF of {image.name} from its definition (no Docker here)")
+            progress(f"building a SIF of {image.name} from its definition (no Docker here)")
             with self.places.cache.scratch("context") as scratch:
                 write_context(made, self.places.bench, scratch / "context")
                 rooted(tar, scratch / "rooted.tar")
@@ -193,18 +193,18 @@ class ApptainerEngine(InGroups, Engine):
             image.name, self.name, str(sif), made.python, made.libraries(), facts, made.folders.missing, names,
             stamp=stamp,
         )  # fmt: skip
-        bills.write_bill(self.places.cache, prepared, packages, made)
+        sbom_files.write_bill(self.places.cache, prepared, packages, made)
         return prepared
 
     def bill_file(self, prepared: Prepared) -> Path:
         """Return where the image's CycloneDX bill of materials lies."""
-        return bills.bill_file(self.places.cache, prepared)
+        return sbom_files.bill_file(self.places.cache, prepared)
 
-    def base(self, image: Image, say: Say) -> Base:
+    def base(self, image: Image, progress: ProgressCallback) -> Base:
         """Return what an image starts from: Docker's base where Docker is, else one made here."""
         if why_not() is None:
-            return DockerEngine(self.places).base(image, say)
-        return bootstrapped_base(image, self.places, say)[0]
+            return DockerEngine(self.places).base(image, progress)
+        return bootstrapped_base(image, self.places, progress)[0]
 
     def _build_definition(self, sif: Path, text: str, scratch: Path, said: Mapping[str, str]) -> None:
         (scratch / "image.def").write_text(text, encoding="utf-8")
@@ -228,20 +228,20 @@ class ApptainerEngine(InGroups, Engine):
         return Path(prepared.reference)
 
     def build_named(
-        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, say: Say
+        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, progress: ProgressCallback
     ) -> NamedImage:
         """Write the stand-alone SIF of a named environment into ``folder``, its bill beside it."""
         target = folder / f"{environment.name}.sif"
         if why_not() is None:
             prepared = self._from_docker(
-                DockerEngine(self.places).prepare_current(environment.image, libraries, say), say
+                DockerEngine(self.places).prepare_current(environment.image, libraries, progress), progress
             )
         else:
-            prepared = self.prepare(environment.image, libraries, say)
+            prepared = self.prepare(environment.image, libraries, progress)
         held = self._inside(Path(prepared.reference), prepared.python, _BENCH).strip()
         if held and held != bench_digest(self.places):
-            say(f"{target.name} holds an older bench/ than this checkout; its record says which")
-        say(f"building {target} on the SIF of {prepared.image}")
+            progress(f"{target.name} holds an older bench/ than this checkout; its record says which")
+        progress(f"building {target} on the SIF of {prepared.image}")
         room = _COPIES_OF_SIF * Path(prepared.reference).stat().st_size
         with self.places.cache.quick_scratch("named", room) as scratch:
             (scratch / "image.sif").symlink_to(prepared.reference)
@@ -259,7 +259,7 @@ class ApptainerEngine(InGroups, Engine):
                 finally:
                     beside.unlink(missing_ok=True)
         bill = target.with_name(f"{target.name}.sbom.json")
-        bills.lay_beside(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
+        sbom_files.lay_beside(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
         options = "--userns " if lacks_privilege() or needs_namespace() else ""
         return NamedImage(str(target), f"apptainer run {options}{target}")
 

@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from envmatrix.build.definitions import ROOM, USER
 from envmatrix.engines.base import Job, Limits
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError
-from envmatrix.images.definitions import ROOM, USER
 
 WORK = "/work"
 #: Where uid 0 may change the kernel or the machine, whatever capabilities it lacks.

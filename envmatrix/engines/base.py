@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, Protocol, runtime_checkable
 
+from envmatrix.build.cache import disk_errors
+from envmatrix.build.context import Base
 from envmatrix.errors import SkipEnvironmentError
-from envmatrix.images.cache import disk_errors
-from envmatrix.images.context import Base
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.process import Exit
-from envmatrix.say import Say
-from envmatrix.store.patience import insisting
+from envmatrix.system.process import Exit
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.system.write_retry import insisting
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Engine(Protocol):
     def unavailable(self) -> str | None:
         """Say why this engine cannot be used here and what to do about it, or None when it can."""
 
-    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+    def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build what is missing of ``image`` (holding all ``libraries``), or find it built."""
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
@@ -308,11 +308,11 @@ class NamedImage:
 class BuildsImages(Protocol):
     """An engine that builds images on a base, also such that need no envmatrix to be used."""
 
-    def base(self, image: Image, say: Say) -> Base:
+    def base(self, image: Image, progress: ProgressCallback) -> Base:
         """Return what an image starts from with this engine; a lock pins what is added to it."""
 
     def build_named(
-        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, say: Say
+        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, progress: ProgressCallback
     ) -> NamedImage:
         """Build the stand-alone image of a named environment, with today's bench/.
 

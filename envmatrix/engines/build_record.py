@@ -6,12 +6,12 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
+from envmatrix.build.cache import digest_of
+from envmatrix.build.debian_suites import bootstrap_argv
+from envmatrix.build.definitions import recipe_digest
+from envmatrix.build.file_listing import OF_ENGINES, listing_argv
+from envmatrix.build.paths import Places
 from envmatrix.engines.base import Prepared
-from envmatrix.images.cache import digest_of
-from envmatrix.images.definitions import recipe_digest
-from envmatrix.images.listing import OF_ENGINES, listing_argv
-from envmatrix.images.places import Places
-from envmatrix.images.suites import bootstrap_argv
 from envmatrix.plan.environment import Image, Library
 
 

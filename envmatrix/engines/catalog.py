@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envmatrix.errors import InputError, suggestion
-from envmatrix.extensions import Catalog, ExtensionError
+from envmatrix.system.plugins import Catalog, ExtensionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from envmatrix.build.paths import Places
     from envmatrix.engines.base import Engine
     from envmatrix.errors import Where
-    from envmatrix.images.places import Places
-    from envmatrix.say import Say
+    from envmatrix.system.progress import ProgressCallback
 
 #: What ``--engine`` takes for the best that this machine has.
 AUTO = "auto"
@@ -45,7 +45,7 @@ def check_engine(name: str, where: Callable[[], Where]) -> None:
         raise InputError(f"no engine {name!r}", remedy=suggestion(name, known), where=where())
 
 
-def choose_engine(say: Say) -> str:
+def choose_engine(progress: ProgressCallback) -> str:
     """Return the engine for ``--engine auto``: the most preferred that this machine has; say which, and why."""
     found = [engine for _, engine in ENGINES.make_all(_project_places()) if not isinstance(engine, ExtensionError)]
     reasons: list[str] = []
@@ -53,13 +53,13 @@ def choose_engine(say: Say) -> str:
         reason = engine.unavailable()
         if reason is None:
             why = f" ({'; '.join(reasons)})" if reasons else ""
-            say(f"engine auto: {engine.name}{why}")
+            progress(f"engine auto: {engine.name}{why}")
             return engine.name
         reasons.append(f"no {engine.name}: {reason}")
     return DEFAULT
 
 
 def _project_places() -> Places:
-    from envmatrix.images.places import project_places
+    from envmatrix.build.paths import project_places
 
     return project_places()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envmatrix.engines.base import QUOTA_PERIOD_US, Limits, quota_us
 from envmatrix.errors import SkipEnvironmentError
-from envmatrix.process import Place
+from envmatrix.system.process import Place
 
 _ROOT = Path("/sys/fs/cgroup")
 #: Where each controller of version 1 is mounted, and the file of its limit.

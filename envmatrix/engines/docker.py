@@ -15,8 +15,14 @@ from pathlib import Path
 
 import requests.exceptions
 
-from envmatrix import interrupts
-from envmatrix.engines import bills, docker_end
+from envmatrix.build.cache import disk_errors
+from envmatrix.build.context import Base, bench_digest, context_facts
+from envmatrix.build.definitions import ROOM, USER
+from envmatrix.build.file_listing import OF_ENGINES, keep_listing, listing_argv
+from envmatrix.build.labels import publisher_labels
+from envmatrix.build.paths import Places
+from envmatrix.build.sbom import PACKAGES
+from envmatrix.engines import docker_end, sbom_files
 from envmatrix.engines.base import QUOTA_PERIOD_US, Engine, Job, Mounts, NamedImage, Prepared, log_of, quota_us
 from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
 from envmatrix.engines.docker_client import (
@@ -33,16 +39,10 @@ from envmatrix.engines.docker_running import RunningContainer, ended, pauses, ru
 from envmatrix.engines.local import preload_variable
 from envmatrix.engines.ready_docker import ready_in_docker
 from envmatrix.errors import EngineError, NoTrialError, StoreError
-from envmatrix.images.cache import disk_errors
-from envmatrix.images.context import Base, bench_digest, context_facts
-from envmatrix.images.definitions import ROOM, USER
-from envmatrix.images.labels import publisher_labels
-from envmatrix.images.listing import OF_ENGINES, keep_listing, listing_argv
-from envmatrix.images.places import Places
-from envmatrix.images.sbom import PACKAGES
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.process import Exit, heir
-from envmatrix.say import Say
+from envmatrix.system import interrupts
+from envmatrix.system.process import Exit, cleanup_watcher
+from envmatrix.system.progress import ProgressCallback
 
 _WORK = "/work"
 _TMP_BYTES = 2**30
@@ -73,15 +73,21 @@ class DockerEngine(Engine):
         with _open("asking for CPU quotas") as client:
             return None if client.info().get("CpuCfsQuota") else "`docker info` says that this kernel has no CPU quotas"
 
-    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+    def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build the image, or find it built."""
         with _open("preparing an image") as client:
             if image.ready:
-                return ready_in_docker(client, self.places, image, libraries, say)
-            return self._prepare(client, image, libraries, say, fresh=False)
+                return ready_in_docker(client, self.places, image, libraries, progress)
+            return self._prepare(client, image, libraries, progress, fresh=False)
 
     def _prepare(
-        self, client: DockerClient, image: Image, libraries: tuple[Library, ...], say: Say, *, fresh: bool
+        self,
+        client: DockerClient,
+        image: Image,
+        libraries: tuple[Library, ...],
+        progress: ProgressCallback,
+        *,
+        fresh: bool,
     ) -> Prepared:
         images = DockerImages(client, self.places)
         engine_id = f"{os.environ.get('DOCKER_HOST', '')} {client.info().get('DockerRootDir')}"  # Podman's ID changes
@@ -90,7 +96,7 @@ class DockerEngine(Engine):
         known = prepared_from(self.places.cache.read_json(build_record))
         if known and self._is_there(client, known) and not fresh:
             return known
-        tag, made = images.build(image, libraries, say, fresh=fresh)
+        tag, made = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
         inside = _look_inside(client, tag, made.python)
         files = keep_listing(self.places.cache, inside.files)
@@ -99,7 +105,7 @@ class DockerEngine(Engine):
             image.name, self.name, tag, made.python, made.libraries(), facts, made.folders.missing,
             inside.loader,
         )  # fmt: skip
-        bills.write_bill(self.places.cache, prepared, inside.packages, made)
+        sbom_files.write_bill(self.places.cache, prepared, inside.packages, made)
         self.places.cache.write(build_record, json.dumps(recorded(prepared)))
         return prepared
 
@@ -114,33 +120,33 @@ class DockerEngine(Engine):
 
     def bill_file(self, prepared: Prepared) -> Path:
         """Return where the image's CycloneDX bill of materials lies."""
-        return bills.bill_file(self.places.cache, prepared)
+        return sbom_files.bill_file(self.places.cache, prepared)
 
-    def prepare_current(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+    def prepare_current(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Prepare the image with today's bench/ baked in (while benchmarking, bench/ is mounted instead)."""
         with _open("preparing an image") as client:
-            prepared = self._prepare(client, image, libraries, say, fresh=False)
+            prepared = self._prepare(client, image, libraries, progress, fresh=False)
             if DockerImages(client, self.places).bench_inside(prepared.reference) == bench_digest(self.places):
                 return prepared
-            say(f"{prepared.reference} holds an older bench/: building it anew")
-            return self._prepare(client, image, libraries, say, fresh=True)
+            progress(f"{prepared.reference} holds an older bench/: building it anew")
+            return self._prepare(client, image, libraries, progress, fresh=True)
 
-    def base(self, image: Image, say: Say) -> Base:
+    def base(self, image: Image, progress: ProgressCallback) -> Base:
         """Return what an image starts from with this engine."""
         with _open("looking for a base") as client:
-            return DockerImages(client, self.places).base(image, say)
+            return DockerImages(client, self.places).base(image, progress)
 
     def build_named(
-        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, say: Say
+        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, progress: ProgressCallback
     ) -> NamedImage:
         """Tag the stand-alone image of a named environment; its bill of materials is written into ``folder``."""
-        prepared = self.prepare_current(environment.image, libraries, say)
+        prepared = self.prepare_current(environment.image, libraries, progress)
         with _open(f"building {environment.name}") as client:
             publisher = publisher_labels(folder)
-            tag = DockerImages(client, self.places).named(environment, prepared.reference, publisher, say)
+            tag = DockerImages(client, self.places).named(environment, prepared.reference, publisher, progress)
             digest = str(client.images.get(tag).id)
             bill = folder / f"{environment.name}.sbom.json"
-            bills.lay_beside(self.places.cache, prepared, bill, tag.partition(":")[0], digest)
+            sbom_files.lay_beside(self.places.cache, prepared, bill, tag.partition(":")[0], digest)
             return NamedImage(tag, f"docker run --rm {tag}")
 
     def save(self, prepared: Prepared, file: Path) -> None:
@@ -185,7 +191,7 @@ class DockerEngine(Engine):
             config = container_config(job, user)
             made = client.api.create_container_from_config(config, name=None)  # type: ignore[no-untyped-call]
             container = str(made["Id"])
-            with heir([sys.executable, "-m", docker_end.__name__, container]):
+            with cleanup_watcher([sys.executable, "-m", docker_end.__name__, container]):
                 try:
                     yield client, container
                 finally:

@@ -13,8 +13,8 @@ import requests.exceptions
 from docker import DockerClient
 from docker.errors import APIError, BuildError, DockerException, ImageNotFound, NotFound
 
+from envmatrix.build.cache import disk_full, is_disk_full
 from envmatrix.errors import EngineError
-from envmatrix.images.cache import disk_full, is_disk_full
 
 _API_S = 3600
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envmatrix.build.cache import digest_of, disk_errors
+from envmatrix.build.context import Base, Ingredients, bench_digest, container_suite, gather, write_context
+from envmatrix.build.debian_suites import BASES
+from envmatrix.build.definitions import STAGE_LABEL, USER, dockerfile, named_dockerfile
+from envmatrix.build.labels import TITLE, image_title, named_labels
+from envmatrix.build.paths import Places
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors
 from envmatrix.errors import EngineError
-from envmatrix.images.cache import digest_of, disk_errors
-from envmatrix.images.context import Base, Ingredients, bench_digest, container_suite, gather, write_context
-from envmatrix.images.definitions import STAGE_LABEL, USER, dockerfile, named_dockerfile
-from envmatrix.images.labels import TITLE, image_title, named_labels
-from envmatrix.images.places import Places
-from envmatrix.images.suites import BASES
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.say import Say
+from envmatrix.system.progress import ProgressCallback
 
 #: https://github.com/distribution/reference: path-component.
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*\Z")
@@ -61,7 +61,7 @@ class DockerImages:
     client: DockerClient
     places: Places
 
-    def base(self, image: Image, say: Say) -> Base:
+    def base(self, image: Image, progress: ProgressCallback) -> Base:
         """Return the base: what matrix.yaml names, else the pinned official image, else one made by mmdebstrap."""
         suite = container_suite(image)
         wanted = image.base or BASES.get(suite)
@@ -71,8 +71,10 @@ class DockerImages:
             except EngineError as error:
                 if image.base:
                     raise
-                say(f"base: no registry here has {wanted.split('@')[0]} ({_first_line(error)}); making one instead")
-        return self._bootstrapped(image, say)
+                progress(
+                    f"base: no registry here has {wanted.split('@')[0]} ({_first_line(error)}); making one instead"
+                )
+        return self._bootstrapped(image, progress)
 
     def _from_registry(self, suite: str, reference: str) -> Base:
         with docker_errors(f"pulling the base {reference}"):
@@ -96,8 +98,8 @@ class DockerImages:
         finally:
             container.remove(force=True)
 
-    def _bootstrapped(self, image: Image, say: Say) -> Base:
-        base, tar = bootstrapped_base(image, self.places, say)
+    def _bootstrapped(self, image: Image, progress: ProgressCallback) -> Base:
+        base, tar = bootstrapped_base(image, self.places, progress)
         repository, tag = base.reference.split(":")
         with docker_errors(f"importing the base {base.reference}"):
             if not _has(self.client, base.reference):
@@ -106,18 +108,20 @@ class DockerImages:
                 self.client.api.tag(image_id, repository, tag)  # Podman 4 forgets the tag of an import
         return base
 
-    def build(self, image: Image, libraries: tuple[Library, ...], say: Say, *, fresh: bool) -> tuple[str, Ingredients]:
+    def build(
+        self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback, *, fresh: bool
+    ) -> tuple[str, Ingredients]:
         """Build an image, or find it built; return its tag. ``fresh`` builds again when its bench/ is an old one."""
-        made = gather(self.places, image, libraries, self.base(image, say), say)
+        made = gather(self.places, image, libraries, self.base(image, progress), progress)
         tag = f"envmatrix/image-{tag_part(image.name)}:{made.key[:12]}"
         bench = bench_digest(self.places)
         with docker_errors(f"looking for {tag}"):
             stale = self.bench_inside(tag) != bench
             if _has(self.client, tag) and not (stale and fresh):
                 if stale:
-                    say(f"{tag} holds an older bench/: trials get today's, mounted; `envmatrix build` bakes it in")
+                    progress(f"{tag} holds an older bench/: trials get today's, mounted; `envmatrix build` bakes it in")
                 return tag, made
-        say(f"building {tag} on {made.base.reference} ({made.base.choice})")
+        progress(f"building {tag} on {made.base.reference} ({made.base.choice})")
         with self.places.cache.only_one(tag), self.places.cache.scratch("context") as scratch:
             write_context(made, self.places.bench, scratch)
             arguments = {**made.build_arguments(bench), "BASE": self._id(made.base.reference)}
@@ -153,12 +157,14 @@ class DockerImages:
         with contextlib.suppress(APIError):
             self.client.images.prune(filters={"dangling": True, "label": f"{label}={value}"})
 
-    def named(self, environment: Environment, parent: str, publisher: Mapping[str, str], say: Say) -> str:
+    def named(
+        self, environment: Environment, parent: str, publisher: Mapping[str, str], progress: ProgressCallback
+    ) -> str:
         """Build the image of a named environment: its image plus variables and labels; return its tag."""
         tag = f"envmatrix/{tag_part(environment.name)}:latest"
         with docker_errors(f"looking for {parent}"):
             text = named_dockerfile(environment, self._id(parent), publisher)
-        say(f"building {tag} on {parent}: metadata only")
+        progress(f"building {tag} on {parent}: metadata only")
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
             member = tarfile.TarInfo("Dockerfile")

@@ -13,19 +13,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envmatrix.build.cache import digest_of
+from envmatrix.build.definitions import ROOM
+from envmatrix.build.paths import Places
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import find_program
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.confinement import InGroups, confined
 from envmatrix.engines.local import group_name, preload_variable, sweep_groups
 from envmatrix.errors import EngineError, SkipEnvironmentError
-from envmatrix.host import format_cpus
-from envmatrix.images.cache import digest_of
-from envmatrix.images.definitions import ROOM
-from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image, Library
-from envmatrix.process import Exit, Order, run, run_logged
-from envmatrix.say import Say
+from envmatrix.system.host import format_cpus
+from envmatrix.system.process import Exit, Order, run, run_logged
+from envmatrix.system.progress import ProgressCallback
 
 _WORK = "/work"
 _LIMIT_S = 1800.0
@@ -97,25 +97,25 @@ class EnrootEngine(InGroups, Engine):
             return "enroot is not on PATH: https://github.com/NVIDIA/enroot/blob/master/doc/installation.md"
         return ApptainerEngine(self.places).unavailable()
 
-    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+    def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Take the squashfs out of the image's SIF and unpack it as a container, or find it unpacked."""
         if image.ready:
             raise SkipEnvironmentError(
                 f"image {image.name} is {image.ready}, which engine enroot does not take",
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
-        prepared = ApptainerEngine(self.places).prepare(image, libraries, say)
+        prepared = ApptainerEngine(self.places).prepare(image, libraries, progress)
         file = self.places.cache.root / "enroot" / digest_of(prepared.reference)[:24] / "image.sqsh"
 
         def take_out(place: Path) -> None:
-            say(f"taking the squashfs out of {prepared.reference}")
+            progress(f"taking the squashfs out of {prepared.reference}")
             _take_out(Path(prepared.reference), place / "image.sqsh")
 
         self.places.cache.folder(file.parent, take_out)
         known = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
         name = container_name(str(file))
         if name not in known:
-            say(f"unpacking {file} as {name}")
+            progress(f"unpacking {file} as {name}")
             _checked(["enroot", "create", "--name", name, str(file)])
         return replace(prepared, engine=self.name, reference=str(file))
 

@@ -13,27 +13,27 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from envmatrix.build import conda, modules
+from envmatrix.build.cache import digest_of
+from envmatrix.build.file_listing import keep_listing, listing_argv
+from envmatrix.build.libraries import Folders, LibraryBuilder, sections_digest
+from envmatrix.build.locks import Locks
+from envmatrix.build.overlays import base_of, build_overlay
+from envmatrix.build.paths import Places
+from envmatrix.build.pythons import Python, ask, remembered_python
+from envmatrix.build.source_builds import check_uv, wheels_of
+from envmatrix.build.system_libraries import known_to_loader
+from envmatrix.build.venvs import build_venv, packages_of
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.confinement import Confinement, InGroups, confined, leftover_groups, remove_group
 from envmatrix.errors import EngineError, SkipEnvironmentError
-from envmatrix.host import format_cpus, has_gpu
-from envmatrix.images import conda, modules
-from envmatrix.images.cache import digest_of
-from envmatrix.images.libraries import Folders, LibraryBuilder, sections_digest
-from envmatrix.images.listing import keep_listing, listing_argv
-from envmatrix.images.locks import Locks
-from envmatrix.images.overlays import base_of, build_overlay
-from envmatrix.images.places import Places
-from envmatrix.images.pythons import Python, ask, remembered_python
-from envmatrix.images.sources import check_uv, wheels_of
-from envmatrix.images.system import known_to_loader
-from envmatrix.images.venvs import build_venv, packages_of
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export import quoted
 from envmatrix.plan.export import started as words_of
-from envmatrix.process import Exit, Guarded, Order, run, said_json, started
-from envmatrix.say import Say
+from envmatrix.system.host import format_cpus, has_gpu
+from envmatrix.system.process import Exit, Guarded, Order, run, said_json, started
+from envmatrix.system.progress import ProgressCallback
 
 _PATH = "/usr/bin:/bin"
 _TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
@@ -61,7 +61,7 @@ class LocalEngine(InGroups, Engine):
         """Say why this engine cannot be used here, or None when it can."""
         return None if sys.platform == "linux" else "the local engine needs Linux (affinity, LD_PRELOAD)"
 
-    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+    def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build what is missing of ``image`` and its libraries, or find it built (at once, by its build record)."""
         if image.ready:
             raise SkipEnvironmentError(
@@ -74,11 +74,11 @@ class LocalEngine(InGroups, Engine):
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
         if image.conda:
-            given, solved = conda.as_interpreter(self.places.cache, image, say)
-            made = self.prepare(given, libraries, say)
+            given, solved = conda.as_interpreter(self.places.cache, image, progress)
+            made = self.prepare(given, libraries, progress)
             return replace(made, facts={**made.facts, **solved.facts})
         if image.modules:  # what they bring may be another tomorrow: nothing is remembered of it
-            return replace(self._loaded(image, libraries, say), loader=frozenset(known_to_loader()))
+            return replace(self._loaded(image, libraries, progress), loader=frozenset(known_to_loader()))
         python = _given(image.interpreter) if image.interpreter else remembered_python(self.places.cache, image.python)
         over = base_of(python) if image.interpreter else None  # which may have been upgraded since
         digest = inputs_digest(self.places, image, libraries, asdict(python), over.digest if over else "")
@@ -88,17 +88,17 @@ class LocalEngine(InGroups, Engine):
         if prepared is None:
             if known and Path(known.reference).is_relative_to(self.places.cache.root):
                 shutil.rmtree(known.reference, ignore_errors=True)  # a part of a venv is none
-            prepared = self._build(image, libraries, python, say)
+            prepared = self._build(image, libraries, python, progress)
             if not prepared.missing and not prepared.without_torch:  # what is missing now may be installed next time
                 self.places.cache.write(build_record, json.dumps({**asdict(prepared), "loader": None}))
         return replace(prepared, loader=frozenset(known_to_loader()))
 
-    def _loaded(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+    def _loaded(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         loaded = modules.load(image.modules)
         path = [*filter(None, [loaded.variables.get("PATH")]), _PATH]
         variables = {**loaded.variables, "PATH": ":".join(path), "LC_ALL": "C.UTF-8"}
         python = _given(image.interpreter or "python3", variables)
-        prepared = self._build(image, libraries, python, say, variables)
+        prepared = self._build(image, libraries, python, progress, variables)
         facts = {**prepared.facts, "modules": " ".join(loaded.names), "modules_digest": loaded.digest}
         return replace(prepared, facts=facts, variables=loaded.variables)
 
@@ -107,20 +107,20 @@ class LocalEngine(InGroups, Engine):
         image: Image,
         libraries: tuple[Library, ...],
         python: Python,
-        say: Say,
+        progress: ProgressCallback,
         variables: Mapping[str, str] | None = None,
     ) -> Prepared:
         cache = self.places.cache
         locks = Locks(self.places.locks, cache)
         without = ""
         if image.on_host:
-            reference, program, facts = self._given(image, python, locks, say)
+            reference, program, facts = self._given(image, python, locks, progress)
             torch, without = self._torch_of(program, image, facts, variables)
             facts = {**facts, **torch}
         else:
-            reference, program, facts = self._venv(image, python, locks, say)
+            reference, program, facts = self._venv(image, python, locks, progress)
         host = python if not image.on_host else remembered_python(cache, None)
-        folders: Folders = LibraryBuilder(cache, locks, host, say).build(libraries)
+        folders: Folders = LibraryBuilder(cache, locks, host, progress).build(libraries)
         facts = {**facts, "python": python.version, **folders.facts}
         return Prepared(
             image.name, self.name, reference, program, folders.folders, facts, folders.missing, without_torch=without
@@ -142,7 +142,9 @@ class LocalEngine(InGroups, Engine):
             self.places.cache.write(file, json.dumps(torch))
         return torch, without
 
-    def _given(self, image: Image, python: Python, locks: Locks, say: Say) -> tuple[str, str, dict[str, str]]:
+    def _given(
+        self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
+    ) -> tuple[str, str, dict[str, str]]:
         """Return a Python that is there as it is, or a venv over it that holds what it lacks of the requirements."""
         if image.modules:
             return python.path, python.path, {}
@@ -150,20 +152,22 @@ class LocalEngine(InGroups, Engine):
         had = {f"package conda:{name}": version for name, version in base.conda}
         if not image.requirements:
             return python.path, python.path, {"over_packages": base.digest, **had}
-        path, section = locks.of_overlay(image, python, base, say)
+        path, section = locks.of_overlay(image, python, base, progress)
         check_uv(self.places.cache, section.packages)
-        wheels = wheels_of(self.places.cache, image, (path, section), python, say)
-        folder = build_overlay(self.places.cache, python, base, wheels.pins, wheels.files, say)
+        wheels = wheels_of(self.places.cache, image, (path, section), python, progress)
+        folder = build_overlay(self.places.cache, python, base, wheels.pins, wheels.files, progress)
         facts = {"over": python.path, "over_packages": base.digest, "lock": path.name, **had}
         facts |= {"lock_digest": f"sha256:{sections_digest([section])}"}
         facts |= {f"package {pin.name}": pin.version for pin in section.packages}
         return str(folder), str(folder / "bin" / "python"), facts
 
-    def _venv(self, image: Image, python: Python, locks: Locks, say: Say) -> tuple[str, str, dict[str, str]]:
-        path, section = locks.of_image(image, python, say)
+    def _venv(
+        self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
+    ) -> tuple[str, str, dict[str, str]]:
+        path, section = locks.of_image(image, python, progress)
         check_uv(self.places.cache, section.packages)
-        wheels = wheels_of(self.places.cache, image, (path, section), python, say)
-        folder = build_venv(self.places.cache, python, wheels.pins, wheels.files, say)
+        wheels = wheels_of(self.places.cache, image, (path, section), python, progress)
+        folder = build_venv(self.places.cache, python, wheels.pins, wheels.files, progress)
         program = str(folder / "bin" / "python")
         held = run(listing_argv(program, str(packages_of(folder))), limit_s=_LISTING_S).stdout
         facts = {"lock": path.name, "lock_digest": f"sha256:{sections_digest([section])}"}
@@ -220,7 +224,7 @@ class LocalEngine(InGroups, Engine):
 
 @dataclass(frozen=True)
 class GuardedJob:
-    """A job that a warden started, alone or in a client such as Apptainer's."""
+    """A job that a supervisor started, alone or in a client such as Apptainer's."""
 
     program: Guarded
     confinement: Confinement

@@ -6,16 +6,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from envmatrix.build.definitions import LIBRARIES
+from envmatrix.build.libraries import Folders, LibraryBuilder
+from envmatrix.build.locks import Locks
+from envmatrix.build.paths import Places
+from envmatrix.build.pythons import remembered_python
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import EngineError, SkipEnvironmentError
-from envmatrix.images.definitions import LIBRARIES
-from envmatrix.images.libraries import Folders, LibraryBuilder
-from envmatrix.images.locks import Locks
-from envmatrix.images.places import Places
-from envmatrix.images.pythons import remembered_python
 from envmatrix.plan.environment import Image, Library
-from envmatrix.process import said_json
-from envmatrix.say import Say
+from envmatrix.system.process import said_json
+from envmatrix.system.progress import ProgressCallback
 
 #: Runs a command in an image with folders mounted (path inside -> folder here); returns what it printed.
 Inside = Callable[[Sequence[str], Mapping[str, str]], str]
@@ -63,7 +63,7 @@ def prepared_ready(
     libraries: tuple[Library, ...],
     found: tuple[str, str],
     inside: Inside,
-    say: Say,
+    progress: ProgressCallback,
 ) -> Prepared:
     """Return a ready image, ``found`` as (reference, digest), with the libraries that load in it mounted.
 
@@ -71,7 +71,7 @@ def prepared_ready(
     """
     reference, digest = found
     python = remembered_python(places.cache, None)
-    folders = LibraryBuilder(places.cache, Locks(places.locks, places.cache), python, say).build(libraries)
+    folders = LibraryBuilder(places.cache, Locks(places.locks, places.cache), python, progress).build(libraries)
     mounted = {f"{LIBRARIES}/{key}": folder for key, folder in folders.folders.items()}
     files = {library.key: [f"{LIBRARIES}/{library.key}/{file}" for file in library.files] for library in libraries}
     asked = json.dumps({key: files[key] for key in folders.folders})

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from envmatrix.build.cache import Cache, disk_errors, file_digest
 from envmatrix.engines.docker_client import connect, docker_errors, why_not
 from envmatrix.engines.ready import image_file
 from envmatrix.engines.ready_docker import image_id_of
-from envmatrix.images.cache import Cache, disk_errors, file_digest
 from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image
-from envmatrix.say import Say
+from envmatrix.system.progress import ProgressCallback
 
 #: What an archive is called in a scratch folder; the SIF that is made of it names it so.
 ARCHIVE = "image.tar"
@@ -19,7 +19,9 @@ ARCHIVE = "image.tar"
 Build = Callable[[Path, str, Path], None]
 
 
-def ready_sif(cache: Cache, image: Image, place: Callable[[str], Path], build: Build, say: Say) -> tuple[str, str]:
+def ready_sif(
+    cache: Cache, image: Image, place: Callable[[str], Path], build: Build, progress: ProgressCallback
+) -> tuple[str, str]:
     """Return the SIF of a ready image, and the digest of what it is made of; ``place`` is where one lies."""
     name = str(image.ready)
     if is_image_file(name):
@@ -27,17 +29,17 @@ def ready_sif(cache: Cache, image: Image, place: Callable[[str], Path], build: B
         digest = f"sha256:{file_digest(file)}"
         if file.suffix == ".sif":
             return str(file), digest
-        return _made(cache, place(digest), file, build, say), digest
+        return _made(cache, place(digest), file, build, progress), digest
     if why_not() is None:
-        return _of_docker(cache, image, place, build, say)
-    return (made := _made(cache, place(name), f"docker://{name}", build, say)), f"sha256:{file_digest(Path(made))}"
+        return _of_docker(cache, image, place, build, progress)
+    return (made := _made(cache, place(name), f"docker://{name}", build, progress)), f"sha256:{file_digest(Path(made))}"
 
 
-def _made(cache: Cache, sif: Path, source: str | Path, build: Build, say: Say) -> str:
+def _made(cache: Cache, sif: Path, source: str | Path, build: Build, progress: ProgressCallback) -> str:
     """Make a SIF of an archive, or of a source as Apptainer names it."""
 
     def fill(folder: Path) -> None:
-        say(f"making a SIF of {source}")
+        progress(f"making a SIF of {source}")
         with cache.scratch("sif") as scratch:
             if isinstance(source, Path):
                 (scratch / ARCHIVE).symlink_to(source)
@@ -47,10 +49,12 @@ def _made(cache: Cache, sif: Path, source: str | Path, build: Build, say: Say) -
     return str(sif)
 
 
-def _of_docker(cache: Cache, image: Image, place: Callable[[str], Path], build: Build, say: Say) -> tuple[str, str]:
+def _of_docker(
+    cache: Cache, image: Image, place: Callable[[str], Path], build: Build, progress: ProgressCallback
+) -> tuple[str, str]:
     client = connect()
     try:
-        digest = image_id_of(client, image, say)
+        digest = image_id_of(client, image, progress)
         sif = place(digest)
         if not sif.exists():
             with cache.scratch("archive") as scratch:
@@ -58,7 +62,7 @@ def _of_docker(cache: Cache, image: Image, place: Callable[[str], Path], build: 
                 with docker_errors(f"saving {image.ready}"), disk_errors(archive), archive.open("wb") as file:
                     for piece in client.images.get(digest).save(chunk_size=2**20):
                         file.write(piece)
-                _made(cache, sif, archive, build, say)
+                _made(cache, sif, archive, build, progress)
         return str(sif), digest
     finally:
         client.close()

@@ -10,16 +10,16 @@ from envmatrix.errors import EngineError, InputError
 
 if TYPE_CHECKING:
     from envmatrix.engines.base import Engine, Prepared
-    from envmatrix.host import Host
     from envmatrix.matrix import Design
     from envmatrix.matrix.model import Workload
     from envmatrix.plan import Slot
     from envmatrix.plan.environment import Environment
-    from envmatrix.say import Say
-    from envmatrix.store import Trial
-    from envmatrix.store.run import Asked
+    from envmatrix.results import Trial
+    from envmatrix.results.run import Asked
+    from envmatrix.system.host import Host
+    from envmatrix.system.progress import ProgressCallback
+    from envmatrix.trials.batches import Groups
     from envmatrix.trials.experiment import Experiment
-    from envmatrix.trials.groups import Groups
 
 #: Asks the user a yes-or-no question.
 Ask = Callable[[str], bool]
@@ -149,14 +149,16 @@ class LauncherKind(Protocol):
         """Return how many blocks run side by side, each on ``span`` nodes; an InputError for what is asked wrongly."""
         return 1
 
-    def look(self, design: Design, asked: Asked, engines: Sequence[Engine], span: int, say: Say) -> Host | None:
+    def look(
+        self, design: Design, asked: Asked, engines: Sequence[Engine], span: int, progress: ProgressCallback
+    ) -> Host | None:
         """Look at the machine that trials will run on before anything is built; None: it is this one.
 
         Raises InputError or EngineError where it cannot run the design.
         """
         return None
 
-    def open(self, experiment: Experiment, say: Say, ask: Ask | None) -> Launcher:
+    def open(self, experiment: Experiment, progress: ProgressCallback, ask: Ask | None) -> Launcher:
         """Return the launcher of a run; ``ask`` is None where nobody can answer."""
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envmatrix.errors import InputError
-from envmatrix.extensions import Catalog, ExtensionError
 from envmatrix.launchers.base import ExportsScripts, LauncherKind, check_race
+from envmatrix.system.plugins import Catalog, ExtensionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from envmatrix.engines.base import Engine
-    from envmatrix.host import Host
     from envmatrix.matrix import Design
-    from envmatrix.say import Say
-    from envmatrix.store.run import Asked
+    from envmatrix.results.run import Asked
+    from envmatrix.system.host import Host
+    from envmatrix.system.progress import ProgressCallback
 
 #: Where trials run unless something else is asked for.
 DEFAULT = "here"
@@ -24,23 +24,28 @@ LAUNCHERS: Catalog[LauncherKind] = Catalog(
     group="envmatrix.launchers",
     protocol="envmatrix.launchers.base:LauncherKind",
     built_in={
-        "here": "envmatrix.launchers.here:HereKind",
-        "slurm": "envmatrix.launchers.slurm.kind:SlurmKind",
+        "here": "envmatrix.launchers.local:HereKind",
+        "slurm": "envmatrix.launchers.slurm.options:SlurmKind",
     },
 )
 
 
-def scheduled(kind: LauncherKind, design: Design, say: Say) -> Design:
+def scheduled(kind: LauncherKind, design: Design, progress: ProgressCallback) -> Design:
     """Return the design as a launcher can run it: in turns only where trials can live together."""
     if design.schedule == "sequential" or kind.takes_turns:
         return design
     if design.schedule == "turns":
-        say(f"no turns: launcher {kind.name} runs one trial after the other")
+        progress(f"no turns: launcher {kind.name} runs one trial after the other")
     return design.model_copy(update={"schedule": "sequential"})
 
 
 def place(
-    kind: LauncherKind, design: Design, asked: Asked, engines: Sequence[Engine], spread: Mapping[str, int], say: Say
+    kind: LauncherKind,
+    design: Design,
+    asked: Asked,
+    engines: Sequence[Engine],
+    spread: Mapping[str, int],
+    progress: ProgressCallback,
 ) -> Host | None:
     """Return the machine that trials will run on (None: this one); what a launcher cannot do is an error.
 
@@ -54,7 +59,7 @@ def place(
         )
     span = max(spread.values(), default=1)
     check_race(race=design.race, width=kind.width(design, asked, span))
-    return kind.look(design, asked, engines, span, say)
+    return kind.look(design, asked, engines, span, progress)
 
 
 def check_span(kind: LauncherKind, spread: Mapping[str, int]) -> None:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import yaml
 
-from envmatrix.benchmark import without_userinfo
 from envmatrix.errors import InputError, Where, suggestion
-from envmatrix.matrix.source import Data, Key, Source, parse_yaml, read_text
-from envmatrix.regular import LARGEST_TEXT
+from envmatrix.matrix.yaml_positions import Data, Key, Source, parse_yaml, read_text
+from envmatrix.system.bench_options import without_userinfo
+from envmatrix.system.regular_files import LARGEST_TEXT
 
 LIBRARY = Path(__file__).with_name("library")
 PACKAGED = "envmatrix:"

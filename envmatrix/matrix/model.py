@@ -10,10 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from envmatrix.benchmark import OptionValue
 from envmatrix.matrix import values
+from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, Reported
 from envmatrix.matrix.program import SHOWN_FOLDER, Command, Folders, PassedVariables, WrittenVariable
-from envmatrix.matrix.reported import WALL_TIME, Check, MetricSource, Reported
 from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import (
     AS_SCALAR,
@@ -30,6 +29,7 @@ from envmatrix.matrix.types import (
     no_control,
     one_word,
 )
+from envmatrix.system.bench_options import OptionValue
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
 LONGEST_NAME = 80

@@ -9,10 +9,11 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from envmatrix import benchmark
 from envmatrix.errors import InputError, Where, suggestion
+from envmatrix.evidence import checks
 from envmatrix.matrix import templates
 from envmatrix.matrix.include import OLD_WORDS, Gathered, gather
+from envmatrix.matrix.metrics import Check, MetricSource
 from envmatrix.matrix.model import (
     LONGEST_NAME,
     NAME,
@@ -25,15 +26,14 @@ from envmatrix.matrix.model import (
     Workload,
     too_many_blocks,
 )
-from envmatrix.matrix.names import RESERVED, check_names
-from envmatrix.matrix.reported import Check, MetricSource
+from envmatrix.matrix.references import RESERVED, check_names
 from envmatrix.matrix.requirements import file_named
 from envmatrix.matrix.requirements import read as read_requirements
 from envmatrix.matrix.slurm import Slurm
-from envmatrix.matrix.source import Data, Key, mapping_of, parse_yaml, read_text
 from envmatrix.matrix.types import OF_KEY, key_of
-from envmatrix.record import claims
-from envmatrix.validation import in_words
+from envmatrix.matrix.yaml_positions import Data, Key, mapping_of, parse_yaml, read_text
+from envmatrix.system import bench_options
+from envmatrix.system.validation_messages import in_words
 
 _PLAIN = ("files", "env", "pass_env", "home", "mounts", "setup", "prepare", "cleanup")
 _OWN_PROGRAM = ("command", "metric", "metrics", "check", *_PLAIN)
@@ -243,8 +243,8 @@ class _Parser:
     def _claim(self, claimed: str, allowed: tuple[str, ...], path: Key) -> None:
         filled = [templates.fill(text, templates.SAMPLES) for text in allowed]
         try:
-            claims.check(claims.parse(claimed, filled))
-        except claims.ClaimError as error:
+            checks.check(checks.parse(claimed, filled))
+        except checks.ClaimError as error:
             place = path if error.index is None else (*path, error.index)
             self.wrong(place, str(error), error.remedy, key=error.index is None)
 
@@ -326,22 +326,22 @@ class _Parser:
         home, here = self.source.file.parent, self.source.where(said, key=True).file.parent
         return files if here == home else os.path.relpath(here / (files or "."), home)
 
-    def _options(self, given: Mapping[str, Data], path: Key) -> dict[str, benchmark.OptionValue]:
-        checked: dict[str, benchmark.OptionValue] = {}
+    def _options(self, given: Mapping[str, Data], path: Key) -> dict[str, bench_options.OptionValue]:
+        checked: dict[str, bench_options.OptionValue] = {}
         for key, value in given.items():
             checked.update(self._option(key, value, path))
-        for rule in benchmark.broken_rules(checked) if len(checked) == len(given) else ():
+        for rule in bench_options.broken_rules(checked) if len(checked) == len(given) else ():
             named = next(key for key in rule.options if key in checked)
             self.wrong((*path, named), rule.message, f"change {' or '.join(rule.options)}", key=True)
         return checked
 
-    def _option(self, key: str, value: Data, path: Key) -> dict[str, benchmark.OptionValue]:
+    def _option(self, key: str, value: Data, path: Key) -> dict[str, bench_options.OptionValue]:
         try:
-            return {key: benchmark.convert(key, value)}
-        except benchmark.UnknownOptionError:
-            known = [*benchmark.options(), *_WORKLOAD_KEYS]
+            return {key: bench_options.convert(key, value)}
+        except bench_options.UnknownOptionError:
+            known = [*bench_options.options(), *_WORKLOAD_KEYS]
             self.wrong((*path, key), f"unknown key {key!r}", suggestion(key, known), key=True)
-        except benchmark.WrongValueError as error:
+        except bench_options.WrongValueError as error:
             self.wrong((*path, key), f"{key}: {error}", error.remedy)
         return {}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from envmatrix.benchmark import NumberField, quantities
 from envmatrix.matrix.printed import Reading
+from envmatrix.system.bench_options import NumberField, quantities
 
 #: Only where a number begins: it is read whole, with its separators, its factor and its unit (bench/quantities.py).
 _NUMBER = r"\b([0-9.]+)"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envmatrix.benchmark import NumberField, quantities
+from envmatrix.system.bench_options import NumberField, quantities
 
 #: What rates and times are of, those that say most first: whoever prints samples and steps a second wants the former.
 SAMPLES, TOKENS, STEPS, FLOPS, BYTES, A_TIME, A_TIME_OF, AN_EPOCH = range(8)

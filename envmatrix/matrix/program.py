@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
-from envmatrix import benchmark
 from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, VARIABLE, Text, one_word
+from envmatrix.system import bench_options
 
 #: How a folder begins in a run's files, which name no user's own (``store/names.py``).
 SHOWN_FOLDER = re.compile(r"\{(home|cache|matrix)\}(/|\Z)")
@@ -29,7 +29,7 @@ def _program_variable(value: str) -> str:
 
 def _no_secret(name: str) -> str:
     """Refuse a variable whose value records would hide: matrix.yaml is kept with the run, and shown to others."""
-    if benchmark.hides(name):
+    if bench_options.hides(name):
         msg = f"{name} looks like a secret, and a run keeps its matrix; export it, and write `pass_env: {name}`"
         raise ValueError(msg)
     return name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from envmatrix.errors import InputError, Where
 from envmatrix.matrix import values
-from envmatrix.regular import LARGEST_TEXT, read_bytes
+from envmatrix.system.regular_files import LARGEST_TEXT, read_bytes
 
 _FILE = re.compile(r"(?:-r|--requirement)[\s=]+(.+)\Z")
 _INDEX = re.compile(r"--extra-index-url[\s=]+(\S+)\Z")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import BaseModel, JsonValue
 
-from envmatrix import benchmark
 from envmatrix.matrix.include import OLD_WORDS, VERSIONS
 from envmatrix.matrix.model import Design, Level, Workload
 from envmatrix.matrix.types import SCALAR, WORDS
+from envmatrix.system import bench_options
 
 Schema = dict[str, JsonValue]
 #: A value may be quoted, as the matrix that a run keeps is: then it is a string whose text is read.
@@ -67,7 +67,7 @@ def _quoted(kind: str, schema: Schema) -> Schema:
     return {**{key: value for key, value in schema.items() if key != "type"}, **_QUOTED[kind]}
 
 
-def _option(option: benchmark.Option) -> Schema:
+def _option(option: bench_options.Option) -> Schema:
     schema: Schema = {"type": SCALAR}
     if option.type == "list-of-int":
         schema = {"anyOf": [{"type": "array", "items": _QUOTED["integer"], "minItems": 1}, {"type": SCALAR}]}
@@ -83,7 +83,7 @@ def _option(option: benchmark.Option) -> Schema:
     return {**schema, "description": option.help, "default": _json(option.default)}
 
 
-def _json(value: benchmark.OptionValue) -> JsonValue:
+def _json(value: bench_options.OptionValue) -> JsonValue:
     return [*value] if isinstance(value, list) else value
 
 
@@ -96,7 +96,7 @@ def _workload(parts: dict[str, JsonValue]) -> Schema:
         "check": {"anyOf": [{"$ref": "#/$defs/Check"}, own["check"]]},
         "defaults": {"type": SCALAR, "description": _DEFAULTS},
     }
-    options: Schema = {name: _option(option) for name, option in benchmark.options().items()}
+    options: Schema = {name: _option(option) for name, option in bench_options.options().items()}
     return {**entry, "properties": {**own, **written, **options}}
 
 

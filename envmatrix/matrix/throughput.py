@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from envmatrix.benchmark import quantities
 from envmatrix.matrix.patterns import Text, pattern_of
 from envmatrix.matrix.printed import A_TIME, A_TIME_OF, BYTES, STEPS, Reading, is_eval, readings
+from envmatrix.system.bench_options import quantities
 
 #: Two numbers this close are one, printed twice.
 _SAME = 0.01

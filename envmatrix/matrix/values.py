@@ -7,8 +7,8 @@ import re
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from envmatrix.host import parse_cpus
 from envmatrix.matrix import templates
+from envmatrix.system.host import parse_cpus
 
 _SUITE = re.compile(r"[a-z][a-z0-9-]*\Z")
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]*\Z")

@@ -15,7 +15,7 @@ from envmatrix.errors import InputError, Where
 from envmatrix.matrix.model import Level, Matrix
 from envmatrix.matrix.parse import place_in
 from envmatrix.matrix.readers import is_known
-from envmatrix.matrix.source import Key
+from envmatrix.matrix.yaml_positions import Key
 
 #: Names of these families are all known, but for newer ones.
 FAMILIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "MALLOC_", "TORCH_", "NCCL_", "ONEDNN_", "DNNL_")

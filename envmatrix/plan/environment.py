@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from envmatrix.errors import InputError, suggestion
-from envmatrix.host import parse_cpus
+from envmatrix.evidence.checks import Claims
+from envmatrix.evidence.checks import read as claims_of
 from envmatrix.matrix import model
 from envmatrix.matrix.model import Factor, Level, Matrix, cells
 from envmatrix.matrix.templates import fill, unfilled
 from envmatrix.matrix.variables import unread_of
-from envmatrix.record.claims import Claims
-from envmatrix.record.claims import read as claims_of
+from envmatrix.system.host import parse_cpus
 
 #: Variables that are lists: two levels may each contribute, joined by this separator.
 JOINED = {

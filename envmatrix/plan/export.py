@@ -10,7 +10,7 @@ from pathlib import Path
 
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment
-from envmatrix.project import cache_folder
+from envmatrix.system.project import cache_folder
 
 #: Where an image has what a bundle holds.
 BUNDLED = "/opt/envmatrix"

@@ -7,12 +7,12 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
 from envmatrix.errors import EnvmatrixError, InputError, suggestion
-from envmatrix.extensions import Catalog, ExtensionError, load
+from envmatrix.system.plugins import Catalog, ExtensionError, load
 
 if TYPE_CHECKING:
     from envmatrix.report.group import Group
     from envmatrix.report.summary import Summary
-    from envmatrix.say import Say
+    from envmatrix.system.progress import ProgressCallback
 
 #: What else lies in a run's folder.
 _TAKEN = ("run.json", "trials.jsonl", "looks.jsonl", "history.jsonl", "reproduction.json", "images.json")
@@ -78,14 +78,14 @@ def rendered(report: Report, summary: Summary, environment: str) -> str | bytes:
         raise REPORTS.failed(report.name, error) from error
 
 
-def report_files(say: Say) -> dict[str, Report]:
+def report_files(progress: ProgressCallback) -> dict[str, Report]:
     """Return the reports that every run's folder gets, by the file's name; what cannot be used is said."""
     found: dict[str, Report] = {}
     for entry, report in REPORTS.make_all():
         if isinstance(report, ExtensionError):
-            say(str(report))
+            progress(str(report))
         elif report.file is not None and PurePath(report.file).name == report.file not in (*found, *_TAKEN):
             found[report.file] = report
         elif report.file is not None:
-            say(f"report {entry.name} of {entry.origin} is not written: {report.file!r} is no free file name")
+            progress(f"report {entry.name} of {entry.origin} is not written: {report.file!r} is no free file name")
     return found

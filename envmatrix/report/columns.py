@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from envmatrix.report.formatting import NONE, effect_note, interval, p_value, ratio, reference_name, speed_up
 from envmatrix.report.group import Group, Row
-from envmatrix.report.shown import reason
+from envmatrix.report.headline import reason
 from envmatrix.report.summary import Summary
 from envmatrix.stats.effects import Effect, Flag, Verdict
 from envmatrix.stats.failures import BROKEN

@@ -9,7 +9,7 @@ from envmatrix.report.summary import Summary
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
 from envmatrix.report.timeline import HEIGHT, WIDTH, colour_of, with_legend
 from envmatrix.stats.metrics import TICK_DIGITS, show_seconds
-from envmatrix.stats.starts import Start
+from envmatrix.stats.startup import Start
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 14.0, 28.0, 40.0
 #: The axis ends at so many times the median step: a first step would press all others flat.

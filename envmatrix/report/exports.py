@@ -11,11 +11,9 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from envmatrix.benchmark import options
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
-from envmatrix.printable import clean
 from envmatrix.report.catalog import Report, draw
 from envmatrix.report.columns import effect_values, value_names
 from envmatrix.report.json_file import summary_to_json
@@ -24,7 +22,9 @@ from envmatrix.report.pdf import to_pdf
 from envmatrix.report.summary import Summary
 from envmatrix.report.svg import standalone
 from envmatrix.stats.metrics import METRICS, OWN, THROUGHPUT, Metric
-from envmatrix.stats.primary import own_metrics
+from envmatrix.stats.primary_metric import own_metrics
+from envmatrix.system.bench_options import options
+from envmatrix.system.printable import clean
 
 _OF_WARM_UP = ("warmup_steps", "verify_steps", "compile")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -7,8 +7,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from envmatrix.printable import one_line
 from envmatrix.stats.effects import Effect, Flag
+from envmatrix.system.printable import one_line
 
 # What changes a sentence inside a line; `-` and `#` do so only at its start, where no text of a user stands.
 # `<`, `>` and `&` are written as entities instead: a backslash before one would show the entity itself.

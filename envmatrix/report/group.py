@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from envmatrix.plan import Arm
 from envmatrix.report.formatting import bounds, count, reference_name, sure_ratio
-from envmatrix.report.shown import (
+from envmatrix.report.headline import (
     barred,
     busy_machine,
     explained,

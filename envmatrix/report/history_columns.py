@@ -8,12 +8,12 @@ from typing import Literal
 
 import numpy as np
 
-from envmatrix.printable import one_line
 from envmatrix.report.formatting import NONE, bounds, count, ratio, sure_ratio
-from envmatrix.report.shown import WITHHELD
+from envmatrix.report.headline import WITHHELD
 from envmatrix.stats.history import History, Series
 from envmatrix.stats.metrics import VALUE, Metric
-from envmatrix.stats.primary import told_metric
+from envmatrix.stats.primary_metric import told_metric
+from envmatrix.system.printable import one_line
 
 Medium = Literal["terminal", "html"]
 _BARS = "▁▂▃▄▅▆▇█"

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envmatrix.printable import one_line
 from envmatrix.report.formatting import bounds, count, ratio, sure_ratio
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
 from envmatrix.stats.history import Point, Series
 from envmatrix.stats.metrics import TICK_DIGITS, Show
+from envmatrix.system.printable import one_line
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 66.0, 22.0, 40.0
 #: More points than this in a series are drawn as the means of neighbours.

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from envmatrix.printable import one_line
 from envmatrix.report.formatting import count
 from envmatrix.report.history_columns import series_columns, short_told
 from envmatrix.stats.history import History
+from envmatrix.system.printable import one_line
 
 
 def history_table(history: History) -> Table:

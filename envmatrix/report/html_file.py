@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from envmatrix.plan import shown_name
 from envmatrix.plan.environment import Environment
-from envmatrix.printable import clean, one_line
-from envmatrix.report.attributed import bars_of, steps_of, title_of, unproved, waterfall
+from envmatrix.report.attribution import bars_of, steps_of, title_of, unproved, waterfall
 from envmatrix.report.columns import Cell, Column, columns_of
 from envmatrix.report.curve import curve
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import NARROW, forest
 from envmatrix.report.formatting import bounds, count, p_value, ratio, sure_ratio
+from envmatrix.report.glossary import coded, linked, words_of
 from envmatrix.report.group import Group, Row
-from envmatrix.report.heat import heat_map, heat_style
+from envmatrix.report.heat_map import heat_map, heat_style
 from envmatrix.report.node_table import node_table
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
@@ -27,16 +27,16 @@ from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Summary
 from envmatrix.report.svg import COLOURS, figure_style, mark, palette
 from envmatrix.report.timeline import colour_of, timeline
-from envmatrix.report.words import coded, linked, words_of
 from envmatrix.report.workload_table import WORKLOADS_NOTE
 from envmatrix.stats.attribution import Attribution
 from envmatrix.stats.effects import BARS
 from envmatrix.stats.failures import BROKEN
 from envmatrix.stats.measurements import OUTCOMES
-from envmatrix.stats.moderated import LEAST_UNITS
+from envmatrix.stats.moderated_variance import LEAST_UNITS
 from envmatrix.stats.nodes import CANCELS
-from envmatrix.stats.seen_host import seen_host
-from envmatrix.topics import TOPICS
+from envmatrix.stats.observed_host import seen_host
+from envmatrix.system.printable import clean, one_line
+from envmatrix.system.topics import TOPICS
 
 if TYPE_CHECKING:
     from jinja2 import Environment as Templates

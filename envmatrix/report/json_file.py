@@ -6,14 +6,14 @@ import math
 from dataclasses import asdict
 
 from envmatrix.matrix.model import Workload
-from envmatrix.printable import clean
-from envmatrix.report.caution import Caution
 from envmatrix.report.columns import effect_values
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
+from envmatrix.report.warning import Caution
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.nodes import NodeReport
-from envmatrix.stats.starts import Start
+from envmatrix.stats.startup import Start
+from envmatrix.system.printable import clean
 
 SCHEMA = 1
 _SLOW = ("count", "trials", "slower", "share")

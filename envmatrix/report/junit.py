@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from envmatrix.printable import clean, one_line
 from envmatrix.report.catalog import Report
 from envmatrix.report.formatting import effect_note, interval, ratio
 from envmatrix.report.group import Group, Row
@@ -12,6 +11,7 @@ from envmatrix.report.summary import Summary
 from envmatrix.stats.comparison import Comparison
 from envmatrix.stats.effects import BARS
 from envmatrix.stats.failures import BROKEN
+from envmatrix.system.printable import clean, one_line
 
 _LONGEST = 20_000
 

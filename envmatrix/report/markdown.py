@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envmatrix.report.attributed import AttributionTable, attribution_tables
+from envmatrix.report.attribution import AttributionTable, attribution_tables
 from envmatrix.report.columns import columns_of, has_failed, has_reference_value
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.formatting import NONE, count, markdown_cell, markdown_text
+from envmatrix.report.glossary import words_of
 from envmatrix.report.group import Group
 from envmatrix.report.node_table import node_table
 from envmatrix.report.operators import OperatorTable
@@ -15,7 +16,6 @@ from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Summary
-from envmatrix.report.words import words_of
 from envmatrix.report.workload_table import WORKLOADS_NOTE
 from envmatrix.stats.nodes import CANCELS, NodeReport
 from envmatrix.stats.pairing import families

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from envmatrix.printable import one_line
 from envmatrix.report.catalog import Report
 from envmatrix.report.group import Row
 from envmatrix.report.summary import Summary
+from envmatrix.system.printable import one_line
 
 Labels = Mapping[str, str]
 

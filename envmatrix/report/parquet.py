@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.errors import InputError
-from envmatrix.printable import clean
 from envmatrix.report.catalog import Report
 from envmatrix.report.summary import Summary
 from envmatrix.stats.measurements import OUTCOMES, WORK, Floats, Integers
 from envmatrix.stats.metrics import METRICS, OWN
+from envmatrix.system.printable import clean
 
 
 def to_parquet(summary: Summary) -> bytes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from envmatrix.report.caution import Caution, Kind
 from envmatrix.report.formatting import NONE, count
 from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.warning import Caution, Kind
 from envmatrix.stats.metrics import show_seconds
-from envmatrix.stats.starts import Start
+from envmatrix.stats.startup import Start
 from envmatrix.stats.steady import Steadiness
 
 _STARTS = (

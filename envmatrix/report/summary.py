@@ -7,32 +7,32 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.report.attributed import attributions, cumulative
-from envmatrix.report.caution import Caution
-from envmatrix.report.cautions import find_cautions
+from envmatrix.report.attribution import attributions, cumulative
 from envmatrix.report.engine_table import engine_table
 from envmatrix.report.formatting import listed, percent
 from envmatrix.report.group import Group, Row
+from envmatrix.report.headline import under_quota
+from envmatrix.report.metric_table import own_table
 from envmatrix.report.operators import OperatorTable, operator_tables
-from envmatrix.report.own_table import own_table
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.shown import under_quota
 from envmatrix.report.start_table import start_cautions, start_table
+from envmatrix.report.warning import Caution
+from envmatrix.report.warnings import find_cautions
 from envmatrix.report.workload_table import workload_table
+from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
 from envmatrix.stats.contention import quota_around
 from envmatrix.stats.equal_work import unchecked, unstable_checks
-from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY
 from envmatrix.stats.nodes import NodeReport, compare_nodes
 from envmatrix.stats.pairing import group_of
 from envmatrix.stats.racing import Race
 from envmatrix.stats.selection import choose
+from envmatrix.stats.slow_phases import told_short
 from envmatrix.stats.slow_trials import SlowTrials, described
-from envmatrix.stats.starts import Start, starts, told_first
-from envmatrix.store import Run, RunFolder, Trial
+from envmatrix.stats.startup import Start, starts, told_first
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,19 @@ from rich.console import Group as Stack
 from rich.table import Table
 from rich.text import Text
 
-from envmatrix.printable import clean, one_line
-from envmatrix.report.attributed import attribution_tables
+from envmatrix.report.attribution import attribution_tables
 from envmatrix.report.columns import Column, columns_of
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.formatting import interval, ratio
+from envmatrix.report.glossary import words_sentence
 from envmatrix.report.group import Group
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Summary
-from envmatrix.report.words import words_sentence
 from envmatrix.report.workload_table import WORKLOADS_NOTE
+from envmatrix.results import Run
 from envmatrix.stats.effects import Verdict
-from envmatrix.store import Run
+from envmatrix.system.printable import clean, one_line
 
 _STYLE: Mapping[Verdict, str] = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
 _MOST_OPERATORS = 5

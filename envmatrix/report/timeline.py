@@ -7,12 +7,12 @@ import html
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.printable import one_line
 from envmatrix.report.group import Group
 from envmatrix.report.summary import Summary
 from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks, widened
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.metrics import TICK_DIGITS, Metric
+from envmatrix.system.printable import one_line
 
 WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40.0
 #: Above this, trials are drawn as one path an environment: a mark with a name each would be too much for a

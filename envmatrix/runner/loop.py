@@ -10,26 +10,26 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from envmatrix import interrupts
 from envmatrix.errors import EnvmatrixError
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
-from envmatrix.plan.turns import left_behind
+from envmatrix.plan.interleaving import left_behind
 from envmatrix.report.formatting import count
-from envmatrix.runner.estimate import RunningEstimate
-from envmatrix.runner.first_block import FirstBlock
-from envmatrix.runner.looks import Looks
-from envmatrix.say import Say
+from envmatrix.results import RunFolder, Trial
+from envmatrix.results.elapsed import Taken
+from envmatrix.results.plan_check import Misfit
+from envmatrix.runner.budget_check import FirstBlock
+from envmatrix.runner.running_estimate import RunningEstimate
+from envmatrix.runner.steady_state_runs import Looks
 from envmatrix.stats.racing import Race
-from envmatrix.store import RunFolder, Trial
-from envmatrix.store.planned import Misfit
-from envmatrix.store.taken import Taken
-from envmatrix.trials import leftovers
-from envmatrix.trials.alone import alone_on_machine
+from envmatrix.system import interrupts
+from envmatrix.system.machine_lock import alone_on_machine
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials import orphans
+from envmatrix.trials.batches import Groups
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.groups import Groups
-from envmatrix.trials.sure import run_surely
-from envmatrix.trials.turns import run_together
+from envmatrix.trials.interleave import run_together
+from envmatrix.trials.retry import run_surely
 
 
 class Observer(Protocol):
@@ -57,7 +57,11 @@ class Ended:
 
 
 def run(
-    experiment: Experiment, launcher: Launcher, observer: Observer, say: Say, usual: Mapping[str, int] | None = None
+    experiment: Experiment,
+    launcher: Launcher,
+    observer: Observer,
+    progress: ProgressCallback,
+    usual: Mapping[str, int] | None = None,
 ) -> Ended:
     """Run what is left of the plan; a Ctrl-C or SIGTERM ends it cleanly between two lines on disk.
 
@@ -66,15 +70,15 @@ def run(
     folder = experiment.folder
     folder.lock()
     if folder.mend():
-        say("the last trial's line was only half written; it is set aside and that trial runs again")
+        progress("the last trial's line was only half written; it is set aside and that trial runs again")
     check_race(race=experiment.plan.race, width=launcher.width)
-    loop = _taken_up(lambda: _Loop(experiment, observer, launcher, say, usual), folder, say)
+    loop = _taken_up(lambda: _Loop(experiment, observer, launcher, progress, usual), folder, progress)
     loop.announce()
     try:
         blocks = loop.blocks()
         first = [block for block in (next(blocks, None),) if block]
         measures = launcher.measures_here and (first or loop.has_looks())  # else nobody need wait for it, nor it
-        with interrupts.remembered(), _alone(experiment, say) if measures else contextlib.nullcontext():
+        with interrupts.remembered(), _alone(experiment, progress) if measures else contextlib.nullcontext():
             for trial in launcher.trials(itertools.chain(first, blocks), loop):
                 with interrupts.held():  # what has ended is on disk, whole
                     recorded = folder.append(trial)
@@ -98,22 +102,22 @@ def run(
     return loop.ended
 
 
-def _taken_up(begun: Callable[[], _Loop], folder: RunFolder, say: Say) -> _Loop:
+def _taken_up(begun: Callable[[], _Loop], folder: RunFolder, progress: ProgressCallback) -> _Loop:
     """Return the loop with the trials on disk taken up; those that took turns and are not all there run again."""
     loop = begun()
-    _take_up(loop, folder, say)
+    _take_up(loop, folder, progress)
     cut = loop.cut_short()
     if not cut:
         return loop
     lines = enumerate(folder.trials(loop.experiment.plan), 1)
     folder.set_aside([Misfit(number, "cut short") for number, trial in lines if trial.trial in cut])
-    say(f"set aside {count(len(cut), 'trial')} that took turns with others which have no line: they all run again")
+    progress(f"set aside {count(len(cut), 'trial')} that took turns with others which have no line: they all run again")
     loop = begun()
-    _take_up(loop, folder, say)
+    _take_up(loop, folder, progress)
     return loop
 
 
-def _take_up(loop: _Loop, folder: RunFolder, say: Say) -> None:
+def _take_up(loop: _Loop, folder: RunFolder, progress: ProgressCallback) -> None:
     """Count the trials on disk; lines that are none of this run's are set aside."""
     misfits: list[Misfit] = []
     for trial in folder.trials(loop.experiment.plan, misfits.append):
@@ -121,46 +125,48 @@ def _take_up(loop: _Loop, folder: RunFolder, say: Say) -> None:
     if misfits:
         folder.set_aside(misfits)
         for misfit in misfits:
-            say(f"{folder.trials_file}:{misfit.number}: set aside, no trial of this run: {misfit.reason}")
+            progress(f"{folder.trials_file}:{misfit.number}: set aside, no trial of this run: {misfit.reason}")
     loop.decide_race()
     lacking = loop.look_back()
     if lacking:
-        say(f"{count(lacking, 'trial')} of blocks that were run {'has' if lacking == 1 else 'have'} no line: run again")
+        progress(
+            f"{count(lacking, 'trial')} of blocks that were run {'has' if lacking == 1 else 'have'} no line: run again"
+        )
 
 
 @contextlib.contextmanager
-def _alone(experiment: Experiment, say: Say) -> Iterator[None]:
+def _alone(experiment: Experiment, progress: ProgressCallback) -> Iterator[None]:
     """Measure alone on this machine, when what killed runs left is gone; it leaves nothing, however it ends."""
-    with alone_on_machine(say):
-        _sweep(experiment, say)
+    with alone_on_machine(progress):
+        _sweep(experiment, progress)
         try:
             yield
         finally:
             with contextlib.suppress(EnvmatrixError), interrupts.held():  # the next run removes what is left now
-                _sweep(experiment, say)
+                _sweep(experiment, progress)
 
 
-def _sweep(experiment: Experiment, say: Say) -> None:
+def _sweep(experiment: Experiment, progress: ProgressCallback) -> None:
     """Remove what killed runs left; only when nothing else measures here, as another run may have the same name."""
-    killed = {*leftovers.killed_runs(), experiment.run.name}
-    left = leftovers.end_processes()
+    killed = {*orphans.killed_runs(), experiment.run.name}
+    left = orphans.end_processes()
     for name in dict.fromkeys(arm.engine for arm in experiment.plan.arms):
         left += sum(experiment.engines[name].sweep(run) for run in sorted(killed))
-    leftovers.remove_files()
+    orphans.remove_files()
     if left:
-        say(f"removed {left} leftover(s) of an earlier, killed run")
+        progress(f"removed {left} leftover(s) of an earlier, killed run")
 
 
 class _Loop:
     """What the loop remembers: which slots are done, the time spent, and the running estimate."""
 
     def __init__(
-        self, experiment: Experiment, observer: Observer, launcher: Launcher, say: Say,
+        self, experiment: Experiment, observer: Observer, launcher: Launcher, progress: ProgressCallback,
         usual: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         width = launcher.width
         self.experiment = experiment
-        self.say = say
+        self.progress = progress
         self.observer = observer
         self.width, self.here = width, launcher.measures_here
         self.estimate = RunningEstimate(experiment.plan, experiment.run.workloads)
@@ -173,8 +179,8 @@ class _Loop:
         #: How many trials that took turns with the last one on disk, and have ended, are not on disk yet.
         self.unwritten = 0
         self.ended = Ended()
-        self.groups_of = Groups(experiment, say, elsewhere=not launcher.measures_here, usual=usual)
-        self.long = Looks(experiment, experiment.folder.looks(experiment.plan), say, here=launcher.measures_here)
+        self.groups_of = Groups(experiment, progress, elsewhere=not launcher.measures_here, usual=usual)
+        self.long = Looks(experiment, experiment.folder.looks(experiment.plan), progress, here=launcher.measures_here)
         self.first = FirstBlock(experiment, width, len(self.long.left))
 
     def announce(self) -> None:
@@ -184,7 +190,7 @@ class _Loop:
         together = cpus if self.experiment.run.design.schedule == "turns" else 1
         busy = os.getloadavg()[0] / cpus if self.here else 0.0
         if not self.done and (line := self.first.announce(max(together, self.width), busy)):
-            self.say(line)
+            self.progress(line)
 
     def count(self, trial: Trial) -> None:
         """Take a finished trial into account."""
@@ -199,7 +205,7 @@ class _Loop:
         """Tell the observer of a trial that is on disk, and of its block when that is complete."""
         self.observer.trial_ended(trial)
         for line in self.first.add(trial):
-            self.say(line)
+            self.progress(line)
         if self._is_complete(trial.block):
             left_s, spent_s = self.left_s(), self.spent_s / self.width
             left = left_s / spent_s * self.complete if spent_s else 0.0
@@ -317,7 +323,7 @@ class _Loop:
 
     def run(self, slot: Slot) -> Trial:
         """Run one slot on this machine."""
-        return run_surely(self.experiment, slot, self.say)
+        return run_surely(self.experiment, slot, self.progress)
 
     def groups(self, block: list[Slot]) -> list[list[Slot]]:
         """Part a block into what lives together."""
@@ -327,7 +333,7 @@ class _Loop:
         """Run the trials of a group on this machine."""
         if self.groups_of.live_together(group[0]):
             for company in self.groups_of.companies(group):
-                done = run_together(self.experiment, company, self.say)
+                done = run_together(self.experiment, company, self.progress)
                 for self.unwritten, trial in zip(reversed(range(len(done))), done, strict=True):
                     yield trial
         else:

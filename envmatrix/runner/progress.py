@@ -13,10 +13,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from envmatrix.plan import Slot, shown_name
-from envmatrix.printable import clean
-from envmatrix.runner.estimate import RunningEstimate
-from envmatrix.say import EVERY_S, Say, Ticker, left_text
-from envmatrix.store import Trial
+from envmatrix.results import Trial
+from envmatrix.runner.running_estimate import RunningEstimate
+from envmatrix.system.printable import clean
+from envmatrix.system.progress import EVERY_S, Heartbeat, ProgressCallback, left_text
 from envmatrix.trials.experiment import Experiment
 
 
@@ -31,7 +31,7 @@ class LineProgress:
     """
 
     def __init__(
-        self, experiment: Experiment, *, quiet: bool, tell: Say | None = None, every_s: float = EVERY_S,
+        self, experiment: Experiment, *, quiet: bool, tell: ProgressCallback | None = None, every_s: float = EVERY_S,
         show_output: bool = False,
     ) -> None:  # fmt: skip
         self.plan = experiment.plan
@@ -40,9 +40,9 @@ class LineProgress:
         self.quiet = quiet
         self.every_s = every_s
         self.show_output = show_output
-        self.ticker: Ticker | None = None
+        self.ticker: Heartbeat | None = None
 
-    def say(self, text: str) -> None:
+    def progress(self, text: str) -> None:
         """Tell one line; what a trial said of itself may hold anything."""
         self.tell(clean(text))
 
@@ -52,7 +52,7 @@ class LineProgress:
         if not self.quiet:
             turns = f"block {slot.block + 1}: {together} processes take turns"
             what = turns if together > 1 else f"{self.where(slot)} runs"
-            self.ticker = Ticker(self.say, what, self.every_s)
+            self.ticker = Heartbeat(self.progress, what, self.every_s)
 
     def where(self, slot: Slot) -> str:
         """Say which trial of which block this is."""
@@ -69,21 +69,21 @@ class LineProgress:
         self.close()
         log = self.logs / f"{trial.trial}.log"
         if self.show_output and log.exists():
-            self.say(f"{trial.trial} {shown_name(trial.arm)}:")
+            self.progress(f"{trial.trial} {shown_name(trial.arm)}:")
             for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-                self.say(line)
+                self.progress(line)
         if trial.outcome not in ("ok", "skipped"):
             place = f" (log: {log})" if log.exists() else ""
-            self.say(f"{trial.trial} {shown_name(trial.arm)}: {trial.outcome}: {trial.reason}{place}")
+            self.progress(f"{trial.trial} {shown_name(trial.arm)}: {trial.outcome}: {trial.reason}{place}")
 
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Print where the run stands."""
         if not self.quiet:
             if block == 0 and (standing := estimate.standing()):
-                self.say(f"after the first block: {standing}")
+                self.progress(f"after the first block: {standing}")
             time_left = f"at most {left_text(self.until_end_s(block, left_s, left))} left"
             best = self.best(block, estimate, left)
-            self.say(f"block {block + 1} of up to {self.plan.max_blocks}, {time_left}; {best}")
+            self.progress(f"block {block + 1} of up to {self.plan.max_blocks}, {time_left}; {best}")
 
     def until_end_s(self, block: int, left_s: float, left: float) -> float:
         """Return the seconds until the budget ends, or the last block that there may be, where that comes first."""
@@ -104,23 +104,23 @@ class BarProgress(LineProgress):
         self.console = console
         self.began = time.monotonic()
         self.ends = math.inf
-        self.progress = Progress(
+        self.bar = Progress(
             TimeElapsedColumn(), TextColumn("block {task.fields[block]}"), BarColumn(bar_width=24),
             TextColumn("{task.fields[left]} left  {task.fields[now]}", markup=False),
             TextColumn("{task.fields[best]}", markup=False), console=console, transient=True,
         )  # fmt: skip
-        self.task = self.progress.add_task("", total=self.plan.budget_s, block="1", left="", now="", best="")
+        self.task = self.bar.add_task("", total=self.plan.budget_s, block="1", left="", now="", best="")
 
-    def say(self, text: str) -> None:
+    def progress(self, text: str) -> None:
         """Print one line above the bar."""
-        self.progress.console.print(Text(clean(text)))
+        self.bar.console.print(Text(clean(text)))
 
     def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
         """Show what runs now."""
         one = f"{slot.position + 1}/{len(self.plan.arms_of(slot.block))} {slot.arm.environment}"
         now = f"{together} in turns" if together > 1 else one
         until_end_s = max(0.0, min(left_s, self.ends - time.monotonic()))
-        self.progress.update(
+        self.bar.update(
             self.task, block=str(slot.block + 1), left=left_text(until_end_s), now=now,
             completed=max(0.0, self.plan.budget_s - left_s),
         )  # fmt: skip
@@ -128,9 +128,9 @@ class BarProgress(LineProgress):
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Show the estimate so far."""
         if block == 0 and (standing := estimate.standing()):
-            self.say(f"after the first block: {standing}")
+            self.progress(f"after the first block: {standing}")
         self.ends = time.monotonic() + self.until_end_s(block, left_s, left)
-        self.progress.update(self.task, best=self.best(block, estimate, left))
+        self.bar.update(self.task, best=self.best(block, estimate, left))
 
 
 @contextmanager
@@ -145,5 +145,5 @@ def watch(experiment: Experiment, *, quiet: bool, show_output: bool = False) -> 
             lines.close()
         return
     bar = BarProgress(experiment, console, show_output=show_output)
-    with bar.progress:
+    with bar.bar:
         yield bar

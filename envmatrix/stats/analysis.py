@@ -12,6 +12,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.matrix.readers import NOT_IN_EFFECT
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
+from envmatrix.stats.alpha_spending import level_at, looks_of
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.effects import (
@@ -29,8 +30,7 @@ from envmatrix.stats.failures import fails_more, fastest_filled, reference_fails
 from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
-from envmatrix.stats.moderated import borrowed
-from envmatrix.stats.one_way import in_one_way
+from envmatrix.stats.moderated_variance import borrowed
 from envmatrix.stats.pairing import (
     Bools,
     Family,
@@ -43,10 +43,10 @@ from envmatrix.stats.pairing import (
     over_copies,
     ratio_of,
 )
-from envmatrix.stats.primary import own_metrics, primary_metrics
+from envmatrix.stats.primary_metric import own_metrics, primary_metrics
 from envmatrix.stats.racing import Race, next_arms
+from envmatrix.stats.separate_references import in_one_way
 from envmatrix.stats.slow_trials import both, slow_trials, waits
-from envmatrix.stats.spending import level_at, looks_of
 
 _OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
 

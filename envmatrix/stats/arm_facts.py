@@ -6,13 +6,13 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from envmatrix.record import notices
-from envmatrix.record.evidence import Evidence
-from envmatrix.record.model import Profile, Record
-from envmatrix.record.settled import settled
-from envmatrix.record.work import work_of
+from envmatrix.evidence import notices
+from envmatrix.evidence.evidence import Evidence
+from envmatrix.evidence.record import Profile, Record
+from envmatrix.evidence.settings_in_effect import settled
+from envmatrix.evidence.work_digest import work_of
+from envmatrix.results import Reading, Trial
 from envmatrix.stats.metrics import number
-from envmatrix.store import Reading, Trial
 
 #: Evidence shown in reports, as dotted paths into the record's ``evidence``.
 EVIDENCE = (

@@ -8,6 +8,9 @@ from functools import cached_property
 
 from envmatrix.errors import InputError, StoreError
 from envmatrix.plan import Arm, shown_name
+from envmatrix.results import Run, RunFolder
+from envmatrix.results.anonymize import is_numbered
+from envmatrix.stats.alpha_spending import level_at
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.comparison import (
     Compared,
@@ -30,7 +33,8 @@ from envmatrix.stats.effects import Contended, verdict_of
 from envmatrix.stats.equal_work import other_work
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.primary import primary_metrics
+from envmatrix.stats.observed_host import seen_host
+from envmatrix.stats.primary_metric import primary_metrics
 from envmatrix.stats.run_to_run import (
     FEWEST_RUNS,
     against,
@@ -40,12 +44,8 @@ from envmatrix.stats.run_to_run import (
     same_thing,
     schedule_of,
 )
-from envmatrix.stats.seen_host import seen_host
 from envmatrix.stats.slow_trials import described
-from envmatrix.stats.spending import level_at
 from envmatrix.stats.welch import Mean, mean_of, quotient
-from envmatrix.store import Run, RunFolder
-from envmatrix.store.names import is_numbered
 
 
 def compare_runs(

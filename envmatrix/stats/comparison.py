@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from envmatrix.errors import ExitCode, InputError, first_code, suggestion
 from envmatrix.plan import Arm, shown_name
+from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.contention import EXPLAINED, told_busy
 from envmatrix.stats.effects import Contended, Flag, Verdict
 from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.failures import broken_of, surely_slower
-from envmatrix.stats.gaps import told_missing
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
+from envmatrix.stats.missing_trials import told_missing
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.run_to_run import FEWEST_RUNS
-from envmatrix.store import Run
 from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long
 
 Floats = NDArray[np.float64]

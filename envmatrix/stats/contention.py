@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
+from envmatrix.results import Run
 from envmatrix.stats.effects import Contended
 from envmatrix.stats.measurements import COUNTED, QUOTA, Measurements
-from envmatrix.store import Run
 from envmatrix.units import QUIET_FIRST
 
 Floats = NDArray[np.float64]

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.stats.effects import LEVEL, promised_p
-from envmatrix.stats.longrun import errors
 from envmatrix.stats.maxt import FEWEST, student_p, student_quantile
 from envmatrix.stats.pairing import Views, paired, ratio_of
+from envmatrix.stats.slow_phases import errors
 
 Floats = NDArray[np.float64]
 _DRAWS = 20_000

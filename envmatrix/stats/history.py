@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from envmatrix.errors import StoreError
+from envmatrix.plan.interleaving import turn_length
 from envmatrix.plan.schedule import CONTROL
-from envmatrix.plan.turns import turn_length
-from envmatrix.regular import read_bytes
+from envmatrix.results import RunFolder
 from envmatrix.stats.change_points import ERROR, FEWEST, change_points, fewest_runs
 from envmatrix.stats.effects import BARS, Flag
 from envmatrix.stats.metrics import VALUE, number
 from envmatrix.stats.pairing import ratio_of
-from envmatrix.store import RunFolder
+from envmatrix.system.regular_files import read_bytes
 
 _SUMMARY = "summary.json"
 #: Marks without which a speed-up may not be told.

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.evidence.evidence import System
+from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
-from envmatrix.record.evidence import System
-from envmatrix.record.model import Record, Result
+from envmatrix.results import NodeCheck, Reading, RunFolder, Trial, reading_from_line
+from envmatrix.results.plan_check import planned_lines, refused
 from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial
-from envmatrix.stats.longrun import apart
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, number, own_column
-from envmatrix.store import NodeCheck, Reading, RunFolder, Trial, reading_from_line
-from envmatrix.store.files import read_whole_lines
-from envmatrix.store.planned import planned_lines, refused
+from envmatrix.stats.slow_phases import apart
+from envmatrix.system.atomic_files import read_whole_lines
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

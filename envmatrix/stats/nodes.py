@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.longrun import apart
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import Family, families, log_ratios, logs_of, paired, ratio_of
+from envmatrix.stats.slow_phases import apart
 from envmatrix.stats.welch import Mean, quotient
 
 Floats = NDArray[np.float64]

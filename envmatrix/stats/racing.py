@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
-from envmatrix.plan.turns import left_behind
+from envmatrix.plan.interleaving import left_behind
+from envmatrix.stats.alpha_spending import level_at
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, verdict_of
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.failures import fails_more, reference_fails_more
 from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.pairing import Family, Views, families, logs_of, mean_copies, ratio_of
-from envmatrix.stats.primary import primary_metrics
+from envmatrix.stats.primary_metric import primary_metrics
 from envmatrix.stats.slow_trials import LEAST_BLOCKS, both, find_slow
-from envmatrix.stats.spending import level_at
 
 Floats = NDArray[np.float64]
 Reason = Literal["not the best", "same as the reference"]

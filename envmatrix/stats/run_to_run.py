@@ -16,11 +16,11 @@ from scipy.special import stdtr, stdtrit
 
 from envmatrix.errors import StoreError
 from envmatrix.plan import Arm
-from envmatrix.plan.turns import turn_length
+from envmatrix.plan.interleaving import turn_length
+from envmatrix.results import Run, RunFolder
 from envmatrix.stats.effects import LEVEL, promised_p
 from envmatrix.stats.pairing import ratio_of
 from envmatrix.stats.welch import Mean, Quotient
-from envmatrix.store import Run, RunFolder
 
 #: Fewer runs of one thing do not say how much runs differ.
 FEWEST_RUNS = 3

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from envmatrix.results import RunFolder
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.selftest import FalseAlarms, relabelled_false_alarms, simulated_false_alarms
-from envmatrix.store import RunFolder
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from envmatrix.errors import InputError
 from envmatrix.plan import CONTROL, SIDES, Arm
+from envmatrix.results import Run
 from envmatrix.stats.analysis import between, estimate, held_with, waiting
 from envmatrix.stats.comparison import (
     Compared,
@@ -25,11 +26,10 @@ from envmatrix.stats.comparison import (
     weaker,
 )
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.stats.longrun import told_short
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import group_of
+from envmatrix.stats.slow_phases import told_short
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
-from envmatrix.store import Run
 
 
 def compare_environments(

@@ -9,24 +9,26 @@ from pathlib import Path
 
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.model import Workload
-from envmatrix.process import run
-from envmatrix.say import Say
+from envmatrix.system.process import run
+from envmatrix.system.progress import ProgressCallback
 
 #: A slow link may need this long for a data set, in seconds.
 _LIMIT_S = 1800.0
 
 
-def prepare_data(bench: Path, folder: Path, wanted: Iterable[str | None], say: Say) -> dict[str | None, str]:
+def prepare_data(
+    bench: Path, folder: Path, wanted: Iterable[str | None], progress: ProgressCallback
+) -> dict[str | None, str]:
     """Put data sets into ``folder`` and return, for each asked for (None: the default), the name of what is there.
 
     Containers have no network, so this is done on the host. `python -m bench data` needs the standard library
     alone; the host's own Python runs it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return {name: _prepare_one(bench, folder, name, say) for name in sorted(set(wanted), key=str)}
+    return {name: _prepare_one(bench, folder, name, progress) for name in sorted(set(wanted), key=str)}
 
 
-def _prepare_one(bench: Path, folder: Path, name: str | None, say: Say) -> str:
+def _prepare_one(bench: Path, folder: Path, name: str | None, progress: ProgressCallback) -> str:
     argv = [sys.executable, "-m", "bench", "data", f"--data-dir={folder}", *([f"--data={name}"] if name else [])]
     finished = run(argv, cwd=bench.parent, limit_s=_LIMIT_S)
     lines = finished.stdout.strip().splitlines()
@@ -34,7 +36,7 @@ def _prepare_one(bench: Path, folder: Path, name: str | None, say: Say) -> str:
         raise EnvmatrixError(f"the data set could not be prepared: {finished.last_words(3)}")
     found = json.loads(lines[-1])
     if found["stand_in"] and found["name"] != name:
-        say(f"data: {found['name']}, generated; the real data set cannot be had ({found.get('reason')})")
+        progress(f"data: {found['name']}, generated; the real data set cannot be had ({found.get('reason')})")
     return str(found["name"])
 
 

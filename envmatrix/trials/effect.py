@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from envmatrix.evidence.evidence import Evidence
 from envmatrix.matrix.readers import NOT_IN_EFFECT, Judge, Reader, reader_of
-from envmatrix.record.evidence import Evidence
 
 
 def without_reader(variables: Mapping[str, str | None], seen: Sequence[Evidence]) -> Iterator[str]:

@@ -10,20 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix import __version__, benchmark, project
+from envmatrix.build.cache import Cache
 from envmatrix.engines.base import Engine, Prepared
 from envmatrix.errors import InputError, NothingRanError, Where, suggestion
-from envmatrix.host import Host, format_cpus, parse_cpus, this_host
-from envmatrix.images.cache import Cache
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import Workload, cells
 from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.plan import environment as environments
 from envmatrix.plan.environment import Environment
-from envmatrix.say import Say
-from envmatrix.store import Run, RunFolder
-from envmatrix.store.run import Asked
+from envmatrix.results import Run, RunFolder
+from envmatrix.results.run import Asked
+from envmatrix.system import bench_options, project
+from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.comparison_sides import Side, arms_of_sides, check_sides, keep_sides
 from envmatrix.trials.data import pinned_workload, prepare_data, wanted_data
+from envmatrix.trials.feasibility import check_homes, check_shares, lacking_quota, lacking_torch, placed_workload
 from envmatrix.trials.images import (
     Images,
     Maker,
@@ -35,11 +37,10 @@ from envmatrix.trials.images import (
     makers_of,
     prepare_sides,
 )
-from envmatrix.trials.possible import check_homes, check_shares, lacking_quota, lacking_torch, placed_workload
+from envmatrix.trials.interleaving_eligibility import with_schedule
 from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import check_passing, settled_passing
-from envmatrix.trials.sides import Side, arms_of_sides, check_sides, keep_sides
-from envmatrix.trials.together import with_schedule
+from envmatrix.version import __version__
 
 #: What places an environment's processes on a machine, and what one of it is called.
 PLACEMENTS = {"cpus": "CPU", "memory_nodes": "memory node"}
@@ -89,7 +90,7 @@ def arms_of(design: Design, names: tuple[str, ...], engines: tuple[str, ...]) ->
 def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
     """Copy ``bench`` into the cache under its digest, so that an edit during a run changes nothing in it."""
     source = source or project.bench_folder()
-    digest = benchmark.folder_digest(source)
+    digest = bench_options.folder_digest(source)
     target = _bench_copy(digest)
     Cache(project.cache_folder()).folder(
         target.parent,
@@ -100,7 +101,7 @@ def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
 
 def _copy_bench(source: Path, target: Path, digest: str) -> None:
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-    if benchmark.folder_digest(target) != digest:
+    if bench_options.folder_digest(target) != digest:
         raise InputError(f"{source} was changed while it was copied", remedy="try again")
 
 
@@ -117,11 +118,23 @@ def maker_of(experiment: Experiment, environment: Environment) -> Maker:
 
 
 def begin(
-    matrix: Matrix, design: Design, engine_names: tuple[str, ...], results: Path, say: Say, command: tuple[str, ...],
-    launcher: str = "here", host: Host | None = None, launcher_options: Asked | None = None, bench: Path | None = None,
-    name: str | None = None, given: Images | None = None, sides: Sequence[Side] = (), *, host_names: bool = False,
+    matrix: Matrix,
+    design: Design,
+    engine_names: tuple[str, ...],
+    results: Path,
+    progress: ProgressCallback,
+    command: tuple[str, ...],
+    launcher: str = "here",
+    host: Host | None = None,
+    launcher_options: Asked | None = None,
+    bench: Path | None = None,
+    name: str | None = None,
+    given: Images | None = None,
+    sides: Sequence[Side] = (),
+    *,
+    host_names: bool = False,
     parts: int = 1,
-) -> Experiment:  # fmt: skip
+) -> Experiment:
     """Prepare everything a design needs and write run.json; nothing has been measured yet.
 
     ``host`` is the machine that trials run on (None: this one), ``launcher_options`` what was asked of the launcher,
@@ -132,7 +145,7 @@ def begin(
     digest, bench = snapshot_bench(bench)
     elsewhere = launcher if host else ""
     placed, host = _placed(matrix, design), host or this_host()
-    about = (host, matrix, sides, design, engine_names, bench, say)
+    about = (host, matrix, sides, design, engine_names, bench, progress)
     ready, missing, chosen, arms, engines = _prepared(*about, given or {}, placed)
     gone = {arm.name for arm in arms if (arm.runs, arm.engine) in missing}
     design, arms = with_schedule(design, arms, chosen, placed, engines, gone)
@@ -148,7 +161,7 @@ def begin(
         host=host,
         versions={"envmatrix": __version__},
         environments=chosen,
-        workloads=(workloads := _pinned(placed, bench, say)),
+        workloads=(workloads := _pinned(placed, bench, progress)),
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=environments.all_libraries(matrix),
         images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
@@ -167,12 +180,22 @@ def begin(
 
 
 def _prepared(
-    host: Host, matrix: Matrix, sides: Sequence[Side], design: Design, names: tuple[str, ...], bench: Path, say: Say,
-    given: Images, placed: Mapping[str, Workload],
+    host: Host,
+    matrix: Matrix,
+    sides: Sequence[Side],
+    design: Design,
+    names: tuple[str, ...],
+    bench: Path,
+    progress: ProgressCallback,
+    given: Images,
+    placed: Mapping[str, Workload],
 ) -> tuple[
-    dict[tuple[str, str], Prepared], dict[tuple[str, str], str], dict[str, Environment], tuple[Arm, ...],
+    dict[tuple[str, str], Prepared],
+    dict[tuple[str, str], str],
+    dict[str, Environment],
+    tuple[Arm, ...],
     Mapping[str, Engine],
-]:  # fmt: skip
+]:
     """Return what ``prepare_sides`` does, the environments of all sides by their names in the run, arms and engines."""
     whole = sides or (Side(None, matrix),)
     found = [one.of_side(side.name) for side in whole for one in environments_on(host, side.matrix, design).values()]
@@ -181,17 +204,19 @@ def _prepared(
     check_shares(arms, chosen, placed)
     makers = {side.name: side.maker(names, bench) for side in whole}
     engines = next(reversed(makers.values())).engines
-    ready, missing = prepare_sides(chosen, makers, say, given)
+    ready, missing = prepare_sides(chosen, makers, progress, given)
     check_sides(sides, chosen, ready, missing)
     check_homes(placed, engines)
-    _say_what_shm_does_not(design, engines, say)
+    _say_what_shm_does_not(design, engines, progress)
     return ready, missing, chosen, arms, engines
 
 
-def _say_what_shm_does_not(design: Design, engines: Mapping[str, Engine], say: Say) -> None:
+def _say_what_shm_does_not(design: Design, engines: Mapping[str, Engine], progress: ProgressCallback) -> None:
     unsized = [name for name, engine in engines.items() if not engine.sizes_shm]
     if design.shm and unsized:
-        say(f"`shm` has no effect on {', '.join(unsized)}: /dev/shm is what the system gives (usually half the memory)")
+        progress(
+            f"`shm` has no effect on {', '.join(unsized)}: /dev/shm is what the system gives (usually half the memory)"
+        )
 
 
 def _skipped(
@@ -216,10 +241,10 @@ def _placed(matrix: Matrix, design: Design) -> dict[str, Workload]:
     return {name: placed_workload(matrix.workloads[name], home) for name in chosen}
 
 
-def _pinned(placed: Mapping[str, Workload], bench: Path, say: Say) -> dict[str, Workload]:
+def _pinned(placed: Mapping[str, Workload], bench: Path, progress: ProgressCallback) -> dict[str, Workload]:
     """Return workloads as run.json keeps them, their data sets made ready and named."""
-    names = prepare_data(bench, _data_folder(), _data_of(placed.values()), say)
-    return {name: settled_passing(pinned_workload(entry, names), say) for name, entry in placed.items()}
+    names = prepare_data(bench, _data_folder(), _data_of(placed.values()), progress)
+    return {name: settled_passing(pinned_workload(entry, names), progress) for name, entry in placed.items()}
 
 
 def _data_of(workloads: Iterable[Workload]) -> list[str | None]:
@@ -280,7 +305,7 @@ def _check_there(what: str, kind: str, wanted: Iterable[int], there: tuple[int, 
         )
 
 
-def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:
+def reopen(folder: RunFolder, matrix_path: Path, progress: ProgressCallback) -> Experiment:
     """Load a run that was begun earlier, and prepare on this machine what its remaining trials need.
 
     The environments are those the run began with; of today's matrix only the place of its locks is used.
@@ -294,10 +319,10 @@ def reopen(folder: RunFolder, matrix_path: Path, say: Say) -> Experiment:
     bench = kept_bench(run.bench_digest)
     makers = makers_of(folder, run, matrix_path, bench)
     engines = next(reversed(makers.values())).engines
-    ready, missing = prepare_sides(run.environments, makers, say, kept_given(folder))
+    ready, missing = prepare_sides(run.environments, makers, progress, kept_given(folder))
     _check_still_there(run, missing)
     check_same_bits(run, ready)
-    prepare_data(bench, _data_folder(), _data_of(run.workloads.values()), say)
+    prepare_data(bench, _data_folder(), _data_of(run.workloads.values()), progress)
     return Experiment(run, folder, engines, ready, bench, _data_folder())
 
 

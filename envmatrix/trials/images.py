@@ -8,19 +8,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix import project
+from envmatrix.build.cache import Cache, has_stamp
+from envmatrix.build.file_listing import differences
+from envmatrix.build.paths import Places
 from envmatrix.engines.base import Engine, Prepared, check_quota, library_path
 from envmatrix.engines.build_record import prepared_from, recorded
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
-from envmatrix.images.cache import Cache, has_stamp
-from envmatrix.images.listing import differences
-from envmatrix.images.places import Places
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import Environment, Library, all_libraries
-from envmatrix.say import Say, Ticker
-from envmatrix.store import Run, RunFolder, read_json, write_whole
-from envmatrix.store.shared import exists
+from envmatrix.results import Run, RunFolder, read_json, write_whole
+from envmatrix.system import project
+from envmatrix.system.progress import Heartbeat, ProgressCallback
+from envmatrix.system.shared_files import exists
 
 #: Images that a run did not build (they came with a pack), beside its run.json.
 _GIVEN = "images.json"
@@ -52,7 +52,7 @@ def prepare_images(
     chosen: Mapping[str, Environment],
     engines: Mapping[str, Engine],
     libraries: tuple[Library, ...],
-    say: Say,
+    progress: ProgressCallback,
     given: Images | None = None,
 ) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
     """Build every image on every engine; return what is ready and, per (environment, engine), why it is not.
@@ -67,8 +67,8 @@ def prepare_images(
             key = (env.image_key, engine.name)
             try:
                 if key not in ready and key not in failures:
-                    with Ticker(say, f"image {env.image.name} is prepared for {engine.name}"):
-                        ready[key] = engine.prepare(env.image, libraries, say)
+                    with Heartbeat(progress, f"image {env.image.name} is prepared for {engine.name}"):
+                        ready[key] = engine.prepare(env.image, libraries, progress)
                 if key in ready:
                     check_libraries(ready[key], env, here=engine.shares_files)
                     check_quota(engine, env)
@@ -103,14 +103,17 @@ def open_engines(names: Iterable[str], places: Places) -> dict[str, Engine]:
 
 
 def prepare_sides(
-    chosen: Mapping[str, Environment], makers: Mapping[str | None, Maker], say: Say, given: Images | None = None
+    chosen: Mapping[str, Environment],
+    makers: Mapping[str | None, Maker],
+    progress: ProgressCallback,
+    given: Images | None = None,
 ) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
     """Prepare the images of every side (None: the run has but one) with its own maker; see ``prepare_images``."""
     ready: dict[tuple[str, str], Prepared] = dict(given or {})
     missing: dict[tuple[str, str], str] = {}
     for side, maker in makers.items():
         own = {name: environment for name, environment in chosen.items() if environment.side == side}
-        found, without = prepare_images(own, maker.engines, maker.libraries, say, ready)
+        found, without = prepare_images(own, maker.engines, maker.libraries, progress, ready)
         ready |= found
         missing |= without
     return ready, missing

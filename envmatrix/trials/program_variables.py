@@ -11,8 +11,8 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.readers import reader_of
 from envmatrix.plan.environment import Image
-from envmatrix.regular import RefusedFileError, read_bytes
-from envmatrix.say import Say
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.system.regular_files import RefusedFileError, read_bytes
 
 #: Lists of folders that hold ours and the user's own.
 _LISTS = ("PATH", "PYTHONPATH")
@@ -49,11 +49,11 @@ def _joined(ours: str, own: str) -> str:
     return ":".join(filter(None, (first, own, rest)))
 
 
-def settled_passing(workload: Workload, say: Say) -> Workload:
+def settled_passing(workload: Workload, progress: ProgressCallback) -> Workload:
     """Return a workload that passes on what this shell has of its ``pass_env``; the rest is told."""
     absent = [name for name in workload.pass_env if name not in os.environ]
     if absent:
-        say(f"workload {workload.name}: {', '.join(absent)}: not set here, so no trial has it (pass_env)")
+        progress(f"workload {workload.name}: {', '.join(absent)}: not set here, so no trial has it (pass_env)")
     return workload.model_copy(update={"pass_env": tuple(name for name in workload.pass_env if name not in absent)})
 
 

@@ -9,29 +9,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envmatrix import benchmark
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreError
-from envmatrix.host import parse_cpus
+from envmatrix.evidence.evidence import Evidence
+from envmatrix.evidence.record import Record, read_record
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.variables import near
 from envmatrix.plan import Slot
 from envmatrix.plan.environment import Environment
-from envmatrix.process import Exit
-from envmatrix.record.evidence import Evidence
-from envmatrix.record.model import Record, read_record
-from envmatrix.regular import RefusedFileError, read_bytes
-from envmatrix.store import Outcome, Trial, trial_of
-from envmatrix.store.files import check_room
-from envmatrix.store.shared import settled
-from envmatrix.trials import external, leftovers
+from envmatrix.results import Outcome, Trial, trial_of
+from envmatrix.system import bench_options
+from envmatrix.system.atomic_files import check_room
+from envmatrix.system.host import parse_cpus
+from envmatrix.system.process import Exit
+from envmatrix.system.regular_files import RefusedFileError, read_bytes
+from envmatrix.system.shared_files import settled
+from envmatrix.trials import orphans, own_program
+from envmatrix.trials.barrier import FOLDER
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.gate import FOLDER
-from envmatrix.trials.last_words import last_line, why_program_failed
+from envmatrix.trials.failure_reason import last_line, why_program_failed
 from envmatrix.trials.program_files import edited_files
 from envmatrix.trials.program_variables import given_variables, named_in
-from envmatrix.trials.proof import Proof, prove
+from envmatrix.trials.verification import Proof, prove
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILES = "files"
@@ -66,12 +66,12 @@ def environment_variables(environment: Environment, written: Mapping[str, str] |
     The values of these may be recorded, and of those that a workload has ``written``.
     """
     found = {name: value for name, value in environment.variables.items() if value is not None}
-    return {**found, **benchmark.variables_to_show({**(written or {}), **found})}
+    return {**found, **bench_options.variables_to_show({**(written or {}), **found})}
 
 
 def packages_to_look_up(environments: Iterable[Environment]) -> dict[str, str]:
     """Return the variable that has a process say which version it has of each package that a claim names."""
-    return benchmark.packages_to_look_up(claim.path for one in environments for claim in one.claims)
+    return bench_options.packages_to_look_up(claim.path for one in environments for claim in one.claims)
 
 
 def trial_variables(workload: Workload, environment: Environment, base: Mapping[str, str]) -> dict[str, str]:
@@ -117,11 +117,11 @@ def bench_arguments(
 
     With a ``gate`` it waits for its turns, with ``look_s`` it is a long look.
     """
-    record = f"{inside['work']}/{external.RECORD}"
+    record = f"{inside['work']}/{own_program.RECORD}"
     place = f"{inside['work']}/{FOLDER}" if gate else ""
     if workload.command:
-        return external.command_arguments(workload, record, python, inside["bench"], place)
-    chosen = benchmark.arguments(workload.options)
+        return own_program.command_arguments(workload, record, python, inside["bench"], place)
+    chosen = bench_options.arguments(workload.options)
     turns = (f"--gate={place}",) if gate else ()
     look = (f"--look={look_s:.1f}",) if look_s is not None else ()
     return ("-m", "bench", "run", f"--record={record}", f"--data-dir={inside['data']}", *turns, *look, *chosen)
@@ -151,7 +151,7 @@ def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = Fal
         preload=preload_paths(prepared, environment),
         mounts=mounts,
         limits=replace(
-            make_limits(experiment.run.design, environment), network=benchmark.nodes_of(workload.options) > 1
+            make_limits(experiment.run.design, environment), network=bench_options.nodes_of(workload.options) > 1
         ),
         log=experiment.folder.logs / f"{slot.trial}.log",
     )
@@ -165,7 +165,7 @@ def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, 
     if _FILES not in job.mounts.read:
         return None
     inside = experiment.engines[slot.arm.engine].inside(job.mounts)[_FILES]
-    return job.mounts.read[_FILES], inside, external.metric_file(experiment.run.workloads[slot.arm.workload])
+    return job.mounts.read[_FILES], inside, own_program.metric_file(experiment.run.workloads[slot.arm.workload])
 
 
 def run_trial(experiment: Experiment, slot: Slot) -> Trial:
@@ -176,16 +176,16 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     reason = experiment.run.skipped.get(slot.arm.name)
     if reason:
         return trial_of(slot, "skipped", reason)
-    left = leftovers.end_processes()
-    work = leftovers.folder() / experiment.run.name / slot.trial
+    left = orphans.end_processes()
+    work = orphans.folder() / experiment.run.name / slot.trial
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     started, begun = time.time(), time.monotonic()
     try:
         job = make_job(experiment, slot, work)
-        job = replace(job, env={**job.env, **leftovers.mark(experiment.run.name, slot)})
+        job = replace(job, env={**job.env, **orphans.mark(experiment.run.name, slot)})
         program = program_folder(experiment, slot, job)
-        job = external.with_files(experiment.engines[slot.arm.engine], job, *program) if program else job
+        job = own_program.with_files(experiment.engines[slot.arm.engine], job, *program) if program else job
         check_image(experiment.engines[slot.arm.engine], job)
         ended = _run(experiment.engines[slot.arm.engine], job)
         return replace(judged(experiment, slot, ended, job, started=started), ended_before=left)
@@ -235,7 +235,7 @@ def judge(
     experiment: Experiment, slot: Slot, ended: Exit, job: Job
 ) -> tuple[Outcome, str, Mapping[str, object] | None, tuple[str, ...]]:
     """Say what a trial's end, record and evidence amount to, and what of its environment nothing was seen of."""
-    body, record = load_record(job.mounts.work / external.RECORD)
+    body, record = load_record(job.mounts.work / own_program.RECORD)
     if ended.stops or stops_of(record):
         return "invalid", STOPPED, body, ()
     if ended.timed_out:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.evidence.reading import selected
-from envmatrix.record.model import read_record
+from envmatrix.evidence.record import read_record
 from tests.unknown_keys import unknown_keys
 
 pytestmark = pytest.mark.local

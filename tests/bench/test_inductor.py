@@ -2,8 +2,8 @@
 
 import pytest
 
-from envmatrix.record.model import read_evidence
-from envmatrix.trials.proof import prove
+from envmatrix.evidence.record import read_evidence
+from envmatrix.trials.verification import prove
 from tests.shipped_levels import environment
 
 SMALL = {"task": "inference", "model": "mlp", "compile": "inductor", "drop_last": "true", "steps": 2, "warmup_steps": 1,

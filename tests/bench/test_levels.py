@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.settings_in_effect import settled
 from envmatrix.plan.environment import resolve
-from envmatrix.record.model import read_evidence
-from envmatrix.record.settled import settled
-from envmatrix.trials.proof import prove
+from envmatrix.trials.verification import prove
 from tests.shipped_levels import ALREADY, environment, levels, matrix
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from envmatrix.api import tunes
-from envmatrix.process import run
 from envmatrix.report.history_page import to_html as history_html
 from envmatrix.report.write import write_reports
 from envmatrix.stats.history import read_history
+from envmatrix.system.process import run
 from tests.synthetic import Machine, make_plan, write_run
 from tests.unit import test_tune_loop as tuned
 

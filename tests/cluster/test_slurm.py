@@ -15,7 +15,7 @@ import pytest
 
 from envmatrix.api.places import load_matrix
 from envmatrix.engines.catalog import find_engine
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
 from envmatrix.trials.experiment import design_environments
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from envmatrix.store.folder import RunFolder
+from envmatrix.results.folder import RunFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 #: It says how fast it was, as its environment has it, and takes next to no time.

@@ -19,14 +19,14 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from envmatrix import project
+from envmatrix.build.cache import Cache
+from envmatrix.build.paths import Places
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import DockerClient, connect
-from envmatrix.images.cache import Cache
-from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image, Library
+from envmatrix.system import project
 
 IMAGE = Image("tiny", requirements=("tinypkg==1.0",))
 LIBRARIES = (Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)),)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.context import system_packages
+from envmatrix.build.debian_suites import Suite
+from envmatrix.build.locks import Locks
+from envmatrix.build.paths import Places
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import DockerClient, connect
 from envmatrix.errors import EngineError
-from envmatrix.images.context import system_packages
-from envmatrix.images.locks import Locks
-from envmatrix.images.places import Places
-from envmatrix.images.suites import Suite
 from envmatrix.plan.environment import Image
 from tests.engines.conftest import Said, demand, images_of_build
 

@@ -15,16 +15,16 @@ from urllib.parse import quote
 
 import pytest
 
+from envmatrix.build import builds_of_torch
+from envmatrix.build.builds_of_torch import strangers
+from envmatrix.build.cache import file_digest
+from envmatrix.build.lockfile import Pinned
+from envmatrix.build.locks import Locks
+from envmatrix.build.overlays import base_of
+from envmatrix.build.paths import Places
+from envmatrix.build.pythons import ask
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.local import LocalEngine
-from envmatrix.images import builds_of_torch
-from envmatrix.images.builds_of_torch import strangers
-from envmatrix.images.cache import file_digest
-from envmatrix.images.lockfile import Pinned
-from envmatrix.images.locks import Locks
-from envmatrix.images.overlays import base_of
-from envmatrix.images.places import Places
-from envmatrix.images.pythons import ask
 from envmatrix.plan.environment import Image
 from tests.engines.conftest import Said, demand, write_wheel
 

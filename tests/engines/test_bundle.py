@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.build.paths import Places
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import connect
-from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image
 from tests.engines.conftest import Said, demand
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.file_listing import OF_ENGINES, differences, keep_listing, listing_argv
+from envmatrix.build.paths import Places
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import lacks_privilege
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.images.listing import OF_ENGINES, differences, keep_listing, listing_argv
-from envmatrix.images.places import Places
 from tests.engines.conftest import demand, labels_of, untagged
 
 pytestmark = pytest.mark.timeout(900)

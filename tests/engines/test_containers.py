@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix import __version__
-from envmatrix.benchmark import folder_digest
+from envmatrix.build.cache import file_digest
+from envmatrix.build.file_listing import differences
+from envmatrix.build.paths import Places
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Prepared, library_path
 from envmatrix.engines.docker import RUN_LABEL, DockerEngine, half_of_memory
 from envmatrix.engines.docker_client import connect
-from envmatrix.images.cache import file_digest
-from envmatrix.images.listing import differences
-from envmatrix.images.places import Places
 from envmatrix.plan.environment import Environment, Image
+from envmatrix.system.bench_options import folder_digest
+from envmatrix.version import __version__
 from tests.engines.conftest import (
     IMAGE,
     LIBRARIES,

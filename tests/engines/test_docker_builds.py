@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.paths import Places
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import connect
 from envmatrix.engines.docker_images import DockerImages
 from envmatrix.errors import EngineError
-from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image
 from tests.engines.conftest import Said, demand, images_of_build
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.paths import Places
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.errors import EngineError
-from envmatrix.images.places import Places
 from tests.engines.conftest import IMAGE, Said
 
 

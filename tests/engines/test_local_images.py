@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.cache import Cache
+from envmatrix.build.locks import Locks
+from envmatrix.build.paths import Places
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EngineError, ExitCode, InputError, SkipEnvironmentError
-from envmatrix.images.cache import Cache
-from envmatrix.images.locks import Locks
-from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image, Library
 from tests.engines.conftest import Said, seconds_of, write_wheel
 

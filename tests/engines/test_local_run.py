@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.paths import Places, project_places
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.confinement import leftover_groups
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EnvmatrixError
-from envmatrix.images.places import Places, project_places
 from envmatrix.matrix import load
 from envmatrix.plan.environment import all_libraries, resolve
-from envmatrix.project import default_matrix
+from envmatrix.system.project import default_matrix
 from tests.engines.conftest import Said
 
 pytestmark = pytest.mark.local

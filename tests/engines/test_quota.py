@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.paths import Places
 from envmatrix.engines import confinement
 from envmatrix.engines.base import Engine, Job, Limits, LimitsCpuTime, Mounts, Prepared, check_quota
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import SkipEnvironmentError
-from envmatrix.images.places import Places
 from envmatrix.plan.environment import Environment, Image
 from tests.engines.conftest import demand
 
@@ -111,7 +111,7 @@ def quota_above(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.local
 def test_a_quota_of_the_group_above_is_found_with_how_often_it_was_used_up(quota_above: Path, tmp_path: Path) -> None:
     enter = ["/bin/sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"', str(quota_above)]
-    asked = "from pathlib import Path; from envmatrix.preflight.quota import limits; print(*limits(Path('/')))"
+    asked = "from pathlib import Path; from envmatrix.doctor.quota import limits; print(*limits(Path('/')))"
     seen = subprocess.run(
         [*enter, sys.executable, "-c", WORK + asked, str(BENCH.parent)],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(BENCH.parent)}, check=True, capture_output=True, text=True,

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.cache import file_digest
+from envmatrix.build.paths import Places
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, library_path
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import connect
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import SkipEnvironmentError
-from envmatrix.images.cache import file_digest
-from envmatrix.images.places import Places
 from envmatrix.plan.environment import Image, Library
 from tests.engines.conftest import Said, builders_folders, demand, write_wheel
 

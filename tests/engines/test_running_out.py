@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.cache import Cache
+from envmatrix.build.paths import Places
 from envmatrix.engines.base import Engine, Job, Prepared
 from envmatrix.engines.confinement import _group
 from envmatrix.errors import EngineError
-from envmatrix.images.cache import Cache
-from envmatrix.images.places import Places
 from tests.engines.conftest import IMAGE, LIBRARIES, Said, demand
 
 pytestmark = pytest.mark.timeout(900)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.cache import Cache, file_digest
+from envmatrix.build.locks import Locks
+from envmatrix.build.paths import Places
+from envmatrix.build.pythons import remembered_python
+from envmatrix.build.source_builds import wheels_of
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EngineError, ExitCode, InputError, SkipEnvironmentError
-from envmatrix.images.cache import Cache, file_digest
-from envmatrix.images.locks import Locks
-from envmatrix.images.places import Places
-from envmatrix.images.pythons import remembered_python
-from envmatrix.images.sources import wheels_of
 from envmatrix.plan.environment import Image, SourceBuild
 from tests.engines.conftest import Said
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.paths import Places
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.images.places import Places
 from tests.engines.conftest import demand
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]

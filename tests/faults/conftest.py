@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from envmatrix import project as places
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
+from envmatrix.system import project as places
 from tests.engines.conftest import write_wheel
 
 #: What a cache of our own shares with the user's: downloads and bases are large.

@@ -45,7 +45,7 @@ INDEX = (
     Row("daemon in the middle of its start", "local", "here", "unit/test_process.py::test_a_process_whose_program_is_just_being_started_is_found_by_its_variables_all_the_same", "waited for, and ended before the next"),
     Row("Ctrl-C while a trial runs", "local", "here", "unit/test_interrupts.py::test_a_signal_soon_after_a_line_reached_the_disk_ends_the_run", "its work folder goes"),
     Row("program killed", ALL, "here", "faults/test_ends.py::test_when_only_the_wrapper_or_only_the_program_is_killed_all_of_the_trial_ends", "failed, with that reason"),
-    Row("warden killed", "local", "here", "faults/test_ends.py::test_a_daemon_that_outlived_its_warden_is_ended_before_the_next_trial_and_the_trial_says_so", "failed; the next trial tells what it ended"),
+    Row("supervisor killed", "local", "here", "faults/test_ends.py::test_a_daemon_that_outlived_its_supervisor_is_ended_before_the_next_trial_and_the_trial_says_so", "failed; the next trial tells what it ended"),
     Row("program ignores its end", ALL, "here", "faults/test_ends.py::test_a_trial_past_its_limit_ends_with_its_daemons", "timed_out"),
     Row("program never ends", "local", "here", "local/test_main_job.py::test_a_trial_that_never_ends_is_an_outcome_and_the_sweep_goes_on", "timed_out"),
     Row("engine stopped", "docker", "here", "faults/test_gone.py::test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resume_completes_it", "the run stops, nothing recorded"),

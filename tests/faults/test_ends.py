@@ -60,14 +60,14 @@ def test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up(toy: T
     assert list(toy.cache.glob("work/*/*-*")) == []
 
 
-def test_a_daemon_that_outlived_its_warden_is_ended_before_the_next_trial_and_the_trial_says_so(toy: Toy) -> None:
+def test_a_daemon_that_outlived_its_supervisor_is_ended_before_the_next_trial_and_the_trial_says_so(toy: Toy) -> None:
     process = toy.start("bench", "held", "--engine", "local", "--quiet")
     toy.let_end()
     toy.let_end()  # one of the two is the baseline or the control: a run goes on where one of them ran well
     until(toy.programs, 400)
     outlived = wrapper(toy)
-    warden = int((Path("/proc") / str(outlived[0]) / "stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(warden, signal.SIGKILL)
+    supervisor = int((Path("/proc") / str(outlived[0]) / "stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGKILL)
     until(lambda: len(toy.trials()) == 3)
     after = until(lambda: toy.programs() and set(wrapper(toy)) - set(outlived), 400)
     os.kill(after.pop(), signal.SIGKILL)

@@ -10,7 +10,7 @@ import pytest
 from docker import DockerClient
 
 from envmatrix.engines.docker_client import connect, why_not
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
 from tests.engines.conftest import demand
 from tests.faults.conftest import Toy
 

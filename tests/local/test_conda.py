@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from envmatrix.build.cache import Cache
+from envmatrix.build.conda import as_interpreter
 from envmatrix.errors import EngineError
-from envmatrix.images.cache import Cache
-from envmatrix.images.conda import as_interpreter
 from envmatrix.plan.environment import Image
 from tests.conda_channel import SITE, add, add_python
 

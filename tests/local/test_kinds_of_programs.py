@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.images.cache import Cache, digest_of
-from envmatrix.images.pythons import uv_program
-from envmatrix.project import cache_folder
+from envmatrix.build.cache import Cache, digest_of
+from envmatrix.build.pythons import uv_program
+from envmatrix.system.project import cache_folder
 from tests import held
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

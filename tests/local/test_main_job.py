@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
 

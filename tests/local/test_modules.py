@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from envmatrix.build import modules
 from envmatrix.errors import SkipEnvironmentError
-from envmatrix.images import modules
 from tests.module_tree import module_tree
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

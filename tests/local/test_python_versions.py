@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from envmatrix.build.pythons import find_python
 from envmatrix.errors import SkipEnvironmentError
-from envmatrix.images.pythons import find_python
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 MATRIX = """

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.images.cache import Cache, digest_of
-from envmatrix.images.pythons import uv_program
+from envmatrix.build.cache import Cache, digest_of
+from envmatrix.build.pythons import uv_program
+from envmatrix.evidence import checks
+from envmatrix.evidence.record import read_evidence
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.project import cache_folder
-from envmatrix.record import claims
-from envmatrix.record.model import read_evidence
-from envmatrix.trials.proof import prove
+from envmatrix.system.project import cache_folder
+from envmatrix.trials.verification import prove
 from tests.engines.conftest import demand
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
@@ -123,7 +123,7 @@ def evidence_of(folder, programs, words, threads):
 
 def proven(found, threads):
     of_team = {"openmp": ["libgomp"], "openmp.sleeps": ["true"]} if int(threads) > 1 else {}
-    promised = claims.read({"threads": [threads], **of_team})
+    promised = checks.read({"threads": [threads], **of_team})
     said = prove(Environment("mine", "", {}, Image("i"), {"OMP_NUM_THREADS": threads}, (), promised), found)
     return said.wrong, said.unproven
 

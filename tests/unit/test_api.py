@@ -14,7 +14,7 @@ import pytest
 
 import envmatrix
 from envmatrix.__main__ import main
-from envmatrix.cli import COMMANDS
+from envmatrix.cli.parser import COMMANDS
 from envmatrix.errors import ExitCode
 from tests.synthetic import Machine, make_plan, write_run
 
@@ -91,14 +91,14 @@ def imported(file):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_imports_another(name):
-    others = {f"envmatrix.commands.{other}" for other in COMMANDS if other != name}
-    assert not others & set(imported(PACKAGE / "commands" / f"{name}.py"))
+    others = {f"envmatrix.cli.{other}" for other in COMMANDS if other != name}
+    assert not others & set(imported(PACKAGE / "cli" / f"{name}.py"))
 
 
 def test_nothing_below_the_commands_knows_a_command_line():
-    below = [file for file in PACKAGE.rglob("*.py") if file.parent.name != "commands" and file.name != "cli.py"]
+    below = [file for file in PACKAGE.rglob("*.py") if file.parent.name != "cli"]
     assert [file for file in below if "argparse.Namespace" in file.read_text()] == []
-    assert not [file for file in below for name in imported(file) if name.startswith("envmatrix.commands")]
+    assert not [file for file in below for name in imported(file) if name.startswith("envmatrix.cli")]
 
 
 def test_nothing_of_the_interface_prints_or_exits():

@@ -5,9 +5,9 @@ import pytest
 from envmatrix.errors import InputError, NothingRanError
 from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
-from envmatrix.say import silent
+from envmatrix.system.progress import silent
 from envmatrix.trials import experiment, images
-from envmatrix.trials.possible import check_shares, lacking_quota
+from envmatrix.trials.feasibility import check_shares, lacking_quota
 from tests.synthetic import make_environment
 
 ARMS = make_arms(("a",), ("w",), ("local",), "a")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.evidence.record import read_evidence
 from envmatrix.matrix import load
 from envmatrix.plan.environment import Environment, Image, resolve
 from envmatrix.plan.export import export_lines
-from envmatrix.record.model import read_evidence
-from envmatrix.trials.proof import prove
+from envmatrix.trials.verification import prove
 
 ROOT = Path(__file__).parents[2]
 #: What is said of a process, by one that it started.

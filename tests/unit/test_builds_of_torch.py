@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.builds_of_torch import INDEX, resolve_one_build, strangers
+from envmatrix.build.lockfile import Pinned, read_lock
+from envmatrix.build.pip import Request
 from envmatrix.errors import EngineError
-from envmatrix.images.builds_of_torch import INDEX, resolve_one_build, strangers
-from envmatrix.images.lockfile import Pinned, read_lock
-from envmatrix.images.pip import Request
 
 LOCKS = Path(__file__).parents[2] / "containers" / "locks"
 

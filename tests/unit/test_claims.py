@@ -3,9 +3,9 @@
 import pytest
 from pydantic import TypeAdapter
 
-from envmatrix.record import claims
-from envmatrix.record.model import read_evidence
-from envmatrix.record.paths import SHORT, known_paths, lookup
+from envmatrix.evidence import checks
+from envmatrix.evidence.paths import SHORT, known_paths, lookup
+from envmatrix.evidence.record import read_evidence
 
 EVIDENCE = {
     "openmp": {"library": "libgomp", "blocktime": 0, "settings": {"a.b": "dotted"}},
@@ -17,7 +17,7 @@ EVIDENCE = {
 
 
 def contradictions(promised, evidence=EVIDENCE):
-    return claims.contradictions(claims.read(promised), read_evidence(evidence))
+    return checks.contradictions(checks.read(promised), read_evidence(evidence))
 
 
 def holds(path, *values):
@@ -25,8 +25,8 @@ def holds(path, *values):
 
 
 def refused(path, *values):
-    with pytest.raises(claims.ClaimError) as caught:
-        claims.check(claims.parse(path, values))
+    with pytest.raises(checks.ClaimError) as caught:
+        checks.check(checks.parse(path, values))
     return caught.value
 
 
@@ -90,7 +90,7 @@ def test_numbers_are_compared(value, true):
 
 
 def test_blanks_around_what_is_compared_do_not_count():
-    (claim,) = claims.read({"openmp": ["=  libgomp "]})
+    (claim,) = checks.read({"openmp": ["=  libgomp "]})
     assert str(claim) == "openmp is = libgomp"
     assert not claim.contradiction(read_evidence({"openmp": {"library": "libgomp"}}))
 
@@ -140,7 +140,7 @@ def test_a_claim_on_a_whole_part_names_what_is_in_it(path):
 def test_every_path_with_a_name_may_be_claimed_and_every_key_of_an_open_part():
     for path in (*known_paths(), *SHORT, "variables.MY_OWN", "malloc.options.x", "openmp.settings.OMP.X",
                  "collectives.hidden_settings./etc/nccl.conf.NCCL_ALGO", "xla.fallbacks.aten::nonzero"):  # fmt: skip
-        claims.check(claims.parse(path, ["*"]))
+        checks.check(checks.parse(path, ["*"]))
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_a_claim_that_allows_nothing_is_refused():
 
 
 def test_claims_stand_in_run_json_as_they_are_written():
-    kept = TypeAdapter(claims.Claims)
+    kept = TypeAdapter(checks.Claims)
     body = {"openmp": ["libgomp", "= a*"], "threads": [">= 2"]}
     assert kept.dump_python(kept.validate_python(body)) == body
-    assert TypeAdapter(claims.Claims).json_schema()["type"] == "object"
+    assert TypeAdapter(checks.Claims).json_schema()["type"] == "object"
 
 
 def test_a_claim_of_an_older_run_that_looks_like_an_operator_is_a_text():

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.cli import COMMANDS
+from envmatrix.cli.parser import COMMANDS
 
 MATRIX = """
 version: 1
@@ -129,14 +129,14 @@ def test_every_command_has_help_and_a_completion(here, capsys):
 
 
 def test_help_does_not_wait_for_heavy_imports():
-    code = "import sys, envmatrix.cli as c; c._top().format_help(); print([m for m in sys.modules if m in %r])"
+    code = "import sys, envmatrix.cli.parser as c; c._top().format_help(); print([m for m in sys.modules if m in %r])"
     heavy = ("numpy", "scipy", "pydantic", "rich", "docker", "yaml", "jinja2")
     argv = [sys.executable, "-c", code % (heavy,)]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
 def test_a_bug_is_told_without_a_traceback_and_keeps_it_in_a_file(here, capsys, monkeypatch):
-    monkeypatch.setattr("envmatrix.commands.list._design", lambda entry: 1 / 0)
+    monkeypatch.setattr("envmatrix.cli.list._design", lambda entry: 1 / 0)
     assert main(["list"]) == 2
     said = capsys.readouterr().err
     assert "this is a bug in envmatrix: ZeroDivisionError" in said

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bench.cold import turn_start
-from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise_measured
+from envmatrix.report.warning import Kind
 from envmatrix.stats.cold_turns import cold_turns
 from envmatrix.stats.measurements import TURN_START, fold
 from tests.synthetic import Machine, make_plan, make_run, make_trials

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
+from envmatrix.build.cache import Cache
+from envmatrix.build.conda import as_interpreter
 from envmatrix.errors import SkipEnvironmentError
-from envmatrix.images.cache import Cache
-from envmatrix.images.conda import as_interpreter
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.trials.program_variables import missing_module

@@ -23,10 +23,10 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Summary, summarise_measured
 from envmatrix.report.terminal import to_renderable
 from envmatrix.report.write import write_reports
+from envmatrix.results import RunFolder, Trial
 from envmatrix.stats.contention import Waiting, contended
 from envmatrix.stats.effects import Contended, Effect, Flag, unless_contended, verdict_of
 from envmatrix.stats.measurements import fold
-from envmatrix.store import RunFolder, Trial
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 SPEED = {"pytorch-ci": 4.32, "tcmalloc": 1.01}

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.build.lockfile import read_lock
 from envmatrix.errors import InputError
-from envmatrix.images.lockfile import read_lock
-from envmatrix.regular import LARGEST_DOCUMENT
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
+from envmatrix.system.regular_files import LARGEST_DOCUMENT
 from envmatrix.trials.trial import load_record
 from tests.unit.test_extensions import MATRIX, PLUGINS, WORK
 

@@ -11,10 +11,10 @@ import pytest
 
 from bench import counters
 from bench.evidence import machine, tree
-from envmatrix.preflight.checks import neighbours
-from envmatrix.report.caution import Kind
+from envmatrix.doctor.checks import neighbours
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
+from envmatrix.report.warning import Kind
 from envmatrix.stats.measurements import fold
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 from tests.watched import work

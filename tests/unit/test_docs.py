@@ -10,10 +10,10 @@ from jinja2 import DictLoader, Environment
 
 from bench import needs
 from envmatrix.api.answers import figure
-from envmatrix.cli import COMMANDS
+from envmatrix.cli.parser import COMMANDS
 from envmatrix.matrix import load
+from envmatrix.matrix.metrics import Check, MetricSource
 from envmatrix.matrix.model import Design, Level, Workload
-from envmatrix.matrix.reported import Check, MetricSource
 
 PROJECT = Path(__file__).parents[2]
 

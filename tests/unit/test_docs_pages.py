@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.cli import parse
+from envmatrix.cli.parser import parse
 from envmatrix.matrix import load
-from envmatrix.project import default_matrix
+from envmatrix.system.project import default_matrix
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]

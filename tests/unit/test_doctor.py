@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.doctor import checks, installed
 from envmatrix.engines import apptainer_command, confinement
 from envmatrix.launchers.slurm import client
-from envmatrix.preflight import checks, installed
-from envmatrix.process import Place
+from envmatrix.system.process import Place
 
 #: As `cat /proc/driver/nvidia/version` prints it, with NVIDIA's own and with the open kernel module.
 OWN = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version:\n"

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import environment
-from envmatrix.project import default_matrix
+from envmatrix.system.project import default_matrix
 
 FACTS = {"physical_cores": "2", "logical_cpus": "4"}
 

@@ -14,14 +14,14 @@ from envmatrix.__main__ import main
 from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
-from envmatrix.matrix.starter import FOR_ANY
+from envmatrix.matrix.template import FOR_ANY
 from envmatrix.report.exports import trials_csv
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
-from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.between_runs import compare_runs
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import fold

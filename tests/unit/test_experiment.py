@@ -6,16 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix import benchmark, project
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.matrix import load
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import all_libraries
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
+from envmatrix.system import bench_options, project
 from envmatrix.trials.experiment import snapshot_bench
 from envmatrix.trials.images import check_same_bits, libraries_of
-from envmatrix.trials.requested import Overrides, requested_design
+from envmatrix.trials.overrides import Overrides, requested_design
 from tests.synthetic import make_plan, make_run
 
 
@@ -31,7 +31,7 @@ def test_an_edit_during_a_run_changes_nothing_in_its_copy_of_the_benchmark(sourc
     digest, copy = snapshot_bench(source)
     (source / "a.py").write_text("two")
     assert (copy / "a.py").read_text() == "one"
-    assert digest == benchmark.folder_digest(copy) != snapshot_bench(source)[0]
+    assert digest == bench_options.folder_digest(copy) != snapshot_bench(source)[0]
 
 
 def test_a_copy_is_whole_and_of_that_digest_or_absent(source, monkeypatch):

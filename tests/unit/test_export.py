@@ -12,7 +12,7 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.export import training_script
 from envmatrix.plan.environment import Environment, Image, resolve
 from envmatrix.plan.export import dockerfile, export_lines
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
 from tests.committed import REFERENCES, SCHEMA_1
 
 PLACED = Environment("e", "", {}, Image("i"), {"A": "b c"}, (), {}, cpus="0-3", memory_nodes="1")

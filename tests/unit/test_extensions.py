@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.cli import COMMANDS
+from envmatrix.build.paths import project_places
+from envmatrix.cli.parser import COMMANDS
 from envmatrix.engines.catalog import DEFAULT, ENGINES, find_engine
 from envmatrix.errors import InputError
-from envmatrix.extensions import Catalog, ExtensionError, load
-from envmatrix.images.places import project_places
 from envmatrix.launchers.catalog import LAUNCHERS
 from envmatrix.matrix import Design
 from envmatrix.report.catalog import FIGURES, REPORTS
+from envmatrix.system.plugins import Catalog, ExtensionError, load
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 #: These take no engine, launcher, run or report.

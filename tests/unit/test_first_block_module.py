@@ -8,8 +8,8 @@ import pytest
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
-from envmatrix.runner.first_block import FirstBlock
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
+from envmatrix.runner.budget_check import FirstBlock
 from envmatrix.trials.experiment import Experiment
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials
 

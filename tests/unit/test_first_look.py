@@ -9,14 +9,14 @@ import pytest
 from envmatrix.api import programs
 from envmatrix.api.program_metric import metric_of
 from envmatrix.errors import InputError
+from envmatrix.evidence.record import Record
 from envmatrix.matrix.parse import parse
-from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH
+from envmatrix.matrix.template import FOR_ANY, FOR_TORCH
 from envmatrix.plan.environment import all_libraries
-from envmatrix.record.model import Record
-from envmatrix.trials import leftovers
-from envmatrix.trials.look import started
-from envmatrix.trials.requested import Overrides, requested_design
-from envmatrix.trials.wrapped import unwrapped
+from envmatrix.trials import orphans
+from envmatrix.trials.overrides import Overrides, requested_design
+from envmatrix.trials.python_wrappers import unwrapped
+from envmatrix.trials.trial_run import started
 from envmatrix.units import as_budget, parse_duration
 
 
@@ -24,7 +24,7 @@ def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_p
     """It sets the budget and the limits: beside another's measuring it would take too long, and spoil that too."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path))
     done = []
-    monkeypatch.setattr(leftovers, "end_processes", lambda: done.append("swept"))
+    monkeypatch.setattr(orphans, "end_processes", lambda: done.append("swept"))
 
     def look(*_):
         with (tmp_path / "measuring.lock").open() as file, pytest.raises(BlockingIOError):

@@ -22,10 +22,10 @@ from envmatrix.__main__ import main
 from envmatrix.api import runs
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.parse import MatrixError, parse
+from envmatrix.results import RunFolder
 from envmatrix.runner.progress import LineProgress
-from envmatrix.say import silent
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.store import RunFolder
+from envmatrix.system.progress import silent
 from tests.synthetic import Machine, make_plan, write_run
 from tests.unit.test_extensions import MATRIX, PLUGINS
 
@@ -187,4 +187,4 @@ def test_a_damaged_run_is_resumed_or_refused_with_a_message(project, data):
     changed = data.draw(mutated((copy / name).read_text(), RUN_ODD, most=3))
     (copy / name).write_bytes(changed.encode("utf-8", "surrogatepass"))
     with contextlib.suppress(EnvmatrixError):  # a message; whatever else is raised would be called a bug
-        runs.carry_out(runs.reopen_run("two", say=silent), once)
+        runs.carry_out(runs.reopen_run("two", progress=silent), once)

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.cli import COMMANDS, GROUPS, command_parser, parse
-from envmatrix.commands.completion import SHELLS
-from envmatrix.commands.launching import given_options
+from envmatrix.cli.completion import SHELLS
+from envmatrix.cli.launching import given_options
+from envmatrix.cli.parser import COMMANDS, GROUPS, command_parser, parse
 from envmatrix.errors import InputError
 
 #: A word for every place that must be filled, so that an option is what is wrong.
@@ -35,7 +35,7 @@ def test_the_help_of_every_command_has_examples_that_parse(name, capsys):
     for line in parser.example_lines:
         command = re.search(r"envmatrix ([^|)]|(?<=torch)\)|\)')+", line)[0]
         found = parse(shlex.split(command.rstrip('"'))[1:])
-        assert found.run.__module__ == f"envmatrix.commands.{name}"
+        assert found.run.__module__ == f"envmatrix.cli.{name}"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.cache import IN_MEMORY, Cache, digest_of
 from envmatrix.errors import EngineError
-from envmatrix.images.cache import IN_MEMORY, Cache, digest_of
 
 
 def test_a_folder_is_whole_or_absent(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_files_that_fit_are_made_in_memory_and_others_in_the_cache(tmp_path: Pat
 @pytest.mark.parametrize("room", [1, 2**60])
 def test_the_scratch_of_a_killed_builder_is_removed_and_that_of_a_living_one_is_kept(tmp_path: Path, room: int) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from envmatrix.images.cache import Cache\n"
+        "import os, sys; from pathlib import Path; from envmatrix.build.cache import Cache\n"
         "with Cache(Path(sys.argv[1])).quick_scratch('a', int(sys.argv[2])) as path:\n"
         "    print(path, flush=True); os.kill(os.getpid(), 9)"
     )

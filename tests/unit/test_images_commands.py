@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix import project
 from envmatrix.api import images
+from envmatrix.build import debian_packages, pip, venvs
+from envmatrix.build.system_libraries import install_lines
 from envmatrix.engines.base import Prepared, library_path
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError, SkipEnvironmentError
-from envmatrix.images import debian, pip, venvs
-from envmatrix.images.system import install_lines
 from envmatrix.plan.environment import Environment, Image, Library
+from envmatrix.system import project
 from envmatrix.trials.images import check_libraries
 
 HOSTILE = ["--index-url=http://evil.example", "-r/etc/passwd", "torch; rm -rf $HOME", "$(touch x)", 'a"b', "a b"]
@@ -32,7 +32,7 @@ def test_resolving_asks_pip_for_a_report_and_installs_nothing() -> None:
 def test_a_hostile_requirement_stays_one_argument_after_the_options(text: str) -> None:
     argv = pip.resolve_argv(["pip"], pip.Request((text,)), Path("r"))
     assert argv[argv.index("--") + 1 :] == [text]
-    argv = debian.print_uris_argv((), text)
+    argv = debian_packages.print_uris_argv((), text)
     assert argv[argv.index("--") + 1 :] == [text]
 
 

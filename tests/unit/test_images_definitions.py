@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envmatrix import __version__
-from envmatrix.errors import InputError
-from envmatrix.images.definitions import (
+from envmatrix.build.definitions import (
     Recipe,
     docker_quote,
     environment_variables,
@@ -25,8 +23,10 @@ from envmatrix.images.definitions import (
     whole_definition,
     whole_dockerfile,
 )
-from envmatrix.images.labels import REVISION, SOURCE, public_url, publisher_labels
+from envmatrix.build.labels import REVISION, SOURCE, public_url, publisher_labels
+from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment, Image
+from envmatrix.version import __version__
 
 printable = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_characters="\x7f"), max_size=40)
 RECIPE = Recipe("torch", "debian:bookworm-slim@sha256:00", wheels=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.images.generated import definition_files
+from envmatrix.build.generated_files import definition_files
 from envmatrix.matrix import load
 
 ROOT = Path(__file__).parents[2]

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.build.archive import tar_of_folders
+from envmatrix.build.cache import Cache, file_digest, file_stamp, has_stamp
+from envmatrix.build.file_listing import differences, keep_listing, listing_argv, listing_file
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
-from envmatrix.images.archive import tar_of_folders
-from envmatrix.images.cache import Cache, file_digest, file_stamp, has_stamp
-from envmatrix.images.listing import differences, keep_listing, listing_argv, listing_file
 from envmatrix.trials.images import check_same_bits
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envmatrix.build.lockfile import Lock, Pinned, Section, asked_text, parse_lock
 from envmatrix.errors import InputError
-from envmatrix.images.lockfile import Lock, Pinned, Section, asked_text, parse_lock
 
 FILE = Path("containers/locks/x.txt")
 DIGEST = "a" * 64

@@ -2,8 +2,8 @@
 
 import pytest
 
+from envmatrix.build import debian_mirror
 from envmatrix.errors import EngineError
-from envmatrix.images import mirror
 
 STANZA = "Types: deb\n# a comment\nURIs: http://mirror.example/debian/\nSuites: bookworm\nComponents: main\n"
 SECURITY = "Types: deb\nURIs: http://mirror.example/debian-security\nSuites: bookworm-security\nComponents: main\n"
@@ -11,17 +11,17 @@ LINE = "deb [signed-by=/k.gpg arch=amd64] https://old.example/debian bookworm ma
 
 
 def test_both_forms_of_apt_sources_are_read_and_security_is_passed_over():
-    assert mirror.mirrors_in([SECURITY, STANZA]) == ["http://mirror.example/debian"]
-    assert mirror.mirrors_in(["# deb http://no.example x main\n" + LINE]) == ["https://old.example/debian"]
+    assert debian_mirror.mirrors_in([SECURITY, STANZA]) == ["http://mirror.example/debian"]
+    assert debian_mirror.mirrors_in(["# deb http://no.example x main\n" + LINE]) == ["https://old.example/debian"]
 
 
 def test_a_named_mirror_comes_first(monkeypatch):
-    monkeypatch.setenv(mirror.VARIABLE, "http://mine.example/debian/")
-    assert mirror.debian_mirror() == "http://mine.example/debian"
+    monkeypatch.setenv(debian_mirror.VARIABLE, "http://mine.example/debian/")
+    assert debian_mirror.debian_mirror() == "http://mine.example/debian"
 
 
 def test_where_none_is_known_it_says_how_to_name_one(monkeypatch):
-    monkeypatch.delenv(mirror.VARIABLE, raising=False)
-    monkeypatch.setattr(mirror, "_is_debian", lambda: False)
+    monkeypatch.delenv(debian_mirror.VARIABLE, raising=False)
+    monkeypatch.setattr(debian_mirror, "_is_debian", lambda: False)
     with pytest.raises(EngineError, match="no mirror of Debian"):
-        mirror.debian_mirror()
+        debian_mirror.debian_mirror()

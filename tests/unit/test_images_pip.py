@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
+from envmatrix.build import pythons, source_builds
+from envmatrix.build.cache import Cache
+from envmatrix.build.lockfile import Pinned
+from envmatrix.build.pip import Request, resolve
 from envmatrix.errors import EngineError, EnvmatrixError
-from envmatrix.images import pythons, sources
-from envmatrix.images.cache import Cache
-from envmatrix.images.lockfile import Pinned
-from envmatrix.images.pip import Request, resolve
 from tests.engines.conftest import write_wheel
 
 PIP = [sys.executable, "-m", "pip"]
@@ -66,6 +66,6 @@ def test_a_missing_uv_is_told_before_anything_is_downloaded(tmp_path, wheels, mo
     monkeypatch.setattr(pythons.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(EnvmatrixError, match="uv is not installed") as refused:
-        sources.check_uv(cache, [Pinned("torch", "2.13.0", "0" * 64)])
+        source_builds.check_uv(cache, [Pinned("torch", "2.13.0", "0" * 64)])
     assert "python -m pip install uv" in (refused.value.remedy or "")
-    sources.check_uv(cache, [])
+    source_builds.check_uv(cache, [])

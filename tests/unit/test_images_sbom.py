@@ -9,9 +9,9 @@ from pathlib import Path
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from envmatrix.images.cache import file_digest
-from envmatrix.images.lockfile import Pinned
-from envmatrix.images.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
+from envmatrix.build.cache import file_digest
+from envmatrix.build.lockfile import Pinned
+from envmatrix.build.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
 
 STATUS = """Package: libc6
 Status: install ok installed

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from envmatrix.build.lockfile import Pinned
+from envmatrix.build.locks import image_asked
+from envmatrix.build.pip import Request, download_argv, resolve_argv
+from envmatrix.build.source_builds import build_argv, build_variables, check_glibc, edit, unpacked
 from envmatrix.errors import EngineError, SkipEnvironmentError
-from envmatrix.images.lockfile import Pinned
-from envmatrix.images.locks import image_asked
-from envmatrix.images.pip import Request, download_argv, resolve_argv
-from envmatrix.images.sources import build_argv, build_variables, check_glibc, edit, unpacked
 from envmatrix.matrix.parse import MatrixError, parse
 from envmatrix.plan import environment as environments
 from envmatrix.plan.environment import Environment, Image, SourceBuild

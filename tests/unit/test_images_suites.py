@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.images.suites import options_of_hosts_apt
+from envmatrix.build.debian_suites import options_of_hosts_apt
 
 
 @pytest.mark.skipif(shutil.which("apt-config") is None, reason="no apt here")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.unpack import unpack_tar, unpack_wheel
 from envmatrix.errors import EngineError
-from envmatrix.images.unpack import unpack_tar, unpack_wheel
 
 
 def tar_of(path: Path, members: list[tuple[str, bytes | None, str]]) -> Path:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix import benchmark
 from envmatrix.__main__ import main
 from envmatrix.errors import InputError
+from envmatrix.evidence.paths import SHORT
 from envmatrix.matrix import include, load
 from envmatrix.matrix.include import LIBRARY, library
 from envmatrix.matrix.parse import parse
-from envmatrix.matrix.source import parse_yaml
+from envmatrix.matrix.yaml_positions import parse_yaml
 from envmatrix.plan.environment import resolve
-from envmatrix.project import default_matrix
-from envmatrix.record.paths import SHORT
+from envmatrix.system import bench_options
+from envmatrix.system.project import default_matrix
 
 OLD = Path(__file__).parent / "data" / "matrix-version-1.yaml"
 MALLOC = "version: 2\nfactors: {malloc: {glibc: {}, tuned: {env: {A: b}}}}\n"
@@ -82,7 +82,7 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
     assert set(old.designs) - set(plain[1]) == {"parallel", "lightning", "horovod", "openxla"}
     assert {name: plain[0][name] for name in plain[1]} == plain[1]
     assert set(old.workloads) <= set(new.workloads)
-    standard = {name: option.default for name, option in benchmark.options().items()}
+    standard = {name: option.default for name, option in bench_options.options().items()}
     for name, workload in old.workloads.items():
         now = new.workloads[name]
         checked = {"verify_steps": 5} if name == "single" else {}  # as what it is compared with

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix import cli, interrupts
 from envmatrix.__main__ import main
-from envmatrix.launchers.here import Here
-from envmatrix.process import Order, run_logged
+from envmatrix.cli import parser
+from envmatrix.launchers.local import Here
+from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner
-from envmatrix.store import RunFolder
-from envmatrix.trials import leftovers
+from envmatrix.system import interrupts
+from envmatrix.system.process import Order, run_logged
+from envmatrix.trials import orphans
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 
@@ -51,8 +52,8 @@ def interrupted_run(path, monkeypatch, seconds, number):
     plan = make_plan((), max_blocks=30)  # seconds longer than any signal takes to come
     made = {trial.trial: trial for trial in make_trials(plan, Machine({}), plan.max_blocks)}
 
-    def run_trial(experiment, slot, say):
-        (leftovers.folder() / experiment.run.name).mkdir(parents=True, exist_ok=True)
+    def run_trial(experiment, slot, progress):
+        (orphans.folder() / experiment.run.name).mkdir(parents=True, exist_ok=True)
         with (path / "log").open("ab") as log:
             assert run_logged(Order(["/bin/sleep", "0.005"], {}, path, 20), log).ok
         return made[slot.trial]
@@ -82,7 +83,7 @@ def test_a_signal_soon_after_a_line_reached_the_disk_ends_the_run(tmp_path, monk
         assert ended.interrupted, f"the signal of attempt {attempt} was lost"
         assert names == planned[: len(names)]
         assert 0 < len(names) < len(planned)
-        assert leftovers.killed_runs() == [], "its work folder is gone with it"
+        assert orphans.killed_runs() == [], "its work folder is gone with it"
 
 
 @pytest.mark.parametrize("deep", [1, 2])
@@ -157,6 +158,6 @@ def test_a_signal_that_comes_as_the_report_is_written_ends_the_command_in_its_ow
     def told(arguments):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(cli, "run_command", told)
+    monkeypatch.setattr(parser, "run_command", told)
     assert main(["list"]) == 130
     assert "interrupted" in capsys.readouterr().err

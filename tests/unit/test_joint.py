@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from bench import arguments, digest, options, variables
 from bench.__main__ import _parser
 from bench.errors import BenchError
-from envmatrix import benchmark, project
 from envmatrix.errors import InputError
 from envmatrix.matrix import parse
 from envmatrix.matrix.model import Workload
-from envmatrix.trials.external import command_arguments
-from envmatrix.trials.leftovers import MARK
+from envmatrix.system import bench_options, project
+from envmatrix.trials.orphans import MARK
+from envmatrix.trials.own_program import command_arguments
 from envmatrix.trials.trial import base_variables, bench_arguments
 from tests.toy_nets import lay_out_toy
 
@@ -45,7 +45,7 @@ def test_the_host_imports_neither_the_benchmark_nor_torch():
 
 def test_only_one_module_of_the_host_loads_files_of_the_benchmark():
     loading = [file.name for file in HOST if "spec_from_file_location" in file.read_text()]
-    assert loading == ["benchmark.py"]
+    assert loading == ["bench_options.py"]
 
 
 @pytest.mark.parametrize("name", ["options.py", "digest.py", "variables.py"])
@@ -55,7 +55,8 @@ def test_what_the_host_loads_needs_the_standard_library_alone(name):
 
 
 @pytest.mark.parametrize(
-    ("face", "module"), [(benchmark._Options, options), (benchmark._Digest, digest), (benchmark._Variables, variables)]
+    ("face", "module"),
+    [(bench_options._Options, options), (bench_options._Digest, digest), (bench_options._Variables, variables)],
 )
 def test_the_hosts_typed_face_is_the_benchmarks_own(face, module):
     for name, wanted in inspect.getmembers(face, inspect.isfunction):
@@ -66,7 +67,7 @@ def test_the_hosts_typed_face_is_the_benchmarks_own(face, module):
 
 
 def test_both_sides_give_the_benchmark_the_same_digest():
-    assert benchmark.folder_digest(project.bench_folder()) == digest.bench_digest()
+    assert bench_options.folder_digest(project.bench_folder()) == digest.bench_digest()
 
 
 def told(heading):
@@ -114,10 +115,10 @@ def test_the_host_uses_the_arguments_of_the_page_and_no_others():
     ]
     assert set().union(*map(flags, own)) == ARGUMENTS["command"]
     plain = flags(bench_arguments(Workload(name="w"), {"work": "/w", "data": "/d"}, "python3", gate=True, look_s=10.0))
-    over_nodes = set(re.findall(r"--(?:node-\w+|meet)", (ROOT / "envmatrix/launchers/slurm/span.py").read_text()))
+    over_nodes = set(re.findall(r"--(?:node-\w+|meet)", (ROOT / "envmatrix/launchers/slurm/multi_node.py").read_text()))
     assert plain | over_nodes == ARGUMENTS["run"]
     assert {"--record=", "evidence"} <= {
-        text.rpartition("{")[0] or text for text in texts(ROOT / "envmatrix/trials/session.py")
+        text.rpartition("{")[0] or text for text in texts(ROOT / "envmatrix/trials/environment_shell.py")
     }
     assert {text[:-1] for text in texts(ROOT / "envmatrix/trials/data.py") if text.startswith("--")} == ARGUMENTS[
         "data"
@@ -191,10 +192,10 @@ def by_hand(name, text):
 
 def by_matrix(name, text):
     try:
-        value = benchmark.convert(name, text)
-    except benchmark.WrongValueError as error:
+        value = bench_options.convert(name, text)
+    except bench_options.WrongValueError as error:
         return f"{error.message}: {error.remedy}" if error.remedy else error.message
-    broken = benchmark.broken_rules({name: value})
+    broken = bench_options.broken_rules({name: value})
     return "; ".join(rule.message for rule in broken).split(" ", 1)[1] if broken else value
 
 
@@ -208,9 +209,9 @@ def test_any_text_means_the_same_in_matrix_yaml_and_on_the_command_line(name, te
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_what_the_host_writes_as_an_argument_is_read_as_the_same_value(name):
-    option = benchmark.options()[name]
+    option = bench_options.options()[name]
     for value in [option.default, *option.choices, *([[4, 8]] if option.type == "list-of-int" else [])]:
-        (argument,) = benchmark.arguments({name: value})
+        (argument,) = bench_options.arguments({name: value})
         texts = vars(_parser().parse_args(["run", argument]))
         assert options.convert(OPTIONS[name], texts[name]) == value
 
@@ -238,7 +239,10 @@ def test_an_installed_package_finds_the_benchmark_that_came_with_it(tmp_path):
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "envmatrix", tmp_path / "envmatrix", ignore=ignored)
     shutil.copytree(ROOT / "bench", tmp_path / "envmatrix" / "_project" / "bench", ignore=ignored)
-    asked = "from envmatrix import benchmark, project; print(benchmark.folder_digest(project.bench_folder()))"
+    asked = (
+        "from envmatrix.system import bench_options as options, project;"
+        " print(options.folder_digest(project.bench_folder()))"
+    )
     said = subprocess.run([sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == digest.bench_digest()
 
@@ -268,4 +272,4 @@ def test_a_model_that_nobody_offers_is_refused_with_all_that_are_known(toy):
 def test_what_only_suits_built_in_models_is_left_to_the_others_own_builder(toy):
     assert by_matrix("model", "toy_nets:small") == "toy_nets:small"
     chosen = {"model": "toy_nets:small", "widths": [3], "extra_layer": True, "channels_last": True, "bias": False}
-    assert benchmark.broken_rules(chosen) == []
+    assert bench_options.broken_rules(chosen) == []

@@ -9,13 +9,13 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.api.runs import tell_doubts
+from envmatrix.evidence.evidence import Evidence
 from envmatrix.matrix.parse import load, parse
 from envmatrix.matrix.readers import is_known
 from envmatrix.matrix.variables import FAMILIES, doubts, known, near
 from envmatrix.plan.environment import Environment, Image, resolve
-from envmatrix.record.evidence import Evidence
-from envmatrix.trials.proof import prove
 from envmatrix.trials.trial import read_by
+from envmatrix.trials.verification import prove
 
 MATRIX = """version: 2
 factors:

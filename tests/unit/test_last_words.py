@@ -2,7 +2,7 @@
 
 import pytest
 
-from envmatrix.trials.last_words import tail, why_program_failed
+from envmatrix.trials.failure_reason import tail, why_program_failed
 
 ENDED = "bench: error: the command ended with exit status 1; its output is in the log\n"
 CHAINED = """Traceback (most recent call last):

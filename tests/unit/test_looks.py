@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.errors import StoreError
-from envmatrix.launchers.here import Here
+from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.looks import LEAST_S, START_S, WHOLE_S, reserve_s, seconds_of
-from envmatrix.runner import looks
+from envmatrix.plan.steady_state_runs import LEAST_S, START_S, WHOLE_S, reserve_s, seconds_of
+from envmatrix.results import RunFolder, trial_of
+from envmatrix.results.redact import redact
 from envmatrix.runner import loop as runner
+from envmatrix.runner import steady_state_runs
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.store import RunFolder, trial_of
-from envmatrix.store.redact import redact
 from envmatrix.trials.trial import bench_arguments
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 from tests.unit.test_runner import Watcher
@@ -33,7 +33,7 @@ def carry_out(tmp_path, monkeypatch):
             folder.create(make_run(plan, design={"steady": True}, **more), MATRIX_TEXT)
         now = []
 
-        def look(experiment, slot, say):
+        def look(experiment, slot, progress):
             if len(now) == stop_at:
                 raise KeyboardInterrupt
             now.append(slot)
@@ -41,8 +41,8 @@ def carry_out(tmp_path, monkeypatch):
             document = {"schema": 1, "timing": timing}
             return trial_of(slot, "ok", wall_s=slot.look_s + START_S, started=1.0, node="real-host", document=document)
 
-        monkeypatch.setattr(looks, "run_surely", look)
-        monkeypatch.setattr(runner, "run_surely", lambda experiment, slot, say: made[slot.trial])
+        monkeypatch.setattr(steady_state_runs, "run_surely", look)
+        monkeypatch.setattr(runner, "run_surely", lambda experiment, slot, progress: made[slot.trial])
         engine = SimpleNamespace(sweep=lambda run: 0)
         experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
         watcher, said = Watcher(), []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import MatrixError, parse
 from envmatrix.plan.environment import resolve
-from envmatrix.project import default_matrix
+from envmatrix.system.project import default_matrix
 from envmatrix.units import parse_duration
 
 GOOD = """

@@ -15,8 +15,8 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.include import KINDS, LIBRARY, gather
 from envmatrix.matrix.parse import _Parser, parse
 from envmatrix.matrix.schema import json_schema
-from envmatrix.matrix.source import parse_yaml
-from envmatrix.project import default_matrix
+from envmatrix.matrix.yaml_positions import parse_yaml
+from envmatrix.system.project import default_matrix
 from tests.held_schema import refusal
 
 PROJECT = Path(__file__).parents[2]

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.errors import EnvmatrixError, InputError
+from envmatrix.results import RunFolder
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import fold
-from envmatrix.store import RunFolder
-from envmatrix.store.files import append_line
-from tests import agreement, paired, precision
-from tests import measured_parts as parts
+from envmatrix.system.atomic_files import append_line
 from tests.synthetic import Machine, make_plan, make_trials, write_run
+from validation import agreement, paired, precision
+from validation import measured_parts as parts
 
 PLAN = {"long": 60.0, "designs": ("default",)}
 

@@ -8,16 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api.result import Result
-from envmatrix.commands import answer
-from envmatrix.report.shown import of_control
+from envmatrix.cli import answer
+from envmatrix.report.headline import of_control
 from envmatrix.report.summary import summarise_measured
-from envmatrix.runner.first_block import FirstBlock, too_short
-from envmatrix.runner.outlook import blocks_until
+from envmatrix.results import trial_of
+from envmatrix.runner.budget_check import FirstBlock, too_short
+from envmatrix.runner.time_to_decision import blocks_until
 from envmatrix.stats.comparison import Compared
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.slow_trials import SlowTrials
-from envmatrix.store import trial_of
 from envmatrix.units import LONGEST_S, MOST_BLOCKS
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 from tests.unit.test_contention import BUSY, waited

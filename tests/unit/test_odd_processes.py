@@ -8,15 +8,15 @@ from shlex import quote
 
 import pytest
 
+from envmatrix.evidence import checks
+from envmatrix.evidence.notices import oddities
+from envmatrix.evidence.record import read_evidence
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.record import claims
-from envmatrix.record.model import read_evidence
-from envmatrix.record.notices import oddities
-from envmatrix.report.caution import Kind
 from envmatrix.report.summary import summarise_measured
+from envmatrix.report.warning import Kind
 from envmatrix.stats.measurements import fold
 from envmatrix.trials.program_variables import about_shell
-from envmatrix.trials.proof import prove
+from envmatrix.trials.verification import prove
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 from tests.unit.test_proof import evidence_of
 
@@ -57,7 +57,7 @@ def test_of_what_is_as_it_should_be_nothing_is_told(evidence):
 
 
 def test_threads_that_share_one_cpu_prove_no_number_of_them():
-    two = Environment("e", "", {}, Image("i"), {}, (), claims.read({"threads": ["2"]}))
+    two = Environment("e", "", {}, Image("i"), {}, (), checks.read({"threads": ["2"]}))
     seen = {"torch": {"threads": 2}, "openmp": {"library": "libgomp", "workers": {"libgomp": 1}}, "cpu": CPU}
     assert prove(two, read_evidence(seen)).unproven == ()
     found = prove(two, read_evidence({**seen, "cpu": {**CPU, "thread_affinity": {"0": 3}}}))

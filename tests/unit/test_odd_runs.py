@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_environment, make_plan, make_run, make_trials
 
 CELLS = {"baseline": ("glibc", "gnu"), "t": ("tc", "gnu"), "i": ("glibc", "intel"), "ti": ("tc", "intel")}

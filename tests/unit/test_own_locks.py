@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from envmatrix import project
 from envmatrix.__main__ import main
 from envmatrix.api.places import load_matrix
-from envmatrix.images.lockfile import Pinned
-from envmatrix.images.locks import Locks
+from envmatrix.build.lockfile import Pinned
+from envmatrix.build.locks import Locks
+from envmatrix.system import project
 from envmatrix.trials.images import places_of
 
 MATRIX = """version: 2

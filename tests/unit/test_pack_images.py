@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.build.debian_suites import EPOCH
+from envmatrix.bundle.archive import entry_of, unpack, write_archive
+from envmatrix.bundle.images import given_images, packed_images
+from envmatrix.bundle.manifest import Manifest
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError, StoreError
-from envmatrix.images.suites import EPOCH
-from envmatrix.pack.archive import entry_of, unpack, write_archive
-from envmatrix.pack.images import given_images, packed_images
-from envmatrix.pack.manifest import Manifest
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
 from envmatrix.trials.images import keep_given, kept_given, prepare_images
 
 KEY = ("torch-2.13.0", "apptainer")

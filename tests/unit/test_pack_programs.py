@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.bundle.archive import unpack, write_archive
+from envmatrix.bundle.contents import make_manifest
+from envmatrix.bundle.manifest import Entry, Manifest
+from envmatrix.bundle.programs import check_there, given_programs, left_out, packed_programs, with_programs
 from envmatrix.errors import EnvmatrixError, InputError, StoreError
 from envmatrix.matrix.model import Workload
-from envmatrix.pack.archive import unpack, write_archive
-from envmatrix.pack.contents import make_manifest
-from envmatrix.pack.manifest import Entry, Manifest
-from envmatrix.pack.programs import check_there, given_programs, left_out, packed_programs, with_programs
 from envmatrix.trials.program_files import program_files
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.commands.reproduce import describe
+from envmatrix.build.cache import file_digest
+from envmatrix.bundle.comparison import Difference, Reproduction, image_differences, reproduction, run_differences
+from envmatrix.cli.reproduce import describe
 from envmatrix.errors import InputError
-from envmatrix.images.cache import file_digest
-from envmatrix.pack.comparison import Difference, Reproduction, image_differences, reproduction, run_differences
 from envmatrix.plan import Plan, make_arms
 from envmatrix.report.html_file import provenance
 from envmatrix.report.summary import summarise

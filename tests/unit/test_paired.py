@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from envmatrix.errors import InputError
-from tests import agreement, paired
-from tests import measured_parts as parts
 from tests.synthetic import Machine, make_plan, make_trials, write_run
+from validation import agreement, paired
+from validation import measured_parts as parts
 
 TURN = 3
 #: The turns of a trial: those of its design, a stretch, those between stretches, and a stretch: (window, steps).

@@ -10,9 +10,9 @@ import pytest
 from bench import options as workload_options
 from bench.errors import BenchError, RunError
 from bench.parallel import launch, nodes
-from envmatrix.record import claims
-from envmatrix.record.model import read_evidence
-from envmatrix.trials.proof import contradicting_ranks
+from envmatrix.evidence import checks
+from envmatrix.evidence.record import read_evidence
+from envmatrix.trials.verification import contradicting_ranks
 
 
 def options(**chosen):
@@ -129,6 +129,6 @@ def test_a_claim_must_hold_on_every_rank_and_the_one_that_breaks_it_is_named():
         {"rank": 1, "node": "n2", "evidence_differs": {"openmp": {"library": "libomp"}}},
     ]
     evidence = read_evidence({"openmp": {"library": "libgomp"}, "parallel": {"ranks": ranks}})
-    promised = claims.read({"openmp": ["libgomp"], "threads": ["1"]})
+    promised = checks.read({"openmp": ["libgomp"], "threads": ["1"]})
     assert contradicting_ranks(promised, evidence) == ["rank 1 (node n2) claims openmp is libgomp, but it was libomp"]
     assert contradicting_ranks(promised, read_evidence({"openmp": {}})) == []

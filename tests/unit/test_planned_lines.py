@@ -13,13 +13,13 @@ import pytest
 from envmatrix.__main__ import main
 from envmatrix.api.packs import pack_run
 from envmatrix.errors import StoreError
-from envmatrix.launchers.here import Here
-from envmatrix.report.caution import Kind
+from envmatrix.launchers.local import Here
 from envmatrix.report.summary import summarise
+from envmatrix.report.warning import Kind
 from envmatrix.runner import loop as runner
 from envmatrix.stats.between_runs import compare_runs
-from envmatrix.stats.gaps import missing
 from envmatrix.stats.measurements import fold, read_measurements
+from envmatrix.stats.missing_trials import missing
 from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import Machine, copied, make_plan, make_trials, write_run
 from tests.unit.test_runner import Watcher

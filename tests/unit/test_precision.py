@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 
 from envmatrix.matrix.parse import parse
-from envmatrix.store.files import append_line
-from tests import precision, precision_parts
-from tests import precision_figures as figures
-from tests.precision_figures import Estimate, Measured
+from envmatrix.system.atomic_files import append_line
 from tests.synthetic import Machine, make_plan, write_run
+from validation import precision, precision_parts
+from validation import precision_figures as figures
+from validation.precision_figures import Estimate, Measured
 
 
 def measured(*rows, seconds=60.0):

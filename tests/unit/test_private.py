@@ -14,16 +14,16 @@ import pytest
 from bench import variables
 from bench.evidence import outside
 from bench.evidence.tree import Program
-from envmatrix import cli
-from envmatrix.images.definitions import environment_variables
+from envmatrix.build.definitions import environment_variables
+from envmatrix.cli import parser
+from envmatrix.evidence.evidence import Evidence
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import MatrixError, load, parse
-from envmatrix.record.evidence import Evidence
-from envmatrix.store import RunFolder, trial_of
-from envmatrix.store.names import Names
+from envmatrix.results import RunFolder, trial_of
+from envmatrix.results.anonymize import Names
 from envmatrix.trials import trial
 from envmatrix.trials.experiment import begin
-from envmatrix.trials.proof import contradicting_variables, prove
+from envmatrix.trials.verification import contradicting_variables, prove
 from tests.synthetic import make_environment, make_plan, make_run
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +115,7 @@ def test_a_password_in_a_matrix_is_refused_with_its_place(line):
 
 
 def test_a_run_keeps_no_password_of_the_command_line(tmp_path, monkeypatch):
-    from envmatrix.store import RunFolder
+    from envmatrix.results import RunFolder
     from tests.synthetic import make_plan, make_run
 
     folder = RunFolder(tmp_path / "r")
@@ -228,7 +228,7 @@ def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_
     begun = begin(matrix, matrix.designs["d"], (), tmp_path, print, (), host=host, host_names=kept)
     assert RunFolder(begun.folder.path).load().host.name == ("vm9" if kept else "node-1")
     assert RunFolder(begun.folder.path).load().design.schedule == "sequential", "its wall time is all there is"
-    arguments = cli.parse(["bench", *(["--host-names"] if kept else [])])
+    arguments = parser.parse(["bench", *(["--host-names"] if kept else [])])
     assert arguments.host_names is kept
 
 

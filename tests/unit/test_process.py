@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix import process
 from envmatrix.errors import EnvmatrixError
-from envmatrix.process import Exit, Order, Place, run, run_logged, started
-from envmatrix.trials import leftovers
+from envmatrix.system import process
+from envmatrix.system.process import Exit, Order, Place, run, run_logged, started
+from envmatrix.trials import orphans
 
 
 def logged(tmp_path, code, *arguments, limit_s=20.0, env=None, cpus=()):
@@ -94,7 +94,7 @@ def test_a_program_that_is_not_there_is_told():
         run([__file__], limit_s=20)
 
 
-def test_a_warden_that_is_stopped_keeps_nobody_waiting(monkeypatch):
+def test_a_supervisor_that_is_stopped_keeps_nobody_waiting(monkeypatch):
     monkeypatch.setattr(process, "_ENDED_S", 0.5)
     done = run(["sh", "-c", "kill -STOP $PPID; exec sleep 60"], limit_s=1)
     assert done.exit.timed_out
@@ -107,7 +107,7 @@ def test_output_and_status_come_back():
 
 def test_a_trial_dies_with_the_runner_that_was_killed(tmp_path):
     runner = f"""
-import sys; from pathlib import Path; from envmatrix.process import Order, run_logged
+import sys; from pathlib import Path; from envmatrix.system.process import Order, run_logged
 with open({str(tmp_path / "log")!r}, "wb") as log:
     code = "import os,time; print(os.getpid(), flush=True); time.sleep(60)"
     run_logged(Order([sys.executable, "-c", code], {{}}, Path("."), 60), log)
@@ -223,7 +223,7 @@ def test_a_program_that_has_ended_is_neither_held_nor_released_and_says_how_it_e
 
 def test_nothing_is_left_stopped_when_the_host_is_killed(tmp_path):
     host = """
-import sys; from pathlib import Path; from envmatrix.process import Order, started
+import sys; from pathlib import Path; from envmatrix.system.process import Order, started
 with started(Order([sys.executable, "-c", sys.argv[1]], {}, Path("."), 60), sys.stdout.buffer) as program:
     sys.stdin.readline()
     program.hold()
@@ -241,14 +241,14 @@ with started(Order([sys.executable, "-c", sys.argv[1]], {}, Path("."), 60), sys.
     wait_for(lambda: not [pid for pid in pids if alive(pid)])
 
 
-#: Runs a program (that has a child) as a trial is run, or waits with an heir, until somebody kills it.
+#: Runs a program (that has a child) as a trial is run, or waits with a cleanup watcher, until somebody kills it.
 OWNS = """
 import os, sys, time
 from pathlib import Path
-from envmatrix.process import Order, heir, run_logged
+from envmatrix.system.process import Order, cleanup_watcher, run_logged
 program = "import os, time; os.fork(); open(f'is-{os.getpid()}', 'w'); time.sleep(600)"
-if sys.argv[1] == "heir":
-    with heir(["/bin/touch", "inherited"]):
+if sys.argv[1] == "watcher":
+    with cleanup_watcher(["/bin/touch", "inherited"]):
         open("is-0", "w").close()
         time.sleep(600)
 run_logged(Order([sys.executable, "-c", program], None, Path.cwd(), 600), open("log", "wb"))
@@ -284,20 +284,20 @@ def stopped(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_warden_that_was_stopped_when_its_owner_was_killed_is_swept_with_its_program(stopped):
+def test_a_supervisor_that_was_stopped_when_its_owner_was_killed_is_swept_with_its_program(stopped):
     left = stopped("program", 3)
-    leftovers.end_processes()  # that of a test beside this one may have come first
+    orphans.end_processes()  # that of a test beside this one may have come first
     wait_for(lambda: not any(alive(pid) for pid in left))
 
 
 def test_an_heir_that_was_stopped_when_its_owner_was_killed_does_its_work(stopped, tmp_path):
-    left = stopped("heir", 1)
-    leftovers.end_processes()
+    left = stopped("watcher", 1)
+    orphans.end_processes()
     wait_for((tmp_path / "inherited").exists)
     wait_for(lambda: not alive(left[0]))
 
 
-def test_a_warden_whose_owner_lives_is_nobodys_orphan(tmp_path):
+def test_a_supervisor_whose_owner_lives_is_nobodys_orphan(tmp_path):
     order = Order([sys.executable, "-c", "import time; time.sleep(600)"], None, tmp_path, 600)
     with (tmp_path / "log").open("wb") as log, started(order, log) as program:
         os.kill(program.process.pid, signal.SIGSTOP)

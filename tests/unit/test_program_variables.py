@@ -2,11 +2,11 @@
 
 import pytest
 
-from envmatrix import benchmark
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
-from envmatrix.trials.hints import beyond_folder, hints_of
+from envmatrix.system import bench_options
+from envmatrix.trials.failure_hints import beyond_folder, hints_of
 from envmatrix.trials.program_variables import (
     check_passing,
     dropped_variables,
@@ -65,7 +65,7 @@ def test_the_value_of_a_passed_variable_is_never_named_as_one_to_record(shell):
     found = trial_variables(workload(pass_env=("HF_TOKEN",)), make_environment("fast"), BASE)
     assert found["HF_TOKEN"] == "hf_secret"
     assert "HF_TOKEN" not in found.get("BENCH_VARIABLES", "")
-    assert benchmark.shown_variable("HF_TOKEN", "hf_secret") == "(hidden)"
+    assert bench_options.shown_variable("HF_TOKEN", "hf_secret") == "(hidden)"
 
 
 def test_what_is_not_set_here_is_told_once_and_a_run_that_began_with_it_wants_it_again(shell):

@@ -12,7 +12,6 @@ from envmatrix.api.environments import lines_of_best
 from envmatrix.matrix import load
 from envmatrix.matrix.model import cells
 from envmatrix.plan import make_arms, shown_name
-from envmatrix.project import default_matrix
 from envmatrix.report.html_file import to_html
 from envmatrix.report.junit import to_junit
 from envmatrix.report.markdown import to_markdown
@@ -20,6 +19,7 @@ from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.within_run import compare_environments
+from envmatrix.system.project import default_matrix
 from envmatrix.trials.experiment import arms_of
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from envmatrix.matrix.model import Workload
-from envmatrix.runner.outlook import blocks_until, outlook
+from envmatrix.results import trial_of
 from envmatrix.runner.progress import BarProgress, LineProgress
-from envmatrix.say import Ticker
-from envmatrix.store import trial_of
-from envmatrix.trials import around
+from envmatrix.runner.time_to_decision import blocks_until, outlook
+from envmatrix.system.progress import Heartbeat
+from envmatrix.trials import hooks
 from tests.synthetic import make_plan
 
 PLAN = make_plan(())
@@ -99,15 +99,15 @@ def test_of_a_long_trial_something_is_said_now_and_then_until_it_ends():
 
 def test_of_a_long_setup_something_is_said_now_and_then_too(monkeypatch, tmp_path):
     said, enough = [], threading.Event()
-    monkeypatch.setattr(around, "Ticker", partial(Ticker, every_s=0.01))
-    monkeypatch.setattr(around, "_run", lambda *_: enough.wait(60) and SimpleNamespace(exit=SimpleNamespace(ok=True)))
+    monkeypatch.setattr(hooks, "Ticker", partial(Heartbeat, every_s=0.01))
+    monkeypatch.setattr(hooks, "_run", lambda *_: enough.wait(60) and SimpleNamespace(exit=SimpleNamespace(ok=True)))
 
     def tell(text):
         said.append(text)
         if len(said) == 2:
             enough.set()
 
-    around.set_up([Workload(name="mine", command=("true",), setup=("fetch", "data"))], tell)
+    hooks.set_up([Workload(name="mine", command=("true",), setup=("fetch", "data"))], tell)
     assert said == ["setup of mine: fetch data", "setup of mine runs, for 0 s"]
 
 

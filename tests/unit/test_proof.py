@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from bench.evidence import outside, programs, tree
-from envmatrix.record import notices
-from envmatrix.record.model import read_evidence
-from envmatrix.trials.proof import prove
+from envmatrix.evidence import notices
+from envmatrix.evidence.record import read_evidence
 from envmatrix.trials.trial import packages_to_look_up
+from envmatrix.trials.verification import prove
 from tests.proving import PYTHON, ROOT, TORCH, compiled, environment, evidence_of
 from tests.watched import work
 

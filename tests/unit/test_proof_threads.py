@@ -2,8 +2,8 @@
 
 import pytest
 
-from envmatrix.record.model import read_evidence
-from envmatrix.trials.proof import prove
+from envmatrix.evidence.record import read_evidence
+from envmatrix.trials.verification import prove
 from tests.proving import PYTHON, TORCH, compiled, environment, evidence_of
 from tests.watched import work
 

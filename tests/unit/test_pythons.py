@@ -2,10 +2,10 @@
 
 import pytest
 
+from envmatrix.build import pythons
+from envmatrix.build.pip import target_options
+from envmatrix.build.pythons import Python, find_python
 from envmatrix.errors import SkipEnvironmentError
-from envmatrix.images import pythons
-from envmatrix.images.pip import target_options
-from envmatrix.images.pythons import Python, find_python
 from envmatrix.matrix import load
 from envmatrix.plan.environment import resolve
 

@@ -2,16 +2,16 @@
 
 import pytest
 
+from envmatrix.doctor.quota import limits, quota
+from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.settings_in_effect import settled
 from envmatrix.matrix import load
 from envmatrix.plan.environment import resolve
-from envmatrix.preflight.quota import limits, quota
-from envmatrix.record.model import read_evidence
-from envmatrix.record.settled import settled
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.stats.measurements import fold
-from envmatrix.trials.proof import prove
 from envmatrix.trials.trial import placed_limits
+from envmatrix.trials.verification import prove
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 MATRIX = """

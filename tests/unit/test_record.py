@@ -8,8 +8,8 @@ import pytest
 
 from bench import evidence as written
 from bench.evidence import machine, onednn, outside, tree
-from envmatrix.record.evidence import Evidence, OneDnn
-from envmatrix.record.model import Record, RecordError, read_evidence, read_record
+from envmatrix.evidence.evidence import Evidence, OneDnn
+from envmatrix.evidence.record import Record, RecordError, read_evidence, read_record
 from tests.unknown_keys import unknown_keys
 
 RESULTS = Path(__file__).parents[2] / "results"

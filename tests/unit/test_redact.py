@@ -11,8 +11,8 @@ from envmatrix.api.packs import pack_run
 from envmatrix.errors import StoreError
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.summary import summarise
-from envmatrix.store import RunFolder
-from envmatrix.store.redact import names_somebody, redact
+from envmatrix.results import RunFolder
+from envmatrix.results.redact import names_somebody, redact
 from tests.committed import REFERENCES, SCHEMA_1
 
 AS_IT_WAS = {"{cache}": "/home/dora/.cache/envmatrix", "{home}": "/home/dora", '"node-1"': '"vm9"'}
@@ -49,11 +49,11 @@ def test_what_names_somebody_is_told_before_it_is_packed(old, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("envmatrix.api.packs.kept_bench", lambda _: tmp_path / "none")
     said = []
-    pack_run(old.path, output=tmp_path / "a.tar.gz", say=said.append)
+    pack_run(old.path, output=tmp_path / "a.tar.gz", progress=said.append)
     told = "the archive names hosts, or folders of a user: `envmatrix redact reference-models`, then pack it again"
     assert said[:1] == [told]
     redact(old)
-    pack_run(old.path, output=tmp_path / "b.tar.gz", say=said.append)
+    pack_run(old.path, output=tmp_path / "b.tar.gz", progress=said.append)
     assert said.count(told) == 1
 
 

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import yaml
 
-from envmatrix import __version__
-from envmatrix.pack.crate import CRATE, crate
+from envmatrix.bundle.crate import CRATE, crate
+from envmatrix.version import __version__
 from tests.synthetic import make_plan, make_run
 
 PROJECT = Path(__file__).parents[2]

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from envmatrix.report.attributed import FACTORIAL_NOTE
+from envmatrix.report.attribution import FACTORIAL_NOTE
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.report.terminal import present
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_environment, make_plan, make_run, make_trials
 
 CELLS = {"baseline": ("glibc", "gnu"), "t": ("tc", "gnu"), "i": ("glibc", "intel"), "ti": ("tc", "intel")}

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from scipy.stats import linregress
 
-from envmatrix.record import claims
-from envmatrix.report import cautions, conditions
-from envmatrix.report.caution import Kind
+from envmatrix.evidence import checks
+from envmatrix.report import machine_warnings, warnings
 from envmatrix.report.summary import summarise_measured
+from envmatrix.report.warning import Kind
+from envmatrix.results import NodeCheck
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.measurements import fold
-from envmatrix.store import NodeCheck
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("fast",))
@@ -44,7 +44,7 @@ def remedies(module):
 
 
 def test_what_to_do_is_something_to_do():
-    found = [text for module in (cautions, conditions) for text in remedies(module)]
+    found = [text for module in (warnings, machine_warnings) for text in remedies(module)]
     assert len(found) > 15
     assert [text for text in found if not text.startswith("`envmatrix ") and text.split()[0] not in ACTIONS] == []
 
@@ -134,7 +134,7 @@ def test_a_level_that_shows_what_the_reference_shows_is_told_as_no_op(library, u
         return replace(trial, unproven=unproven)
 
     environments = {name: make_environment(name, {"malloc": name}, variables={}) for name in ("baseline", "fast")}
-    environments["fast"] = replace(environments["fast"], claims=claims.read({claimed: ("*",)}))
+    environments["fast"] = replace(environments["fast"], claims=checks.read({claimed: ("*",)}))
     trials = [show(trial) for trial in make_trials(PLAN, Machine({}, noise=0.01), 10)]
     summary = summarise_measured(make_run(PLAN, environments=environments), fold(PLAN, trials))
     flags = {effect.environment: effect.flags for effect in summary.analysis.primary_effects()}
@@ -148,14 +148,14 @@ def test_levels_that_claim_nothing_are_told():
         "fast": make_environment("fast", {"malloc": "tc"}, variables={}),
     }
     assert kinds_after(environments=environments) == {Kind.UNVERIFIED}
-    environments["fast"] = replace(environments["fast"], claims=claims.read({"malloc": ("libtcmalloc",)}))
+    environments["fast"] = replace(environments["fast"], claims=checks.read({"malloc": ("libtcmalloc",)}))
     assert kinds_after(environments=environments) == set()
 
 
 def test_a_trend_and_its_error_are_those_of_linear_regression():
     values = np.random.default_rng(2).normal(0, 0.1, 11) + 0.02 * np.arange(11)
     line = linregress(np.arange(11), values)
-    assert conditions.trend(values) == pytest.approx((line.slope, line.stderr), rel=1e-12)
+    assert machine_warnings.trend(values) == pytest.approx((line.slope, line.stderr), rel=1e-12)
 
 
 def test_a_report_is_made_without_what_takes_longer_to_import_than_all_else(tmp_path):
@@ -171,7 +171,7 @@ def test_one_cause_is_one_warning_with_a_count_whichever_environments_and_trials
         fact.outcomes["ok"] = 4
         fact.unproven["too short to be looked at"] = 3
     facts["pytorch-ci"].unproven["no team of 2 threads was there"] = 4
-    found = list(conditions.unproven(None, SimpleNamespace(facts=facts), None))
+    found = list(machine_warnings.unproven(None, SimpleNamespace(facts=facts), None))
     assert [(one.subject, one.text) for one in found] == [
         ("baseline, pytorch-ci, control", "too short to be looked at (9 of 12 trials)"),
         ("pytorch-ci", "no team of 2 threads was there (4 of 4 trials)"),

@@ -10,7 +10,7 @@ from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.report.terminal import present
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 STEPS = 5

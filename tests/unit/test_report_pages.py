@@ -7,16 +7,16 @@ import re
 import pytest
 
 from envmatrix.report.evidence_table import evidence_table
+from envmatrix.report.glossary import coded
 from envmatrix.report.history_page import to_html as history_html
 from envmatrix.report.history_page import views
 from envmatrix.report.html_file import to_html
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.svg import palette
-from envmatrix.report.words import coded
 from envmatrix.report.write import write_reports
+from envmatrix.results import RunFolder
 from envmatrix.stats.history import History, Point, Series, read_history
 from envmatrix.stats.measurements import fold
-from envmatrix.store import RunFolder
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 #: WCAG 2.2, 1.4.3 and 1.4.11: what text and what marks must have against what lies behind them.

@@ -9,9 +9,8 @@ from rich.console import Console
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.looks import look_slot
+from envmatrix.plan.steady_state_runs import look_slot
 from envmatrix.report.catalog import draw
-from envmatrix.report.caution import Kind
 from envmatrix.report.exports import figure_svg
 from envmatrix.report.formatting import NONE
 from envmatrix.report.html_file import to_html
@@ -20,8 +19,9 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.start_table import spark
 from envmatrix.report.summary import summarise
 from envmatrix.report.terminal import present
-from envmatrix.stats.starts import told_first
-from envmatrix.store import trial_of
+from envmatrix.report.warning import Kind
+from envmatrix.results import trial_of
+from envmatrix.stats.startup import told_first
 from tests.synthetic import Machine, make_plan, write_run
 
 COURSES = {

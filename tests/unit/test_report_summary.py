@@ -13,16 +13,16 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from envmatrix.report.caution import Kind
 from envmatrix.report.formatting import markdown_cell
-from envmatrix.report.heat import heat_style
+from envmatrix.report.heat_map import heat_style
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise, summarise_measured
 from envmatrix.report.terminal import present
+from envmatrix.report.warning import Kind
 from envmatrix.report.write import write_reports
+from envmatrix.results import RunFolder, trial_of
 from envmatrix.stats.measurements import fold
-from envmatrix.store import RunFolder, trial_of
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
 EVERYONE = ("baseline", "control", "fast", "slow")

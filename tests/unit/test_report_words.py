@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from envmatrix.bundle.comparison import reproduction
+from envmatrix.matrix.metrics import MetricSource
 from envmatrix.matrix.model import Workload
-from envmatrix.matrix.reported import MetricSource
-from envmatrix.pack.comparison import reproduction
-from envmatrix.report.attributed import FACTORIAL_NOTE, MAIN_NOTE, title_of
+from envmatrix.report.attribution import FACTORIAL_NOTE, MAIN_NOTE, title_of
 from envmatrix.report.columns import columns_of
 from envmatrix.report.forest import forest
 from envmatrix.report.formatting import NONE, bounds, listed, ratio, speed_up, sure_ratio
@@ -19,7 +19,7 @@ from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
-from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import MEMORY, METRICS, THROUGHPUT, VALUE
 from envmatrix.stats.nodes import NodeReport, NodeRow

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from envmatrix.build.overlays import Base
 from envmatrix.errors import InputError, Where
-from envmatrix.images.overlays import Base
 from envmatrix.matrix import load
 from envmatrix.matrix.parse import MatrixError, parse
 from envmatrix.matrix.requirements import read

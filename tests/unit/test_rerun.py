@@ -15,17 +15,17 @@ import envmatrix
 from envmatrix.__main__ import main
 from envmatrix.api.reruns import begin_rerun
 from envmatrix.api.runs import reopen_run
+from envmatrix.build.paths import Places
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import ExitCode, InputError, NoTrialError, SkipEnvironmentError
-from envmatrix.images.places import Places
+from envmatrix.results import RunFolder
 from envmatrix.runner import loop
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.longrun import LONGER
 from envmatrix.stats.maxt import student_quantile
-from envmatrix.store import RunFolder
+from envmatrix.stats.slow_phases import LONGER
 from envmatrix.trials import experiment, images
-from envmatrix.trials.requested import Overrides
-from envmatrix.trials.sure import restore
+from envmatrix.trials.overrides import Overrides
+from envmatrix.trials.retry import restore
 from tests.synthetic import Machine, make_trials
 
 MATRIX = """version: 2
@@ -49,7 +49,7 @@ class FromLocks:
     def unavailable(self):
         return None
 
-    def prepare(self, image, libraries, say):
+    def prepare(self, image, libraries, progress):
         lock = self.places.locks / "torch.txt"
         if not lock.is_file():
             raise SkipEnvironmentError("there is no lock")
@@ -68,7 +68,9 @@ def two(tmp_path, monkeypatch):
     """Two folders, each with a matrix and a lock of one name."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(images, "find_engine", lambda name, places: FromLocks(places, name))
-    monkeypatch.setattr(experiment, "prepare_data", lambda bench, folder, wanted, say: dict.fromkeys(wanted, "digits"))
+    monkeypatch.setattr(
+        experiment, "prepare_data", lambda bench, folder, wanted, progress: dict.fromkeys(wanted, "digits")
+    )
     monkeypatch.chdir(tmp_path)
     for side, version in (("before", "2.12"), ("after", "2.13")):
         locks = tmp_path / side / "containers" / "locks"
@@ -81,7 +83,7 @@ def two(tmp_path, monkeypatch):
 def made_up(monkeypatch, speed, outcome=None):
     """Let trials be made up, as fast as ``speed`` says."""
 
-    def run_trial(begun, slot, say):
+    def run_trial(begun, slot, progress):
         made = make_trials(begun.plan, Machine(speed, noise=0.01, outcome=outcome or {}), begun.plan.max_blocks)
         return next(trial for trial in made if trial.trial == slot.trial)
 
@@ -187,10 +189,10 @@ def test_files_of_a_program_that_differ_between_the_sides_are_told(two):
         (two / side / "matrix.yaml").write_text(MATRIX.replace("cnn: {batch_size: 64}", own))
         (two / side / "train.py").write_text("print(1)")
     said: list[str] = []
-    begin_rerun("before", "after", name="alike", say=said.append)
+    begin_rerun("before", "after", name="alike", progress=said.append)
     assert any(line.endswith("runs on both sides") for line in said)
     (two / "after" / "train.py").write_text("print(2)")
-    begin_rerun("before", "after", name="unlike", say=said.append)
+    begin_rerun("before", "after", name="unlike", progress=said.append)
     assert any("what differs there (train.py) is not measured" in line for line in said)
 
 

@@ -13,21 +13,21 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from envmatrix import __version__
 from envmatrix.__main__ import main
 from envmatrix.api import runs
 from envmatrix.api.result import Result
-from envmatrix.commands import answer
+from envmatrix.cli import answer
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError, StoppedRunError, StoreError, Where
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
 from envmatrix.report.write import write_reports
+from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold
-from envmatrix.store import RunFolder
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.images import check_same_bits
-from envmatrix.trials.resumed import resumed
+from envmatrix.trials.resume import resumed
+from envmatrix.version import __version__
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 
@@ -103,7 +103,7 @@ def test_what_does_not_change_is_not_written(begun):
 def test_a_budget_that_the_run_has_had_is_told_to_be_that_of_the_whole_run(begun, monkeypatch, budget, told):
     said = []
     monkeypatch.setattr(runs, "reopen", lambda *_: begun())
-    runs.reopen_run(begun().folder.path, budget=budget, say=said.append).folder.unlock()
+    runs.reopen_run(begun().folder.path, budget=budget, progress=said.append).folder.unlock()
     assert any("the whole run, which has 5m already" in line for line in said) is told
 
 
@@ -167,7 +167,7 @@ def test_reports_that_cannot_be_written_are_no_bad_input_and_can_be_made_later(t
     run = make_run(make_plan(("a",)), "r")
     monkeypatch.setattr(runs, "run_experiment", lambda *_: None)
     monkeypatch.setattr(runs, "write_reports", full)
-    watched = SimpleNamespace(say=print)
+    watched = SimpleNamespace(progress=print)
     with pytest.raises(StoppedRunError, match="its reports were not written") as caught:
         runs.carry_out(SimpleNamespace(folder=RunFolder(tmp_path), run=run), lambda _: nullcontext(watched))
     assert caught.value.exit_code == 4

@@ -6,8 +6,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from envmatrix.store import Change, RunFolder
-from envmatrix.store.schema import json_schema
+from envmatrix.results import Change, RunFolder
+from envmatrix.results.schema import json_schema
 from tests.committed import REFERENCES, SCHEMA_1
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_run
 

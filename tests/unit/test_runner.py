@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.errors import InputError
-from envmatrix.launchers.here import Here
+from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
+from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner
-from envmatrix.runner.first_block import too_short
-from envmatrix.store import RunFolder
+from envmatrix.runner.budget_check import too_short
 from envmatrix.units import as_duration
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
@@ -25,7 +25,7 @@ class Watcher:
     def __init__(self):
         self.blocks = []
 
-    def say(self, text):
+    def progress(self, text):
         pass
 
     def trial_begins(self, slot, left_s, together=1):
@@ -50,7 +50,7 @@ def carry_out(tmp_path, monkeypatch, plan, *, stop_after=None, changed=lambda tr
         folder.create(make_run(plan), MATRIX_TEXT)
     begun = []
 
-    def run_trial(experiment, slot, say):
+    def run_trial(experiment, slot, progress):
         begun.append(slot.trial)
         if stop_after is not None and len(begun) > stop_after:
             raise KeyboardInterrupt
@@ -60,7 +60,7 @@ def carry_out(tmp_path, monkeypatch, plan, *, stop_after=None, changed=lambda tr
     engine = SimpleNamespace(sweep=lambda run: 0)
     experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
     watcher = Watcher()
-    ended = runner.run(experiment, Here(), watcher, watcher.say)
+    ended = runner.run(experiment, Here(), watcher, watcher.progress)
     names = [trial.trial for trial in folder.trials(plan)]
     folder.unlock()
     return ended, names, watcher
@@ -134,7 +134,7 @@ def test_what_a_killed_run_left_is_swept_only_when_nothing_else_measures_here(tm
     folder = RunFolder(tmp_path / "run")
     folder.create(run, MATRIX_TEXT)
     monkeypatch.setattr(
-        runner, "run_surely", lambda experiment, slot, say: next(iter(make_trials(run.plan, Machine({}), 1)))
+        runner, "run_surely", lambda experiment, slot, progress: next(iter(make_trials(run.plan, Machine({}), 1)))
     )
     engines = {"local": SimpleNamespace(sweep=lambda name: sweep(name) if not said else 0)}
     experiment = SimpleNamespace(folder=folder, plan=run.plan, run=run, engines=engines)
@@ -147,7 +147,7 @@ def test_a_run_that_is_over_is_resumed_beside_another_one_that_measures(tmp_path
     plan = make_plan(NAMES, max_blocks=7, target=0.0001, budget_s=1e9)
     carry_out(tmp_path, monkeypatch, plan, stop_after=20)
     waited = []
-    monkeypatch.setattr(runner, "alone_on_machine", lambda say: waited.append(1) or nullcontext())
+    monkeypatch.setattr(runner, "alone_on_machine", lambda progress: waited.append(1) or nullcontext())
     _, first, _ = carry_out(tmp_path, monkeypatch, plan)
     ended, again, _ = carry_out(tmp_path, monkeypatch, plan)
     assert (len(first), again, ended.why[:16], waited) == (35, first, "all 7 blocks wer", [1])
@@ -160,7 +160,7 @@ def test_a_race_refuses_blocks_side_by_side(tmp_path, monkeypatch, quiet):
         carry_out(tmp_path, monkeypatch, plan)
 
 
-def begin(tmp_path, plan, machine, say, **more):
+def begin(tmp_path, plan, machine, progress, **more):
     """Run made-up trials of a machine on which some environments do not end well."""
     made = {trial.trial: trial for trial in make_trials(plan, machine, plan.max_blocks)}
     folder = RunFolder(tmp_path / "run")
@@ -171,9 +171,11 @@ def begin(tmp_path, plan, machine, say, **more):
     engine = SimpleNamespace(sweep=lambda run: 0, started=lambda job: None)
     experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "run_surely", lambda experiment, slot, say: made[slot.trial])
-        patch.setattr(runner, "run_together", lambda experiment, company, say: [made[at.trial] for at in company.slots])
-        ended = runner.run(experiment, Here(), Watcher(), say)
+        patch.setattr(runner, "run_surely", lambda experiment, slot, progress: made[slot.trial])
+        patch.setattr(
+            runner, "run_together", lambda experiment, company, progress: [made[at.trial] for at in company.slots]
+        )
+        ended = runner.run(experiment, Here(), Watcher(), progress)
     folder.unlock()
     return ended, list(folder.trials(plan))
 

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.build.cache import Cache
+from envmatrix.build.paths import Places
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.docker import copy_frames
 from envmatrix.engines.local import LocalEngine
-from envmatrix.images.cache import Cache
-from envmatrix.images.places import Places
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import build
-from envmatrix.process import Exit
-from envmatrix.trials.session import Session
+from envmatrix.system.process import Exit
+from envmatrix.trials.environment_shell import Session
 
 MATRIX = """
 version: 1
@@ -88,7 +88,7 @@ def test_an_engine_without_images_of_its_own_is_built_as_the_design_is(tmp_path,
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     ready = Prepared("i", "enroot", "/images/i.sqsh", "/usr/bin/python3", {})
     monkeypatch.setattr("envmatrix.engines.enroot.EnrootEngine.unavailable", lambda self: None)
-    monkeypatch.setattr("envmatrix.engines.enroot.EnrootEngine.prepare", lambda self, image, libraries, say: ready)
+    monkeypatch.setattr("envmatrix.engines.enroot.EnrootEngine.prepare", lambda self, image, libraries, progress: ready)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     assert main(["build", "second", "--engine", "enroot"]) == 0
     assert "/images/i.sqsh" in capsys.readouterr().out

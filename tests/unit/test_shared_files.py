@@ -12,13 +12,13 @@ import pytest
 from envmatrix.errors import StoreError
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.files import BlockFolder, block_folders
-from envmatrix.launchers.slurm.flight import Flight
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
+from envmatrix.launchers.slurm.pending_block import Flight
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Slot
-from envmatrix.store import RunFolder, trial_of
-from envmatrix.store.names import read_names
-from envmatrix.store.shared import PAUSES_S
+from envmatrix.results import RunFolder, trial_of
+from envmatrix.results.anonymize import read_names
+from envmatrix.system.shared_files import PAUSES_S
 from envmatrix.trials.images import kept_given
 from envmatrix.trials.program_files import edited_files, program_files
 from envmatrix.trials.trial import load_record

@@ -3,10 +3,10 @@
 import pytest
 
 from bench.evidence import onednn
-from envmatrix.record.model import read_evidence
-from envmatrix.record.paths import SHORT
-from envmatrix.record.settled import settled
-from envmatrix.trials.proof import prove
+from envmatrix.evidence.paths import SHORT
+from envmatrix.evidence.record import read_evidence
+from envmatrix.evidence.settings_in_effect import settled
+from envmatrix.trials.verification import prove
 from tests.shipped_levels import ALREADY, environment, levels, matrix
 
 #: What only repeats what was set, and says nothing of what came of it.

@@ -13,16 +13,16 @@ from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import check_commands
 from envmatrix.launchers.slurm import jobs
 from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
-from envmatrix.launchers.slurm.collecting import collected
 from envmatrix.launchers.slurm.files import BlockFolder, trial_end
-from envmatrix.launchers.slurm.flight import Flight, clock_offset, explain_loss, not_started
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
+from envmatrix.launchers.slurm.outcomes import collected
+from envmatrix.launchers.slurm.pending_block import Flight, clock_offset, explain_loss, not_started
 from envmatrix.launchers.slurm.script import Step
 from envmatrix.matrix.model import Workload
-from envmatrix.process import Exit
-from envmatrix.store import RunFolder, trial_of
+from envmatrix.results import RunFolder, trial_of
+from envmatrix.system.process import Exit
+from envmatrix.trials.batches import Groups
 from envmatrix.trials.experiment import environments_on
-from envmatrix.trials.groups import Groups
 from tests.synthetic import make_design, make_environment, make_plan, mixed_plan
 from tests.unit.test_turns import experiment as turning
 

@@ -7,9 +7,9 @@ import pytest
 from envmatrix.api.runs import _stopped
 from envmatrix.errors import ExitCode, StoreError, Where
 from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.flight import Flight
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.store import RunFolder
+from envmatrix.launchers.slurm.pending_block import Flight
+from envmatrix.results import RunFolder
 from tests.synthetic import make_design, make_plan
 
 

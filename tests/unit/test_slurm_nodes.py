@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.report.caution import Kind
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
+from envmatrix.report.warning import Kind
+from envmatrix.results import trial_of
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import METRICS
 from envmatrix.stats.nodes import OnNode, compare_nodes, difference_p, holm, mixed_blocks
-from envmatrix.stats.simulated_nodes import alike, differ
-from envmatrix.store import trial_of
 from tests.synthetic import make_run
+from validation.simulated_nodes import alike, differ
 
 METRIC = {"w": METRICS["samples_per_s"]}
 

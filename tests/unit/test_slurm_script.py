@@ -19,7 +19,7 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.files import BlockFolder
 from envmatrix.launchers.slurm.script import _FUNCTIONS, BlockJob, Step, block_script
 from envmatrix.matrix import Slurm
-from envmatrix.trials.external import COPIED_BYTES
+from envmatrix.trials.own_program import COPIED_BYTES
 
 HOSTILE = "a b'c\"d$HOME`id`;|&\\*é%j"
 

@@ -7,10 +7,10 @@ import pytest
 from envmatrix.errors import EngineError
 from envmatrix.launchers.slurm.client import SilentError, SlurmClient
 from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.flight import Flight
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
+from envmatrix.launchers.slurm.pending_block import Flight
 from envmatrix.plan import Arm, Slot
-from envmatrix.store import RunFolder
+from envmatrix.results import RunFolder
 from tests.synthetic import make_design, make_plan
 
 SILENT = "echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1"

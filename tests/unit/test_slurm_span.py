@@ -11,8 +11,8 @@ from envmatrix.launchers.base import check_race
 from envmatrix.launchers.catalog import LAUNCHERS, check_span
 from envmatrix.launchers.slurm.client import JobState, expand, read_queue
 from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.flight import explain_loss
-from envmatrix.launchers.slurm.placing import nodes_of_block
+from envmatrix.launchers.slurm.pending_block import explain_loss
+from envmatrix.launchers.slurm.placement import nodes_of_block
 from envmatrix.launchers.slurm.script import BlockJob, Step, block_script
 from envmatrix.matrix import Slurm
 

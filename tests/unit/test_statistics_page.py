@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from envmatrix.matrix.model import Design
-from envmatrix.stats import contrasts, equal_work, longrun, racing, selection, slow_trials, steady
+from envmatrix.stats import contrasts, equal_work, racing, selection, slow_phases, slow_trials, steady
 from envmatrix.stats.change_points import ERROR, FEWEST, SHORTEST, fewest_runs
 from envmatrix.stats.effects import ALL_LOOKS, CONFIDENCE, FIRST_SHARE, LEVEL
 from envmatrix.stats.maxt import DRAWS
 from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.run_to_run import FEWEST_RUNS
-from envmatrix.trials import together
+from envmatrix.trials import interleaving_eligibility
 
 PAGE = " ".join((Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding="utf-8").split())
 NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
-MINUTES = longrun.LEAST_PHASES * longrun.PHASE_S / 60
+MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,12 @@ MINUTES = longrun.LEAST_PHASES * longrun.PHASE_S / 60
         f"1 - (n1/n)^2 / {1 / (1 - FIRST_SHARE):.0f}",
         f"Below {slow_trials.LEAST_BLOCKS} blocks a comparison with an arm that has slow trials",
         f"in all but {100 * slow_trials.ERROR:.1f} % of cases",
-        f"whose period is at least twice {longrun.PHASE_S:.0f} s",
-        f"From {longrun.LEAST_PHASES} times {longrun.PHASE_S:.0f} s ({MINUTES:.0f} minutes) on",
-        f"an F test at {100 * longrun.STANDS_OUT:.0f} % of the slowest B ({longrun._FEWEST} at least), 2 B",
-        f"up to {longrun._WRONG[2][1]}, below {longrun._WRONG[1][0]:.0f} minutes up to {longrun._WRONG[1][1]}",
-        f"and up to {longrun._WRONG[0][1]} below {longrun._WRONG[0][0]:.0f} minutes",
+        f"whose period is at least twice {slow_phases.PHASE_S:.0f} s",
+        f"From {slow_phases.LEAST_PHASES} times {slow_phases.PHASE_S:.0f} s ({MINUTES:.0f} minutes) on",
+        f"an F test at {100 * slow_phases.STANDS_OUT:.0f} % of the slowest B ({slow_phases._FEWEST} at least), 2 B",
+        f"up to {slow_phases._WRONG[2][1]}, below {slow_phases._WRONG[1][0]:.0f} minutes "
+        f"up to {slow_phases._WRONG[1][1]}",
+        f"and up to {slow_phases._WRONG[0][1]} below {slow_phases._WRONG[0][0]:.0f} minutes",
         f"levels alike to {100 * steady.TOLERANCE:.0f} % are one, and the last one must have lasted a third",
         f"{steady._PENALTY:.0f} log n times",
         f"in {selection._HALVES} random halves of the blocks",
@@ -51,8 +52,8 @@ MINUTES = longrun.LEAST_PHASES * longrun.PHASE_S / 60
         f"Below {FEWEST} runs, or {fewest_runs(ERROR / 10)} for ten series, none is looked for",
         f"Below {NUMBERS[FEWEST_RUNS]} runs there is no interval",
         f"`turn_apart`, {Design.model_fields['turn_apart'].default}",
-        f"({together.UNKNOWN_BYTES // 2**30} GiB where it is not known yet) must fit into "
-        f"{NUMBERS[round(5 * together._SHARE)]} fifths of what is free",
+        f"({interleaving_eligibility.UNKNOWN_BYTES // 2**30} GiB where it is not known yet) must fit into "
+        f"{NUMBERS[round(5 * interleaving_eligibility._SHARE)]} fifths of what is free",
     ],
 )
 def test_a_constant_that_the_page_names_is_the_one_of_the_code(said):

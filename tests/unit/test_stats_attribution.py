@@ -22,8 +22,8 @@ from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import Views
-from envmatrix.stats.simulation import attributed
 from tests.synthetic import Machine, make_plan, make_trials
+from validation.simulation import attributed
 
 FACTORS = ("openmp", "malloc", "thp")
 LEVELS = (("gnu", "intel", "llvm"), ("glibc", "tcmalloc"), ("off", "on"))

@@ -13,19 +13,19 @@ from scipy import stats as scipy_stats
 
 from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
+from envmatrix.results import RunFolder
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.between_runs import compare_runs, differences
 from envmatrix.stats.comparison import blocks_wanted, status_of
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold, read_measurements
 from envmatrix.stats.run_to_run import same_thing
-from envmatrix.stats.simulated_runs import rerun
-from envmatrix.stats.simulated_runs import stored as stored_runs
-from envmatrix.stats.simulated_sides import one_skewed, reference_fails, verdicts
 from envmatrix.stats.welch import mean_of, quotient
 from envmatrix.stats.within_run import compare_environments
-from envmatrix.store import RunFolder
 from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials, slowed, write_run
+from validation.simulated_runs import rerun
+from validation.simulated_runs import stored as stored_runs
+from validation.simulated_sides import one_skewed, reference_fails, verdicts
 
 PLAN = make_plan(("torch-2.6", "torch-2.13"))
 

@@ -13,17 +13,17 @@ from scipy import stats as scipy_stats
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
+from envmatrix.results import Trial
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import LEVEL, Flag, verdict_of
 from envmatrix.stats.maxt import adjusted_p, critical_value, null_maxima
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT
-from envmatrix.stats.moderated import borrowed
+from envmatrix.stats.moderated_variance import borrowed
 from envmatrix.stats.pairing import log_ratios, paired
 from envmatrix.stats.precision import narrow_enough, precise_enough
-from envmatrix.stats.primary import primary_metric
-from envmatrix.store import Trial
-from envmatrix.trials.external import number_arguments
+from envmatrix.stats.primary_metric import primary_metric
+from envmatrix.trials.own_program import number_arguments
 from tests.synthetic import Machine, make_plan, make_trials
 
 RATES = st.lists(st.tuples(*[st.floats(1.0, 1e6)] * 2), min_size=6, max_size=12)

@@ -19,9 +19,9 @@ from envmatrix.report.history_columns import SeriesColumn, sparkline
 from envmatrix.report.history_page import to_html
 from envmatrix.report.history_table import print_history
 from envmatrix.report.write import write_reports
+from envmatrix.results import RunFolder
 from envmatrix.stats.change_points import ERROR, SHORTEST, best_split, change_points, fewest_runs
 from envmatrix.stats.history import Change, History, Point, Series, read_history
-from envmatrix.store import RunFolder
 from tests.synthetic import Machine, make_plan, make_run, make_trials, slowed, write_run
 
 

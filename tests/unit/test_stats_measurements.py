@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from envmatrix.errors import StoreError
-from envmatrix.record.paths import Kind, kind_of
+from envmatrix.evidence.paths import Kind, kind_of
+from envmatrix.results import Trial
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.arm_facts import EVIDENCE
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import fold, read_measurements
 from envmatrix.stats.selftest import rate_of, relabelled_false_alarms, simulated_false_alarms
-from envmatrix.store import Trial
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 
 PLAN = make_plan(("fast",))

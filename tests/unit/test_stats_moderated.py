@@ -5,8 +5,8 @@ import pytest
 
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.moderated import LEAST_UNITS, borrowed, is_moderated, moderated
-from envmatrix.stats.simulated import absolute_t, over_two_copies
+from envmatrix.stats.moderated_variance import LEAST_UNITS, borrowed, is_moderated, moderated
+from validation.simulated import absolute_t, over_two_copies
 
 RUNS = 20_000
 

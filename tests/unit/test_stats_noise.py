@@ -12,28 +12,29 @@ import pytest
 from rich.console import Console
 
 from envmatrix.errors import ExitCode
-from envmatrix.report.caution import Kind
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
-from envmatrix.stats import longrun, simulated_slow, simulated_table
+from envmatrix.report.warning import Kind
+from envmatrix.stats import slow_phases
 from envmatrix.stats.analysis import between, estimate, inverted
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.longrun import apart, spanned, told_short, too_short
 from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.pairing import paired
 from envmatrix.stats.precision import precise_enough
 from envmatrix.stats.racing import next_arms
-from envmatrix.stats.simulated import rate
-from envmatrix.stats.simulated_models import MODELS
-from envmatrix.stats.simulated_phases import in_phases
-from envmatrix.stats.simulated_table import judged, lines
+from envmatrix.stats.slow_phases import apart, spanned, told_short, too_short
 from envmatrix.stats.slow_trials import SlowTrials, find_slow
 from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import Machine, make_plan, make_run, slowed
+from validation import simulated_slow, simulated_table
+from validation.simulated import rate
+from validation.simulated_models import MODELS
+from validation.simulated_phases import in_phases
+from validation.simulated_table import judged, lines
 
 
 def fast_in(*blocks):
@@ -263,7 +264,7 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
         assert "up to 1 of 8 intervals miss the mean over a longer time" in text
     for text in (printed(long), to_markdown(long), to_html(long)):
         assert "Short run" not in text
-        assert longrun.LONGER in " ".join(text.split())
+        assert slow_phases.LONGER in " ".join(text.split())
     assert (short.groups[0].rows[0].effect.units, long.groups[0].rows[0].effect.units) == (10, 9)
 
 
@@ -277,7 +278,7 @@ def test_the_shorter_a_run_the_more_of_its_intervals_may_be_wrong_and_a_gate_say
     assert said.startswith(f"Short run: its blocks span {span}, ")
     assert f"up to {wrong} intervals miss the mean over a longer time" in said
     longer = fold(PLAN, slowed(PLAN, QUIET, 30, lambda _: False, period=40.0))
-    assert compare_environments(make_run(PLAN), longer, "fast", "other").cautions == (longrun.LONGER,)
+    assert compare_environments(make_run(PLAN), longer, "fast", "other").cautions == (slow_phases.LONGER,)
 
 
 @pytest.mark.parametrize(("mean_s", "of_all_time"), [(60.0, True), (300.0, False)])

@@ -11,23 +11,23 @@ import pytest
 from scipy.stats import t as student
 
 from envmatrix.errors import InputError
-from envmatrix.report.attributed import bars_of
+from envmatrix.report.attribution import bars_of
 from envmatrix.report.forest import forest
 from envmatrix.report.formatting import bounds, interval, ratio
-from envmatrix.report.heat import heat_map
+from envmatrix.report.heat_map import heat_map
 from envmatrix.report.summary import summarise
 from envmatrix.report.write import write_reports
-from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.results import RunFolder
+from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.history import read_history
 from envmatrix.stats.measurements import first_blocks, read_trials
 from envmatrix.stats.replication import compare
-from envmatrix.stats.simulated_pairs import arms_of as arms_of_run
-from envmatrix.stats.simulated_pairs import picked
-from envmatrix.stats.simulated_table import plan_of
 from envmatrix.stats.within_run import compare_environments
-from envmatrix.store import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_mixed, write_run
+from validation.simulated_pairs import arms_of as arms_of_run
+from validation.simulated_pairs import picked
+from validation.simulated_table import plan_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 REFERENCES = sorted(file.parent.name for file in RESULTS.glob("reference-*/run.json"))

@@ -20,15 +20,15 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise, summarise_measured
 from envmatrix.report.svg import Scale
 from envmatrix.report.terminal import present
-from envmatrix.runner.estimate import RunningEstimate
+from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats import selection
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.pairing import Views
 from envmatrix.stats.racing import Race, Stopped, looks
 from envmatrix.stats.selection import Candidates, cross_fitted, given_shown, recommended
-from envmatrix.stats.simulated_choice import choice, simple
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials, write_run
+from validation.simulated_choice import choice, simple
 
 
 def with_failures(plan, machine, blocks, broken, outcome="timed_out", wall_s=60.0):

@@ -15,20 +15,20 @@ from envmatrix.api.answers import figure, write_report
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.report.terminal import present
-from envmatrix.runner.estimate import RunningEstimate
-from envmatrix.stats import spending
+from envmatrix.results import RunFolder
+from envmatrix.runner.running_estimate import RunningEstimate
+from envmatrix.stats import alpha_spending
+from envmatrix.stats.alpha_spending import level_at, looks_of
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.effects import ALL_LOOKS, FIRST_SHARE, LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.replication import compare
-from envmatrix.stats.simulated import absolute_t, over_two_copies, trials_of
-from envmatrix.stats.simulated_looks import decided
-from envmatrix.stats.spending import level_at, looks_of
-from envmatrix.store import RunFolder
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.resumed import resumed
+from envmatrix.trials.resume import resumed
 from tests.synthetic import Machine, make_plan, make_trials, write_run
+from validation.simulated import absolute_t, over_two_copies, trials_of
+from validation.simulated_looks import decided
 
 PLAN = make_plan(("a", "b", "c"))
 
@@ -66,11 +66,13 @@ def test_a_hundred_looks_still_leave_an_interval():
 
 
 def test_there_may_be_thousands_of_looks(monkeypatch):
-    monkeypatch.setattr(spending, "_DRAWS", 1000)
-    monkeypatch.setattr(spending, "_walked", {})
+    monkeypatch.setattr(alpha_spending, "_DRAWS", 1000)
+    monkeypatch.setattr(alpha_spending, "_walked", {})
     looks = tuple(range(6, 5007))
     assert 0.99 < level_at(read_after(*looks, plan=make_plan(("a",))), 5006) < 1
-    assert spending._walk(looks, 1, 2).quiet.mean() > 1 - 2 * (1 - ALL_LOOKS), "nor do they spend more than there is"
+    assert alpha_spending._walk(looks, 1, 2).quiet.mean() > 1 - 2 * (1 - ALL_LOOKS), (
+        "nor do they spend more than there is"
+    )
 
 
 def test_a_look_at_blocks_that_were_set_aside_since_is_paid_for_too():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from envmatrix.stats.simulation import all_figures
 from envmatrix.stats.steady import FEWEST, classify, level_changes
+from validation.simulation import all_figures
 
 
 def steps(course, noise=0.03, seed=1):

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
-from envmatrix.store import Change, RunFolder, trial_of, write_named, write_whole
-from envmatrix.store.patience import patient
-from envmatrix.store.upgrade import upgraded
+from envmatrix.results import Change, RunFolder, trial_of, write_named, write_whole
+from envmatrix.results.upgrade import upgraded
+from envmatrix.system.write_retry import patient
 from tests.committed import SCHEMA_1
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 

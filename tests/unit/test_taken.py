@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from envmatrix.store.taken import Taken, taken_s
+from envmatrix.results.elapsed import Taken, taken_s
 from tests.synthetic import Machine, make_plan, make_trials
 
 PLAN = make_plan(("a", "b"))

@@ -14,7 +14,7 @@ from bench.metric import MetricSource as TrialSource
 from bench.metric import Numbers, Wanted
 from envmatrix.api.program_metric import metric_of
 from envmatrix.errors import InputError
-from envmatrix.matrix.reported import MetricSource
+from envmatrix.matrix.metrics import MetricSource
 from envmatrix.matrix.throughput import candidates, counts_steps, is_of_pytest_benchmark
 
 PRINTED = [

@@ -9,23 +9,23 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from envmatrix import project
 from envmatrix.__main__ import main
 from envmatrix.errors import EngineGoneError, EnvmatrixError, StoreError
-from envmatrix.extensions import ExtensionError
 from envmatrix.matrix.parse import MatrixError
-from envmatrix.report.caution import Kind
+from envmatrix.report.glossary import linked
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measured
 from envmatrix.report.terminal import present
-from envmatrix.report.words import linked
+from envmatrix.report.warning import Kind
 from envmatrix.stats.comparison import Status
 from envmatrix.stats.effects import Flag, Verdict
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import Metric, show_value
 from envmatrix.stats.replication import Answer
-from envmatrix.topics import ERRORS, MARKS, PAGE, TOPICS, VERDICTS, WARNINGS, section
+from envmatrix.system import project
+from envmatrix.system.plugins import ExtensionError
+from envmatrix.system.topics import ERRORS, MARKS, PAGE, TOPICS, VERDICTS, WARNINGS, section
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 TEXT = project.documentation()[PAGE].read_text(encoding="utf-8")
@@ -90,7 +90,7 @@ def test_the_terminal_says_where_an_error_is_explained(monkeypatch, capsys, erro
     def broken(_arguments):
         raise error
 
-    monkeypatch.setattr("envmatrix.cli.run_command", broken)
+    monkeypatch.setattr("envmatrix.cli.parser.run_command", broken)
     main(["docs"])
     pointer = f"(more: envmatrix docs {topic})"
     assert (pointer in capsys.readouterr().err) is bool(topic)

@@ -8,12 +8,12 @@ import pytest
 
 from bench.evidence import before_torch
 from envmatrix.errors import EngineError, NoTrialError
+from envmatrix.evidence import checks
+from envmatrix.evidence.record import read_evidence
 from envmatrix.plan import Arm, Slot
-from envmatrix.process import Exit
-from envmatrix.record import claims
-from envmatrix.record.model import read_evidence
-from envmatrix.trials.proof import contradicting_ranks, contradicting_variables
+from envmatrix.system.process import Exit
 from envmatrix.trials.trial import check_image, judge, run_trial
+from envmatrix.trials.verification import contradicting_ranks, contradicting_variables
 
 
 def test_a_variable_must_be_in_the_process_as_the_environment_sets_it():
@@ -56,7 +56,7 @@ def test_a_record_of_another_shape_makes_the_trial_failed_not_the_run(tmp_path, 
 
 def test_a_rank_without_a_number_contradicts_as_others_do():
     evidence = read_evidence({"parallel": {"ranks": [{"evidence_differs": {"malloc": {"library": "libc"}}}]}})
-    assert len(contradicting_ranks([claims.parse("malloc", ["libjemalloc"])], evidence)) == 1
+    assert len(contradicting_ranks([checks.parse("malloc", ["libjemalloc"])], evidence)) == 1
 
 
 def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took_whatever_the_clock_says(tmp_path, monkeypatch):

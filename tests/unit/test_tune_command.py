@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from envmatrix import cli
 from envmatrix.api import tunes
+from envmatrix.cli import parser
 from envmatrix.errors import InputError
-from envmatrix.matrix.extended import with_design, with_includes
+from envmatrix.matrix.override import with_design, with_includes
 from envmatrix.matrix.parse import parse
-from envmatrix.stats.tuning_steps import Step, spent_s
-from envmatrix.store.study import StudyFolder
+from envmatrix.search.steps import Step, spent_s
+from envmatrix.search.study import StudyFolder
 
 MATRIX = """
 version: 2
@@ -45,14 +45,16 @@ def folder(tmp_path, monkeypatch):
 
 
 def refused(*words):
-    arguments = cli.parse(["tune", *words])
+    arguments = parser.parse(["tune", *words])
     with pytest.raises(InputError) as error:
-        cli.run_command(arguments)
+        parser.run_command(arguments)
     return f"{error.value.message}; {error.value.remedy}"
 
 
 def test_the_words_of_a_program_come_behind_the_options():
-    arguments = cli.parse(["tune", "--budget", "20m", "--factors", "malloc,threads", "--", "python", "train.py", "-v"])
+    arguments = parser.parse(
+        ["tune", "--budget", "20m", "--factors", "malloc,threads", "--", "python", "train.py", "-v"]
+    )
     assert (arguments.command, arguments.budget, arguments.factors) == (
         ["python", "train.py", "-v"], 1200.0, ["malloc", "threads"]
     )  # fmt: skip
@@ -121,7 +123,7 @@ def test_a_search_goes_on_where_it_began_and_with_no_target_of_its_own(folder):
     tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, lambda _: None)
     for words, said in (["--nodes", "2"], "where it began"), (["--target", "1%"], "a search has none"):
         with pytest.raises(InputError, match=said):
-            cli.run_command(cli.parse(["resume", "mine", *words]))
+            parser.run_command(parser.parse(["resume", "mine", *words]))
 
 
 def test_a_budget_that_is_no_duration_is_told_to_whoever_asks_from_python_too(folder):

@@ -9,8 +9,8 @@ import pytest
 
 from envmatrix.api import tunes
 from envmatrix.errors import StoreError
-from envmatrix.store.folder import RunFolder
-from envmatrix.store.study import StudyFolder
+from envmatrix.results.folder import RunFolder
+from envmatrix.search.study import StudyFolder
 from tests.unit.test_tune_loop import Stopped, begun, machine, resumed, watch  # noqa: F401 - a fixture
 
 

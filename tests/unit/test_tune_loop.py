@@ -15,12 +15,12 @@ from envmatrix.__main__ import main
 from envmatrix.api import tunes
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EngineGoneError, InputError, NothingRanError, StoppedRunError, StoreError
-from envmatrix.launchers.here import Here
+from envmatrix.launchers.local import Here
+from envmatrix.results.folder import RunFolder
+from envmatrix.results.trial import trial_of
 from envmatrix.runner import loop
-from envmatrix.runner.tuning_progress import watch_step
-from envmatrix.store.folder import RunFolder
-from envmatrix.store.study import StudyFolder
-from envmatrix.store.trial import trial_of
+from envmatrix.search.progress import watch_step
+from envmatrix.search.study import StudyFolder
 
 MATRIX = """
 version: 2
@@ -60,9 +60,11 @@ class Machine:
         monkeypatch.setattr(Here, "trials", self.trials)
         made, prepare = {}, LocalEngine.prepare
 
-        def prepared(engine, image, libraries, say):  # a step asks the same Python the same things as the one before
+        def prepared(
+            engine, image, libraries, progress
+        ):  # a step asks the same Python the same things as the one before
             if image.name not in made:
-                made[image.name] = prepare(engine, image, libraries, say)
+                made[image.name] = prepare(engine, image, libraries, progress)
             return made[image.name]
 
         monkeypatch.setattr(LocalEngine, "prepare", prepared)
@@ -106,8 +108,8 @@ def watch(experiment, label):
 
 
 def begun(said=None, budget="120s", **more):
-    say = said.append if said is not None else lambda _: None
-    return tunes.begin_design("default", tunes.Sought(budget, name="mine", **more), None, None, say)
+    progress = said.append if said is not None else lambda _: None
+    return tunes.begin_design("default", tunes.Sought(budget, name="mine", **more), None, None, progress)
 
 
 def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(machine, tmp_path):
@@ -184,9 +186,9 @@ def test_a_search_killed_before_the_run_of_a_step_was_written_goes_on_all_the_sa
 def test_what_every_step_has_to_say_as_it_gets_ready_is_told_once(machine, monkeypatch):
     prepare = LocalEngine.prepare
 
-    def prepared(engine, image, libraries, say):
-        say("data: made up")
-        return prepare(engine, image, libraries, say)
+    def prepared(engine, image, libraries, progress):
+        progress("data: made up")
+        return prepare(engine, image, libraries, progress)
 
     monkeypatch.setattr(LocalEngine, "prepare", prepared)
     said = []

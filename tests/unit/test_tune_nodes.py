@@ -11,17 +11,17 @@ import pytest
 
 from envmatrix.api import tunes
 from envmatrix.errors import InputError
-from envmatrix.launchers.here import Here
+from envmatrix.launchers.local import Here
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import make_arms, plan_of
-from envmatrix.stats import simulated_tuning
+from envmatrix.results.trial import trial_of
+from envmatrix.search.search import REFERENCES, Budget, Search
+from envmatrix.search.study import StudyFolder
 from envmatrix.stats.measurements import fold
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.nodes import gains_by_node
-from envmatrix.stats.tuning import REFERENCES, Budget, Search
-from envmatrix.store.study import StudyFolder
-from envmatrix.store.trial import trial_of
 from tests.unit.test_tune_loop import Machine, begun, machine, watch  # noqa: F401 - a fixture
+from validation import simulated_tuning
 
 SIZES = (4, 4, 3, 3, 2, 2)
 
@@ -100,7 +100,7 @@ def test_what_several_nodes_find_is_told_beside_how_many_trials_ran_one_after_th
 
 def test_each_step_of_a_search_on_disk_is_dealt_to_the_blocks_that_run_side_by_side(machine, monkeypatch):  # noqa: F811
     monkeypatch.setattr(Here, "width", 2)
-    monkeypatch.setattr("envmatrix.launchers.here.HereKind.width", lambda *_: 2)
+    monkeypatch.setattr("envmatrix.launchers.local.HereKind.width", lambda *_: 2)
     result = tunes.carry_out(begun(), watch)
     assert result.settings == {"size": "large", "place": "there"}
     assert result.answer.spent_s <= 1.05 * 120

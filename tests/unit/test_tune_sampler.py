@@ -9,10 +9,10 @@ import pytest
 
 from envmatrix.api import tunes
 from envmatrix.errors import InputError
-from envmatrix.stats import simulated_tuning
-from envmatrix.stats.tuning import Batch, Budget, Search
-from envmatrix.stats.tuning_optuna import SAMPLERS, proposed
+from envmatrix.search.optuna_sampler import SAMPLERS, proposed
+from envmatrix.search.search import Batch, Budget, Search
 from tests.unit.test_tune_loop import Machine, begun, machine, watch  # noqa: F401 - a fixture
+from validation import simulated_tuning
 
 optuna = pytest.importorskip("optuna")
 
@@ -49,7 +49,7 @@ def test_what_tpe_proposes_is_better_than_what_chance_does(read):
 
 def test_a_search_with_it_asks_it_alone_once_the_space_was_seen_and_confirms_as_ever(read, monkeypatch):
     asked = []
-    monkeypatch.setattr("envmatrix.stats.tuning_optuna.proposed", lambda *known: asked.append(known) or (1, 2, 3))
+    monkeypatch.setattr("envmatrix.search.optuna_sampler.proposed", lambda *known: asked.append(known) or (1, 2, 3))
     there, batch = read
     step = Search(there.space, sampler="tpe").next_step([batch], Budget(200, 120))
     assert (step.phase, step.rows) == ("screen", (1, 2, 3))

@@ -9,12 +9,12 @@ import pytest
 
 from envmatrix.api import tunes
 from envmatrix.matrix.parse import parse
-from envmatrix.plan.space import Space
-from envmatrix.runner.tuning import Tuning, _design
-from envmatrix.say import silent
-from envmatrix.stats.tuning import Proposal
-from envmatrix.stats.tuning_steps import Step, read_step, spent_s
-from envmatrix.store.study import Study, StudyFolder
+from envmatrix.search.loop import Tuning, _design
+from envmatrix.search.search import Proposal
+from envmatrix.search.space import Space
+from envmatrix.search.steps import Step, read_step, spent_s
+from envmatrix.search.study import Study, StudyFolder
+from envmatrix.system.progress import silent
 from tests.synthetic import Machine, mixed_plan, write_mixed
 
 MATRIX = """

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from envmatrix.api import tunes
-from tests import tuned
-from tests.tuned import commit, due, measure
-from tests.tuned_check import words_of
-from tests.tuned_verdict import judged, line_of, lines_of, summary_of
 from tests.unit.test_tune_loop import Machine, Stopped, machine  # noqa: F401 - a fixture
+from validation import tuned
+from validation.tuned import commit, due, measure
+from validation.tuned_check import words_of
+from validation.tuned_verdict import judged, line_of, lines_of, summary_of
 
 CLAIM = (1.2, 1.1, 1.3)
 
@@ -204,9 +204,9 @@ def test_tries_of_a_design_and_of_a_program_are_checked_apart_and_each_goes_on_a
 ):  # fmt: skip
     searched = []
 
-    def begin_program(program, sought, say, _show):
+    def begin_program(program, sought, progress, _show):
         searched.append((program.words, sought.budget))
-        return tunes.begin_design("default", sought, None, None, say)
+        return tunes.begin_design("default", sought, None, None, progress)
 
     monkeypatch.setattr(tunes, "begin_program", begin_program)
     killed(machine, asked, 30)

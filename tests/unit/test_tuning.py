@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 from envmatrix.errors import InputError
-from envmatrix.matrix.extended import with_design
 from envmatrix.matrix.model import LONGEST_NAME
+from envmatrix.matrix.override import with_design
 from envmatrix.matrix.parse import parse
-from envmatrix.plan.space import Space, space_of
-from envmatrix.project import default_matrix
-from envmatrix.stats import simulated_tuning, tuning_answer
-from envmatrix.stats.tuning import Batch, Budget, Proposal, Search
-from envmatrix.stats.tuning_choice import Broken, Known, Neighbours, best_of, pruned, still_in
-from envmatrix.stats.tuning_model import Terms, fit
-from tests.selfbench import long_search
+from envmatrix.search import answer
+from envmatrix.search.candidates import Broken, Known, Neighbours, best_of, pruned, still_in
+from envmatrix.search.model import Terms, fit
+from envmatrix.search.search import Batch, Budget, Proposal, Search
+from envmatrix.search.space import Space, space_of
+from envmatrix.system.project import default_matrix
+from validation import simulated_tuning
+from validation.selfbench import long_search
 
 MATRIX = """
 version: 2
@@ -112,7 +113,7 @@ class TestTheSpace:
             space(levels)
 
     def test_a_space_that_is_too_large_is_told(self, monkeypatch):
-        monkeypatch.setattr("envmatrix.plan.space.MOST_CELLS", 5)
+        monkeypatch.setattr("envmatrix.search.space.MOST_CELLS", 5)
         with pytest.raises(InputError, match="12 cells are too many"):
             space()
 
@@ -357,11 +358,11 @@ def test_configurations_that_failed_for_one_reason_are_told_in_one_line(monkeypa
     rows = [row for row in range(1, len(found.codes)) if found.settings(row).get("runtime") == "intel"]
     others = [row for row in range(1, len(found.codes)) if row not in rows]
     steps = [SimpleNamespace(batch=None, reasons={**dict.fromkeys(rows, "it crashed"), others[0]: "too slow"})]
-    monkeypatch.setattr(tuning_answer, "dropped_levels", lambda *_: {})
+    monkeypatch.setattr(answer, "dropped_levels", lambda *_: {})
     search = SimpleNamespace(space=found, known=lambda _: SimpleNamespace(failing=()))
-    assert tuning_answer._dropped(search, steps) == {
+    assert answer._dropped(search, steps) == {
         f"{len(rows)} configurations with runtime=intel": "it crashed",
-        tuning_answer.text_of(found.settings(others[0])): "too slow",
+        answer.text_of(found.settings(others[0])): "too slow",
     }
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envmatrix.report.tuning import lines_of
+from envmatrix.search.answer import Contribution, TuneAnswer
+from envmatrix.search.report import lines_of
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.metrics import VALUE
 from envmatrix.stats.pairing import ratio_of
-from envmatrix.stats.simulated_tuning import FEW, FEW_TRIALS, FIRST, METHODS, Found, searched
-from envmatrix.stats.tuning_answer import Contribution, TuneAnswer
+from validation.simulated_tuning import FEW, FEW_TRIALS, FIRST, METHODS, Found, searched
 
 
 def confirmed(low, *flags, verdict="faster", withheld="", **more):

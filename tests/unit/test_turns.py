@@ -12,12 +12,12 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.base import LauncherKind
 from envmatrix.launchers.catalog import place
 from envmatrix.matrix.model import Workload
-from envmatrix.plan import turns as order
+from envmatrix.plan import interleaving as order
 from envmatrix.plan.schedule import make_arms
-from envmatrix.store import trial_of
-from envmatrix.trials import together
-from envmatrix.trials.gate import FOLDER, GateError, opened
-from envmatrix.trials.groups import Groups
+from envmatrix.results import trial_of
+from envmatrix.trials import interleaving_eligibility
+from envmatrix.trials.barrier import FOLDER, GateError, opened
+from envmatrix.trials.batches import Groups
 from tests.synthetic import make_design, make_environment, make_plan, make_run
 
 PLAN = make_plan(("a", "b"))
@@ -107,7 +107,7 @@ def experiment(plan=PLAN, workload=None, engines=("local",), environments=None, 
 )  # fmt: skip
 def test_what_takes_no_turns_says_why(workload, said):
     run = experiment(workload=workload)
-    reasons = together.lone_arms(PLAN.arms, run.run.environments, run.run.workloads, run.engines)
+    reasons = interleaving_eligibility.lone_arms(PLAN.arms, run.run.environments, run.run.workloads, run.engines)
     assert list(reasons) == ([arm.name for arm in PLAN.arms] if said else [])
     assert all(said in reason for reason in reasons.values())
 
@@ -115,7 +115,7 @@ def test_what_takes_no_turns_says_why(workload, said):
 def test_of_a_run_that_has_no_copy_for_it_an_arm_without_turns_takes_all_with_it_that_are_compared():
     lone = {"a": make_environment("a", turns=False)}
     made = experiment(environments=lone)
-    assert list(together.sequential(made.run, made.engines)) == [PLAN.arms[0].name]
+    assert list(interleaving_eligibility.sequential(made.run, made.engines)) == [PLAN.arms[0].name]
     said = []
     groups = Groups(experiment(environments=lone), said.append)
     [part] = groups.of(PLAN.block(0))
@@ -134,13 +134,16 @@ def test_without_a_schedule_of_turns_every_trial_is_alone():
 
 def test_what_processes_need_is_what_they_had_at_most_within_their_limit():
     names, gib = [arm.name for arm in PLAN.arms], 2**30
-    assert together.needs(PLAN.arms, {}, None) == dict.fromkeys(names, gib)
-    assert together.needs(PLAN.arms, {}, gib // 2) == dict.fromkeys(names, gib // 2)
-    assert together.needs(PLAN.arms, {names[2]: gib // 4}, None) == {**dict.fromkeys(names, gib), names[2]: gib // 4}
-    assert together.needs(PLAN.arms, {names[2]: gib}, None, {"cnn": gib // 2, "other": gib}) == {
+    assert interleaving_eligibility.needs(PLAN.arms, {}, None) == dict.fromkeys(names, gib)
+    assert interleaving_eligibility.needs(PLAN.arms, {}, gib // 2) == dict.fromkeys(names, gib // 2)
+    assert interleaving_eligibility.needs(PLAN.arms, {names[2]: gib // 4}, None) == {
+        **dict.fromkeys(names, gib),
+        names[2]: gib // 4,
+    }
+    assert interleaving_eligibility.needs(PLAN.arms, {names[2]: gib}, None, {"cnn": gib // 2, "other": gib}) == {
         **dict.fromkeys(names, gib * 5 // 8), names[2]: gib
     }  # fmt: skip
-    assert together.room(5 * gib) == 4 * gib
+    assert interleaving_eligibility.room(5 * gib) == 4 * gib
 
 
 LARGE = make_plan(("a", "b", "c", "d"))
@@ -188,7 +191,7 @@ def test_a_reference_has_turns_in_every_smaller_group_and_all_of_them_at_the_end
 def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypatch, gib, alive, said):
     told = []
     groups = Groups(experiment(LARGE, Workload(name="w", options={"steps": 30})), told.append)
-    monkeypatch.setattr("envmatrix.trials.groups.free_memory", lambda: gib * 2**30)
+    monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: gib * 2**30)
     for number in range(3):
         [group] = groups.of(LARGE.block(number))
         assert groups.in_turns(group[0])
@@ -200,7 +203,7 @@ def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypa
 
 
 def test_what_processes_of_the_same_workload_took_before_says_what_is_needed(monkeypatch):
-    monkeypatch.setattr("envmatrix.trials.groups.free_memory", lambda: 3 * 2**30)
+    monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 3 * 2**30)
     known = Groups(experiment(LARGE), pytest.fail, usual={"cnn": 2**28})
     assert [len(wave) for one in known.companies(LARGE.block(0)) for wave in one.waves] == [6]
     noted, slots = Groups(experiment(LARGE), pytest.fail), LARGE.block(0)
@@ -211,11 +214,11 @@ def test_what_processes_of_the_same_workload_took_before_says_what_is_needed(mon
 
 def test_free_memory_is_what_the_machine_and_the_control_group_leave(tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 4000 kB\n")
-    assert together.free_memory(tmp_path, tmp_path) == 4000 * 1024
+    assert interleaving_eligibility.free_memory(tmp_path, tmp_path) == 4000 * 1024
     (tmp_path / "memory.current").write_text("1000\n")
     for limit, free in (("max", 4000 * 1024), ("3000", 2000), ("500", 0)):
         (tmp_path / "memory.max").write_text(limit + "\n")
-        assert together.free_memory(tmp_path, tmp_path) == free
+        assert interleaving_eligibility.free_memory(tmp_path, tmp_path) == free
 
 
 def test_of_a_group_that_took_turns_all_trials_are_there_or_none():

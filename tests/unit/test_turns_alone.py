@@ -8,21 +8,21 @@ import pytest
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.launchers.catalog import LAUNCHERS, scheduled
 from envmatrix.matrix.model import Workload
+from envmatrix.plan.interleaving import compared, left_behind, with_own_references
 from envmatrix.plan.schedule import make_arms
-from envmatrix.plan.turns import compared, left_behind, with_own_references
 from envmatrix.report.forest import forest
 from envmatrix.report.summary import summarise, summarise_measured
 from envmatrix.report.write import write_reports
-from envmatrix.runner.looks import Looks
+from envmatrix.runner.steady_state_runs import Looks
 from envmatrix.stats.analysis import between
 from envmatrix.stats.effects import LEVEL, Flag
 from envmatrix.stats.maxt import critical_value, null_maxima
 from envmatrix.stats.measurements import fold
-from envmatrix.stats.one_way import in_one_way
 from envmatrix.stats.pairing import families
 from envmatrix.stats.racing import next_arms
-from envmatrix.trials import together
-from envmatrix.trials.groups import Groups
+from envmatrix.stats.separate_references import in_one_way
+from envmatrix.trials import interleaving_eligibility
+from envmatrix.trials.batches import Groups
 from tests.synthetic import (
     Machine,
     make_design,
@@ -81,7 +81,9 @@ def test_a_design_has_such_copies_where_something_that_runs_takes_no_turns(sched
     about = {"baseline": make_environment("baseline"), "a": make_environment("a", turns=False)}
     design, gone = make_design(PLAN, schedule=schedule), [f"{name}:cnn@local" for name in skipped]
     engines = {"local": ENGINES.make("local", None)}
-    decided, found = together.with_schedule(design, arms, about, {"cnn": Workload(name="cnn")}, engines, gone)
+    decided, found = interleaving_eligibility.with_schedule(
+        design, arms, about, {"cnn": Workload(name="cnn")}, engines, gone
+    )
     assert (decided.schedule, len(found)) == (schedule, len(arms) + more)
 
 
@@ -116,7 +118,7 @@ def test_a_design_that_says_nothing_takes_turns_where_they_are_valid_for_all_tha
     about = {"baseline": make_environment("baseline"), "a": make_environment("a", **environment)}
     workloads = {"cnn": Workload.model_validate({"name": "cnn", **workload})}
     made = {name: ENGINES.make(name, None) if name in ENGINES.names() else None for name in engines}
-    design, _ = together.with_schedule(make_design(PLAN, schedule="auto"), arms, about, workloads, made)
+    design, _ = interleaving_eligibility.with_schedule(make_design(PLAN, schedule="auto"), arms, about, workloads, made)
     assert design.schedule == schedule
 
 
@@ -126,12 +128,12 @@ def test_programs_that_share_a_gpu_take_no_turns_by_themselves(gpus, schedule):
     about = {name: make_environment(name) for name in ("baseline", "a")}
     own = Workload.model_validate({"name": "own", "command": ["python", "train.py"], "metric": STEPS})
     engines = {"local": ENGINES.make("local", None)}
-    design, _ = together.with_schedule(
+    design, _ = interleaving_eligibility.with_schedule(
         make_design(PLAN, schedule="auto", gpus=gpus), arms, about, {"own": own}, engines
     )
     assert design.schedule == schedule
     asked = make_design(PLAN, schedule="turns", gpus=gpus)
-    assert together.with_schedule(asked, arms, about, {"own": own}, engines)[0].schedule == "turns"
+    assert interleaving_eligibility.with_schedule(asked, arms, about, {"own": own}, engines)[0].schedule == "turns"
 
 
 def test_what_is_skipped_does_not_decide_whether_the_others_take_turns():
@@ -141,8 +143,8 @@ def test_what_is_skipped_does_not_decide_whether_the_others_take_turns():
     gone = [arm.name for arm in arms if arm.workload == "ddp"]
     design = make_design(PLAN, schedule="auto")
     engines = {"local": ENGINES.make("local", None)}
-    assert together.with_schedule(design, arms, about, workloads, engines)[0].schedule == "sequential"
-    assert together.with_schedule(design, arms, about, workloads, engines, gone)[0].schedule == "turns"
+    assert interleaving_eligibility.with_schedule(design, arms, about, workloads, engines)[0].schedule == "sequential"
+    assert interleaving_eligibility.with_schedule(design, arms, about, workloads, engines, gone)[0].schedule == "turns"
 
 
 def lone_experiment(**more):
@@ -176,11 +178,11 @@ def test_of_many_that_take_no_turns_two_are_named():
 
 def test_what_takes_no_turns_starts_side_by_side_where_memory_holds_all_and_takes_one_turn_each(monkeypatch):
     groups = Groups(lone_experiment(), lambda _: None)
-    monkeypatch.setattr("envmatrix.trials.groups.free_memory", lambda: 64 * 2**30)
+    monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 64 * 2**30)
     [alone] = [part for part in groups.of(PLAN.block(0)) if not groups.in_turns(part[0])]
     assert all(map(groups.live_together, PLAN.block(0)))
     assert [(company.one_turn, len(company.slots)) for company in groups.companies(alone)] == [(True, 2)]
-    monkeypatch.setattr("envmatrix.trials.groups.free_memory", lambda: 2**30)
+    monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 2**30)
     assert [(company.one_turn, len(company.slots)) for company in groups.companies(alone)] == [(True, 1)] * 2
 
 
@@ -211,7 +213,7 @@ def test_what_took_no_turns_is_no_part_of_a_group_that_is_there_as_a_whole_or_no
 
 def test_memory_parts_those_that_take_turns_and_leaves_the_others_alone(monkeypatch):
     groups = Groups(lone_experiment(workload=Workload(name="cnn", options={"steps": 30})), lambda _: None)
-    monkeypatch.setattr("envmatrix.trials.groups.free_memory", lambda: 4 * 2**30)
+    monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 4 * 2**30)
     [turning] = [part for part in groups.of(PLAN.block(0)) if groups.in_turns(part[0])]
     [company] = groups.companies(turning)
     assert {slot.arm.environment for slot in company.kept} == {"baseline", "control"}
@@ -289,7 +291,7 @@ def test_what_took_no_turns_is_as_simple_as_its_settings_beside_those_of_the_ref
 
 def test_reports_show_the_copy_and_who_is_compared_with_it(tmp_path):
     folder = write_mixed(tmp_path / "mixed", FAST, 12)
-    write_reports(folder, say=pytest.fail)
+    write_reports(folder, progress=pytest.fail)
     text = (folder.path / "report.md").read_text()
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
     assert "a (against baseline alone)" in rows

@@ -14,10 +14,10 @@ import pytest
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.local import guarded_job
 from envmatrix.errors import EngineGoneError, NoTrialError
-from envmatrix.plan import turns as order
-from envmatrix.store import trial_of
-from envmatrix.trials import turns
-from envmatrix.trials.gate import FOLDER
+from envmatrix.plan import interleaving as order
+from envmatrix.results import trial_of
+from envmatrix.trials import interleave
+from envmatrix.trials.barrier import FOLDER
 from tests.synthetic import make_plan, make_run
 
 PROGRAM = """
@@ -78,8 +78,8 @@ class Those(list):
 
 
 def states(watched):
-    """Return the states of a program's processes; those of its warden are not meant."""
-    warden = watched.running.program.process.pid
+    """Return the states of a program's processes; those of its supervisor are not meant."""
+    supervisor = watched.running.program.process.pid
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -87,7 +87,7 @@ def states(watched):
         except OSError:
             continue
         parents[int(folder.name)] = int(parent), state
-    level, found = {warden}, []
+    level, found = {supervisor}, []
     while level := {pid for pid, (parent, _) in parents.items() if parent in level}:
         found += [parents[pid][1] for pid in level]
     return found
@@ -126,14 +126,14 @@ def together_of(tmp_path, monkeypatch):
 
     def wait(files, seconds):
         """Let the time be up as soon as all that is waited for has said that it is stuck."""
-        wardens = {str(file.running.program.process.pid) for file in files if isinstance(file, Watched)}
+        supervisors = {str(file.running.program.process.pid) for file in files if isinstance(file, Watched)}
         while not (ready := really_wait(files, 0.02)):
-            if wardens <= {line.split()[1] for line in log.read_text().splitlines() if line.startswith("stuck")}:
+            if supervisors <= {line.split()[1] for line in log.read_text().splitlines() if line.startswith("stuck")}:
                 break
         return ready
 
-    really_wait = turns.interrupts.wait
-    monkeypatch.setattr(turns, "interrupts", SimpleNamespace(wait=wait))
+    really_wait = interleave.interrupts.wait
+    monkeypatch.setattr(interleave, "interrupts", SimpleNamespace(wait=wait))
 
     def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99, one_turn=False, cpus=None,
             lengths=None):  # fmt: skip
@@ -148,9 +148,9 @@ def together_of(tmp_path, monkeypatch):
             prepared = Prepared("i", "local", "", sys.executable, {})
             return Job("run", slot.trial, prepared, argv, {}, (), mounts, Limits(limit_s), tmp_path / "trial.log")
 
-        monkeypatch.setattr(turns, "make_job", make_job)
+        monkeypatch.setattr(interleave, "make_job", make_job)
         monkeypatch.setattr(
-            turns, "judged",
+            interleave, "judged",
             lambda _experiment, slot, ended, _job, started: trial_of(
                 slot, "timed_out" if ended.timed_out else "ok" if ended.ok else "failed", str(ended), started=started
             ),
@@ -160,7 +160,7 @@ def together_of(tmp_path, monkeypatch):
         made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
         whole = order.in_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
         whole = whole or order.Company((tuple(slots),), one_turn=one_turn)
-        found = turns.run_together(made, whole, pytest.fail, lengths)
+        found = interleave.run_together(made, whole, pytest.fail, lengths)
         assert [trial.trial for trial in found] == [slot.trial for slot in whole.slots]
         found.sort(key=lambda trial: trial.position)
         assert not list((tmp_path / "cache").glob("work/*/*/*"))
@@ -243,17 +243,17 @@ def test_a_process_that_breaks_has_its_outcome_and_the_others_go_on(together_of,
 
 
 def program_of(watched):
-    """Return the process that a warden started."""
-    warden = watched.running.program.process.pid
+    """Return the process that a supervisor started."""
+    supervisor = watched.running.program.process.pid
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(warden):
+            if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(supervisor):
                 return int(folder.name)
     raise AssertionError("it is not there")
 
 
 def test_one_that_is_killed_while_it_is_stopped_has_its_outcome_and_the_others_go_on(together_of, monkeypatch):
-    killed, take_turn = [], turns._take_turn
+    killed, take_turn = [], interleave._take_turn
 
     def then_killed(process, *more):
         take_turn(process, *more)
@@ -262,7 +262,7 @@ def test_one_that_is_killed_while_it_is_stopped_has_its_outcome_and_the_others_g
             assert set(states(process.running)) == {"T"}, "it and its child are stopped"
             os.kill(program_of(process.running), signal.SIGKILL)
 
-    monkeypatch.setattr(turns, "_take_turn", then_killed)
+    monkeypatch.setattr(interleave, "_take_turn", then_killed)
     trials, log, those = together_of("", "", "")
     found = {trial.trial: trial for trial in trials}
     assert found[killed[0]].outcome == "failed"
@@ -288,7 +288,7 @@ def test_an_engine_that_goes_away_between_two_turns_ends_them_all_and_nothing_is
             raise NoTrialError("the daemon does not answer")
         getattr(watched.running, call)()
 
-    monkeypatch.setattr(turns, "restore", gone)
+    monkeypatch.setattr(interleave, "restore", gone)
     monkeypatch.setattr(Watched, call, refuse, raising=False)
     with pytest.raises(EngineGoneError, match="the daemon does not answer"):
         together_of("", "", "")
@@ -298,7 +298,7 @@ def test_an_engine_that_goes_away_between_two_turns_ends_them_all_and_nothing_is
 
 def test_one_that_is_refused_twice_failed_and_the_others_run_without_it(together_of, monkeypatch):
     restored = []
-    monkeypatch.setattr(turns, "restore", lambda _experiment, slot, error, _say: restored.append(slot.trial))
+    monkeypatch.setattr(interleave, "restore", lambda _experiment, slot, error, _say: restored.append(slot.trial))
 
     def start(job, argv, env):
         if job.label == "b0000-p001":
@@ -320,8 +320,8 @@ def test_an_interrupt_ends_all_of_them_at_once(together_of, monkeypatch):
             raise KeyboardInterrupt
         return take_turn(*arguments)
 
-    take_turn = turns._take_turn
-    monkeypatch.setattr(turns, "_take_turn", interrupted)
+    take_turn = interleave._take_turn
+    monkeypatch.setattr(interleave, "_take_turn", interrupted)
     programs = []
 
     @contextlib.contextmanager
@@ -332,4 +332,6 @@ def test_an_interrupt_ends_all_of_them_at_once(together_of, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         together_of("", "", "", start=start)
-    assert [program.poll() for program in programs] == [0] * 3, "each warden has ended what it watched, and then itself"
+    assert [program.poll() for program in programs] == [0] * 3, (
+        "each supervisor has ended what it watched, and then itself"
+    )

@@ -6,11 +6,11 @@ import pytest
 
 from envmatrix.api.programs import Made, _on_gpu
 from envmatrix.api.usual_space import usual_space
+from envmatrix.evidence.record import Record
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
-from envmatrix.matrix.starter import FOR_ANY, FOR_TORCH, Starter
-from envmatrix.plan.space import space_of
-from envmatrix.record.model import Record
+from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, Starter
+from envmatrix.search.space import space_of
 
 FACTS = {"physical_cores": "8", "logical_cpus": "16", "physical_cpu_list": "0-7", "sockets": "1"}
 OF_CPU = {"openmp", "malloc", "threads", "affinity", "wait", "hugepages"}

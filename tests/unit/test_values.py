@@ -9,7 +9,7 @@ import pytest
 from envmatrix.__main__ import main
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import MatrixError, parse
-from envmatrix.matrix.source import parse_yaml
+from envmatrix.matrix.yaml_positions import parse_yaml
 
 HEAD = "version: 2\nfactors:\n  f:\n    r: {}\n    a: {"
 REST = """

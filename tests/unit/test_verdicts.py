@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.store.files import append_line
-from tests import measured_parts, verdicts
+from envmatrix.system.atomic_files import append_line
 from tests.synthetic import Machine, make_plan, make_trials, write_run
+from validation import measured_parts, verdicts
 
 COPIES = make_plan((), max_blocks=100_000)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.build import debian_suites
 from envmatrix.engines import apptainer
 from envmatrix.engines.docker_client import APIError, docker_errors
 from envmatrix.errors import EngineError
-from envmatrix.host import has_any_gpu, has_gpu
-from envmatrix.images import suites
-from envmatrix.process import Exit, Finished
+from envmatrix.system.host import has_any_gpu, has_gpu
+from envmatrix.system.process import Exit, Finished
 from tests.unit.test_values import HEAD, REST
 
 FULL = (
@@ -32,7 +32,7 @@ FULL = (
 def test_a_full_disk_while_a_base_is_made_is_no_fault_of_the_mirror(said):
     done = Finished(("mmdebstrap",), Exit(1, 1.0), "", said + "\n")
     with pytest.raises(EngineError, match="no space left on device") as caught:
-        suites._check(done, "no base", Path("/cache"))
+        debian_suites._check(done, "no base", Path("/cache"))
     assert "mirror" not in str(caught.value)
 
 
@@ -70,7 +70,7 @@ def test_a_mistake_in_a_matrix_has_its_place_and_what_to_do(tmp_path, monkeypatc
 def test_a_design_for_gpus_is_refused_where_there_is_none(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("envmatrix.launchers.here.has_any_gpu", lambda: False)
+    monkeypatch.setattr("envmatrix.launchers.local.has_any_gpu", lambda: False)
     (tmp_path / "matrix.yaml").write_text(f"""version: 2
 factors: {{torch: {{host: {{interpreter: {sys.executable}}}}}}}
 environments: {{baseline: {{}}}}
@@ -82,10 +82,10 @@ designs:
     assert main(["bench", "--engine", "local", "--quiet"]) == 4
     assert "design 'default' asks for GPUs, and this machine has none" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
-    monkeypatch.setattr("envmatrix.launchers.here.has_any_gpu", lambda: True)
+    monkeypatch.setattr("envmatrix.launchers.local.has_any_gpu", lambda: True)
     assert main(["bench", "--engine", "local", "--quiet", "--name", "there"]) == 0
     (tmp_path / "results" / "there" / "trials.jsonl").unlink()
-    monkeypatch.setattr("envmatrix.launchers.here.has_any_gpu", lambda: False)
+    monkeypatch.setattr("envmatrix.launchers.local.has_any_gpu", lambda: False)
     assert main(["resume", "there", "--quiet"]) == 4
     assert "asks for GPUs" in capsys.readouterr().err
     assert not (tmp_path / "results" / "there" / "trials.jsonl").exists()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.errors import EngineError, InputError, suggestion
-from envmatrix.host import Host
 from envmatrix.launchers.slurm.partitions import Partition, read_partitions
 from envmatrix.matrix import Slurm
-from envmatrix.process import Finished, run
+from envmatrix.system.host import Host
+from envmatrix.system.process import Finished, run
 
 _LIMIT_S, _PROBE_S = 60.0, 15.0
 #: What commands say when slurmctld does not answer (src/common/slurm_errno.c).

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from envmatrix.process import Exit
-from envmatrix.regular import RefusedFileError, read_bytes
-from envmatrix.store import NodeCheck, write_whole
-from envmatrix.store.files import os_error
-from envmatrix.store.patience import insisting
-from envmatrix.store.shared import exists, settled, unread
+from envmatrix.results import NodeCheck, write_whole
+from envmatrix.system.atomic_files import os_error
+from envmatrix.system.process import Exit
+from envmatrix.system.regular_files import RefusedFileError, read_bytes
+from envmatrix.system.shared_files import exists, settled, unread
+from envmatrix.system.write_retry import insisting
 
 
 @dataclass(frozen=True)

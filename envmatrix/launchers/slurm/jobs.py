@@ -13,24 +13,24 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from envmatrix.benchmark import hides, nodes_of
 from envmatrix.engines.base import Engine, Held, HeldByScripts, Job, RunsAsCommand
 from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
-from envmatrix.launchers.slurm.flight import Flight
+from envmatrix.launchers.slurm.pending_block import Flight
 from envmatrix.launchers.slurm.script import BlockJob, Step, Together
 from envmatrix.matrix import Slurm
 from envmatrix.plan import Slot
-from envmatrix.plan.turns import turn_order
-from envmatrix.store import Outcome, Trial, trial_of
-from envmatrix.store.files import os_error
-from envmatrix.store.patience import insisting
-from envmatrix.store.run import Asked
-from envmatrix.store.shared import settled
+from envmatrix.plan.interleaving import turn_order
+from envmatrix.results import Outcome, Trial, trial_of
+from envmatrix.results.run import Asked
+from envmatrix.system.atomic_files import os_error
+from envmatrix.system.bench_options import hides, nodes_of
+from envmatrix.system.shared_files import settled
+from envmatrix.system.validation_messages import in_words
+from envmatrix.system.write_retry import insisting
+from envmatrix.trials.batches import Groups
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.groups import Groups
 from envmatrix.trials.trial import STOPPED, judged, make_job, program_folder
-from envmatrix.validation import in_words
 
 #: So many rounds have an order of their own; where nobody knows how many there will be, they begin again after these.
 _ROUNDS = 200

@@ -9,14 +9,22 @@ from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Work
 from envmatrix.launchers.slurm import jobs, reasons
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
-from envmatrix.launchers.slurm.collecting import collected
 from envmatrix.launchers.slurm.files import block_folders
-from envmatrix.launchers.slurm.flight import EXCUSED, Flight, Loss, clock_offset, clock_words, explain_loss, not_started
-from envmatrix.launchers.slurm.placing import Placing
+from envmatrix.launchers.slurm.outcomes import collected
+from envmatrix.launchers.slurm.pending_block import (
+    EXCUSED,
+    Flight,
+    Loss,
+    clock_offset,
+    clock_words,
+    explain_loss,
+    not_started,
+)
+from envmatrix.launchers.slurm.placement import Placing
 from envmatrix.launchers.slurm.script import CANNOT_WRITE, block_script
 from envmatrix.plan import Slot
-from envmatrix.say import Say
-from envmatrix.store import Trial, write_whole
+from envmatrix.results import Trial, write_whole
+from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 
 #: Seconds between two looks at the files, and the bounds of those at the queue (everyone shares slurmctld).
@@ -37,15 +45,17 @@ class SlurmLauncher:
     name = "slurm"
     measures_here = False
 
-    def __init__(self, experiment: Experiment, client: SlurmClient, say: Say, ask: Ask | None) -> None:
+    def __init__(
+        self, experiment: Experiment, client: SlurmClient, progress: ProgressCallback, ask: Ask | None
+    ) -> None:
         self._experiment = experiment
         self._client = client
-        self._say = say
+        self._say = progress
         self._ask = ask
         self._options = jobs.slurm_options(experiment)
         self._prefix = jobs.job_prefix(experiment)
         self._span = jobs.widest(experiment)
-        self._placing = Placing(client, self._options, say, self._span)
+        self._placing = Placing(client, self._options, progress, self._span)
         self._flights: dict[int, Flight] = {}
         self._backlog: list[Flight] = []
         self._fruitless = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from envmatrix.engines.base import CommandLine
-from envmatrix.launchers.slurm import around, span, turns
+from envmatrix.launchers.slurm import multi_node, node_checks, turns
 from envmatrix.matrix import Slurm
 from envmatrix.plan.export import quoted
 
@@ -120,8 +120,8 @@ def block_script(job: BlockJob) -> str:
         "stops=0",
         "trap 'stops=$((stops + 1))' CONT  # it was suspended, and so was the trial that ran",
         _FUNCTIONS.strip("\n"),
-        around.functions(job.nodes),
-        *([span.FUNCTIONS.strip("\n"), span.NAMES] if job.nodes > 1 else []),
+        node_checks.functions(job.nodes),
+        *([multi_node.FUNCTIONS.strip("\n"), multi_node.NAMES] if job.nodes > 1 else []),
         *([turns.FUNCTIONS.strip("\n")] if job.in_turns else []),
         'begin "$@"',
         *(f"load {quoted(name)}" for name in job.options.modules),
@@ -130,7 +130,7 @@ def block_script(job: BlockJob) -> str:
         *(f"  {line}" for line in _checked(job.nodes, needs)),
         "}",
         "there",
-        around.call(job.nodes, 100 if job.options.busy is None else round(100 * job.options.busy)),
+        node_checks.call(job.nodes, 100 if job.options.busy is None else round(100 * job.options.busy)),
     ]
     for part in job.parts:
         lines += ["", *(_together(part) if isinstance(part, Together) else [f"# {_plain(part.title)}", _trial(part)])]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envmatrix.trials.gate import FOLDER
+from envmatrix.trials.barrier import FOLDER
 
 FUNCTIONS = r"""
 gate=@FOLDER@ members= helpers= restore=

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envmatrix.build.context import Base
+from envmatrix.build.paths import Places
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared, log_of
-from envmatrix.images.context import Base
-from envmatrix.images.places import Places
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.process import Exit, Order, run_logged
-from envmatrix.say import Say
+from envmatrix.system.process import Exit, Order, run_logged
+from envmatrix.system.progress import ProgressCallback
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class ToyEngine(Engine):
     def unavailable(self) -> str | None:
         return os.environ.get("TOY_IS_AWAY")
 
-    def prepare(self, image: Image, libraries: tuple[Library, ...], say: Say) -> Prepared:
+    def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         file = self.places.cache.root / "toy" / f"{image.name}.toy"
         if not file.exists():
-            say(f"making {file}")
+            progress(f"making {file}")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"the image {image.name}\n")
         python = os.environ.get("TOY_PYTHON", sys.executable)
@@ -55,11 +55,11 @@ class ToyEngine(Engine):
     ) -> list[str]:
         return [f"exec {placement}toy-start {prepared.reference} {' '.join(variables)}"]
 
-    def base(self, image: Image, say: Say) -> Base:
+    def base(self, image: Image, progress: ProgressCallback) -> Base:
         return Base("bookworm", "toy:1", "sha256:00", "", "toy base")
 
     def build_named(
-        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, say: Say
+        self, environment: Environment, libraries: tuple[Library, ...], folder: Path, progress: ProgressCallback
     ) -> NamedImage:
         file = folder / f"{environment.name}.toy"
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,8 @@ from envmatrix.engines.base import Engine, Prepared
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work
 from envmatrix.plan import Slot
 from envmatrix.plan.environment import Environment
-from envmatrix.say import Say
-from envmatrix.store import Trial
+from envmatrix.results import Trial
+from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 
 
@@ -19,7 +19,7 @@ class ToyKind(LauncherKind):
     options = (Option("mark", "TEXT", "what is noted"), Option("time", "TIME", "is noted too", takes="duration"))
     forms = ("toy-script",)
 
-    def open(self, experiment: Experiment, say: Say, ask: Ask | None) -> Launcher:
+    def open(self, experiment: Experiment, progress: ProgressCallback, ask: Ask | None) -> Launcher:
         return Backwards(experiment)
 
     def scripts(self, experiment: Experiment) -> list[str]:

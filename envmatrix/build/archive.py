@@ -1,0 +1,71 @@
+"""Tars: a root file system's as a docker archive, which Apptainer can start from without any Docker; folders'."""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from envmatrix.build.cache import disk_errors, file_digest
+
+#: Go's names of processors, which OCI images use (https://go.dev/doc/install/source#environment).
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def rooted(tar: Path, target: Path) -> None:
+    """Copy a tar so that root owns every file: a user namespace with one user can unpack no other owner.
+
+    SIFs keep no owners, so nothing is lost.
+    """
+    with disk_errors(target), tarfile.open(tar) as source, tarfile.open(target, "w") as written:
+        for member in source:
+            member.uid = member.gid = 0
+            member.uname = member.gname = "root"
+            written.addfile(member, source.extractfile(member) if member.isreg() else None)
+
+
+def rooted_name(reference: str) -> str:
+    """Return the name of a ``rooted`` base: under the base's own, `docker load` would take its name from it."""
+    return f"{reference}-rooted"
+
+
+def docker_archive(tar: Path, archive: Path, name: str) -> None:
+    """Write ``tar`` as a docker archive of one layer, called ``name``."""
+    digest = file_digest(tar)
+    config = json.dumps(
+        {
+            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "os": "linux",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }
+    ).encode()
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
+    with disk_errors(archive), tarfile.open(archive, "w") as target:
+        layer = tarfile.TarInfo("layer.tar")
+        layer.size = tar.stat().st_size
+        with tar.open("rb") as source:
+            target.addfile(layer, source)
+        for path, body in (("config.json", config), ("manifest.json", manifest)):
+            member = tarfile.TarInfo(path)
+            member.size = len(body)
+            target.addfile(member, io.BytesIO(body))
+
+
+def tar_of_folders(folders: Mapping[str, str], archive: Path) -> None:
+    """Write folders of plain files and links under their names: the same bytes whenever and by whomever."""
+
+    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = member.mtime = 0
+        member.uname = member.gname = "root"
+        member.mode = 0o755
+        return member
+
+    with disk_errors(archive), tarfile.open(archive, "w") as target:
+        for name, folder in sorted(folders.items()):
+            target.add(folder, name, recursive=False, filter=plain)
+            for path in sorted(Path(folder).rglob("*")):
+                target.add(path, f"{name}/{path.relative_to(folder)}", recursive=False, filter=plain)

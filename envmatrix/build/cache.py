@@ -1,0 +1,244 @@
+"""The cache folder: content-addressed folders and files that are whole or absent, also with several builders."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from envmatrix.errors import EngineError, Where
+from envmatrix.system.regular_files import open_regular
+
+#: A file system in memory that every Linux has; a container or a job may have it smaller.
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 (mkdtemp makes the names)
+_FULL = re.compile(r"no space left|enough free space|disk quota exceeded|wrote only \d+ of", re.IGNORECASE)
+_FREE_SPACE = "free some space there, or set ENVMATRIX_CACHE to a folder on a larger disk; nothing half-built was left"
+_REMEDIES = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EACCES: "set ENVMATRIX_CACHE to a folder that you may write to",
+    errno.EPERM: "set ENVMATRIX_CACHE to a folder that you may write to",
+    errno.EROFS: "set ENVMATRIX_CACHE to a folder that you may write to",
+    errno.EEXIST: "set ENVMATRIX_CACHE to a folder, not to a file",
+    errno.ENOTDIR: "set ENVMATRIX_CACHE to a folder, not to a file",
+}
+
+
+def digest_of(*parts: object) -> str:
+    """Return a sha256 (hex) over anything JSON can hold."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the sha256 (hex) of a regular file."""
+    total = hashlib.sha256()
+    with open_regular(path) as file:
+        while piece := file.read(2**20):
+            total.update(piece)
+    return total.hexdigest()
+
+
+def file_stamp(path: Path) -> str:
+    """Return what tells, without reading it, that a file is the one it was: its size, and when it was written.
+
+    Whole seconds and no inode: what copies files with their times, or shows them to several hosts, keeps both.
+    """
+    found = path.stat()
+    return f"{found.st_size} {int(found.st_mtime)}"
+
+
+def has_stamp(path: Path, stamp: str) -> bool:
+    """Say whether a file is there, and the one that had this stamp ('': any)."""
+    try:
+        return file_stamp(path) == stamp or not stamp
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def disk_errors(place: Path) -> Iterator[None]:
+    """Turn an OSError about ``place`` into an EngineError with its remedy."""
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        where = Where(Path(error.filename) if isinstance(error.filename, str) else place)
+        raise EngineError(f"{error.strerror or error}", where=where, remedy=remedy) from error
+
+
+def is_disk_full(said: str) -> bool:
+    """Say whether a program's last words are those of a full disk: of the kernel, of apt, of tar, of a quota."""
+    return _FULL.search(said) is not None
+
+
+def disk_full(place: Path) -> EngineError:
+    """Return the error for a program that could not write because the disk is full."""
+    return EngineError("no space left on device", where=Where(place), remedy=_FREE_SPACE)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where downloads and everything built from them lie. Each entry's path holds a digest of what it is."""
+
+    root: Path
+
+    @contextlib.contextmanager
+    def only_one(self, name: str) -> Iterator[None]:
+        """Hold the lock of that name: a second builder waits here, then finds the work done."""
+        with disk_errors(self.root):
+            folder = self.root / "building"
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(folder / f"{digest_of(name)[:16]}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def folder(self, path: Path, build: Callable[[Path], None]) -> bool:
+        """Make sure the folder ``path`` is there; ``build`` fills a new one. Return whether it was built now.
+
+        The folder is built beside its place and renamed into it when whole; what a killed builder left behind is
+        removed by the next one. A part of a cache may be a link into another cache, whose locks are others: of two
+        builders there the first to be done wins.
+        """
+        if path.is_dir():
+            return False
+        with self.only_one(str(path.resolve())), disk_errors(path):
+            if path.is_dir():
+                return False
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for left in path.parent.glob(f".{path.name}.*"):
+                _remove_unheld(left)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+            try:
+                with _in_use(temporary):
+                    temporary.chmod(0o755)
+                    build(temporary)
+                    return _put(temporary, path)
+            finally:
+                remove_tree(temporary)
+
+    @contextlib.contextmanager
+    def scratch(self, name: str) -> Iterator[Path]:
+        """Give a folder inside the cache (so that a rename out of it works) that is gone afterwards."""
+        with self._passing(self.root / "scratch", f"{name}.") as path:
+            yield path
+
+    @contextlib.contextmanager
+    def quick_scratch(self, name: str, room: int) -> Iterator[Path]:
+        """Like ``scratch``, but in memory where ``room`` (bytes) take at most half of what is free there.
+
+        The 20,000 files of an image are written and read again several times faster than on most disks.
+        """
+        own = f"envmatrix-{os.getuid()}-{digest_of(str(self.root.resolve()))[:12]}."
+        memory = fits_in_memory(room)
+        with self._passing(IN_MEMORY, own) if memory else self.scratch(name) as path:
+            yield path
+
+    @contextlib.contextmanager
+    def _passing(self, folder: Path, prefix: str) -> Iterator[Path]:
+        """Give a new folder that is gone afterwards; what killed processes left is removed first."""
+        with self.only_one("scratch"), disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for left in folder.glob(f"{prefix}*"):
+                _remove_unheld(left)
+            path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+            handle = _hold(path)
+        try:
+            yield path
+        finally:
+            remove_tree(path)
+            os.close(handle)
+
+    def write(self, path: Path, text: str) -> None:
+        """Write a small file so that a reader sees all of it or none."""
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text)
+                Path(temporary).replace(path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+
+    def read_json(self, path: Path) -> dict[str, object] | None:
+        """Read a build record; None when it is absent or damaged (it is then made again)."""
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return body if isinstance(body, dict) else None
+
+
+def fits_in_memory(room: int) -> bool:
+    """Say whether files of ``room`` bytes take at most half of the memory that is free for files (tmpfs(5))."""
+    try:
+        place = os.statvfs(IN_MEMORY)
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return False
+    usable = os.access(IN_MEMORY, os.W_OK) and not place.f_flag & os.ST_NOEXEC
+    return usable and 2 * room <= min(free, place.f_bavail * place.f_frsize)
+
+
+def _hold(folder: Path) -> int:
+    """Say that a folder is in use as long as this handle is open: ``_remove_unheld`` leaves it alone."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    return handle
+
+
+@contextlib.contextmanager
+def _in_use(folder: Path) -> Iterator[None]:
+    handle = _hold(folder)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _put(made: Path, place: Path) -> bool:
+    """Rename a folder into its place, and say so: False where somebody else has just put the same there."""
+    try:
+        made.rename(place)
+    except OSError:
+        if place.is_dir():
+            return False
+        raise
+    return True
+
+
+def _remove_unheld(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_tree(path)
+        finally:
+            os.close(handle)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder, also one that holds read-only folders."""
+    if not path.exists():
+        return
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            child = Path(folder) / name
+            if not child.is_symlink():
+                with contextlib.suppress(OSError):
+                    child.chmod(0o700)
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,166 @@
+"""Environments of conda packages, which py-rattler solves, locks and installs: no conda is needed.
+
+A solution is kept in the cache, in the format of pixi.lock (https://pixi.sh, *lockfile*), with a sha256 for each
+package: what was solved once is what every later run has. Scripts of packages that belong to their installation are
+not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from envmatrix.build.cache import Cache, digest_of, disk_full, file_digest, is_disk_full
+from envmatrix.build.venvs import share_bytecode
+from envmatrix.errors import EngineError, SkipEnvironmentError
+from envmatrix.plan.environment import Image
+from envmatrix.system.progress import ProgressCallback
+
+if TYPE_CHECKING:
+    from rattler import RepoDataRecord
+
+_USUAL = ("conda-forge",)
+_DONE = TypeVar("_DONE")
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The environment that was solved, and the lock that says what it holds."""
+
+    folder: Path
+    lock: Path
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Return what run.json says of its lock; its packages are asked of the environment itself."""
+        return {"lock": self.lock.name, "lock_digest": f"sha256:{file_digest(self.lock)}"}
+
+
+def as_interpreter(cache: Cache, image: Image, progress: ProgressCallback) -> tuple[Image, Solved]:
+    """Make the environment of an image's conda packages, or find it made; return the image with its Python as given.
+
+    Raises SkipEnvironmentError without py-rattler, EngineError for what cannot be solved, fetched or installed.
+    """
+    solved = _made(cache, image, progress)
+    python = solved.folder / "bin" / "python"
+    if not python.exists():
+        raise EngineError(f"conda: {_named(image)} bring no Python", remedy="write python=3.11, or another, among them")
+    return replace(image, interpreter=str(python), conda=(), channels=()), solved
+
+
+def _made(cache: Cache, image: Image, progress: ProgressCallback) -> Solved:
+    try:
+        import rattler
+    except ImportError as error:
+        raise SkipEnvironmentError(
+            f"conda: py-rattler, which solves {_named(image)}, cannot be used here ({error})",
+            remedy=f"{sys.executable} -m pip install py-rattler",
+        ) from error
+    platform = str(rattler.Subdir.current())
+    lock = cache.root / "conda" / "locks" / f"{digest_of(image.conda, _channels(image), platform)[:24]}.lock"
+    if not lock.exists():
+        progress(f"solving {_named(image)} with {', '.join(_channels(image))}")
+        records = _solve(cache, image, platform)
+        with cache.scratch("lock") as scratch:
+            _write(records, _channels(image), platform, scratch / lock.name)
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            (scratch / lock.name).replace(lock)
+    folder = cache.root / "conda" / "environments" / file_digest(lock)[:24]
+    cache.folder(folder, lambda place: _install(cache, _read(lock), place, folder, progress))
+    return Solved(folder, lock)
+
+
+def _channels(image: Image) -> tuple[str, ...]:
+    return image.channels or _USUAL
+
+
+def _named(image: Image) -> str:
+    return ", ".join(image.conda)
+
+
+def _solve(cache: Cache, image: Image, platform: str) -> list[RepoDataRecord]:
+    """Return the packages that make up what is asked for, on a machine such as this one."""
+    from rattler import Gateway, VirtualPackage, solve
+
+    platforms: list[Any] = [platform, "noarch"]
+    gateway = Gateway(cache_dir=cache.root / "conda" / "channels")
+    return _waited(
+        f"{_named(image)} cannot be had from {', '.join(_channels(image))}",
+        "is the channel written as it is, and reached from here? (`channels:` takes names, URLs and folders)",
+        lambda: solve(
+            list(_channels(image)), list(image.conda), gateway=gateway, platforms=platforms,
+            virtual_packages=VirtualPackage.detect(),
+        ),
+    )  # fmt: skip
+
+
+def _write(records: Sequence[RepoDataRecord], channels: Sequence[str], platform: str, file: Path) -> None:
+    from rattler import Channel, LockChannel, LockFile, LockPlatform
+
+    where = LockPlatform(platform)
+    lock = LockFile([where])
+    lock.set_channels("default", [LockChannel(Channel(name).base_url) for name in channels])
+    for record in records:
+        lock.add_conda_package("default", where, record)
+    lock.to_path(file)
+
+
+def _read(lock: Path) -> list[RepoDataRecord]:
+    from rattler import LockFile
+
+    held = LockFile.from_path(lock)
+    (platform,) = held.platforms()
+    found = held.default_environment()
+    return list((found.conda_repodata_records_for_platform(platform) if found else None) or ())
+
+
+def _install(
+    cache: Cache, records: list[RepoDataRecord], place: Path, folder: Path, progress: ProgressCallback
+) -> None:
+    """Install into ``place``, which becomes ``folder``: packages hold the path of where they will lie."""
+    from rattler import install
+
+    progress(f"installing {len(records)} conda packages")
+    _check_files(records)
+    _waited(
+        "conda packages cannot be installed",
+        f"if a cached file is damaged, remove {cache.root / 'conda'} and try again",
+        lambda: install(
+            records, place, cache_dir=cache.root / "conda" / "packages", show_progress=False,
+            execute_link_scripts=False, alternative_target_prefix=folder,
+        ),
+        cache,
+    )  # fmt: skip
+    if (place / "bin" / "python").exists():
+        share_bytecode(cache, place)
+
+
+def _check_files(records: Sequence[RepoDataRecord]) -> None:
+    """Refuse a package of a folder that is not the one that was locked: rattler checks only what it downloads."""
+    for record in records:
+        if not record.url.startswith("file://") or record.sha256 is None:
+            continue
+        file = Path(record.url.removeprefix("file://"))
+        if file.exists() and file_digest(file) != record.sha256.hex():
+            raise EngineError(
+                f"{file} is not the package that was locked (sha256:{record.sha256.hex()})",
+                remedy="put the one back that was there, or remove the lock from the cache to solve anew",
+            )
+
+
+def _waited(what: str, remedy: str, begin: Callable[[], Awaitable[_DONE]], cache: Cache | None = None) -> _DONE:
+    """Wait for rattler, whose errors have no base of their own."""
+
+    async def whole() -> _DONE:
+        return await begin()
+
+    try:
+        return asyncio.run(whole())
+    except Exception as error:
+        if cache and is_disk_full(str(error)):
+            raise disk_full(cache.root) from error
+        raise EngineError(f"conda: {what}: {' '.join(str(error).split())}", remedy=remedy) from error

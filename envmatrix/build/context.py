@@ -1,0 +1,166 @@
+"""The context of an image's build: everything that goes in, fetched and checked on the host beforehand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envmatrix.build.archive import tar_of_folders
+from envmatrix.build.cache import digest_of, disk_errors
+from envmatrix.build.debian_suites import PYTHONS, Suite, suite_of
+from envmatrix.build.definitions import LIBRARIES, Recipe, python_inside, recipe_digest, recipe_of
+from envmatrix.build.labels import build_arguments
+from envmatrix.build.libraries import Folders, LibraryBuilder, fetch_packages, sections_digest
+from envmatrix.build.lockfile import Pinned
+from envmatrix.build.locks import Locks
+from envmatrix.build.paths import Places
+from envmatrix.build.pythons import python_for_wheels
+from envmatrix.build.source_builds import Installed, check_glibc, wheels_of
+from envmatrix.build.wheelhouse import link_or_copy
+from envmatrix.errors import SkipEnvironmentError
+from envmatrix.plan.environment import Image, Library
+from envmatrix.system import bench_options
+from envmatrix.system.progress import ProgressCallback
+
+_ALWAYS = ("python3", "numactl")
+
+
+@dataclass(frozen=True)
+class Base:
+    """What an image starts from. ``reference`` is what FROM says; ``digest`` its digest; ``status`` its packages."""
+
+    suite: str
+    reference: str
+    digest: str
+    status: str
+    choice: str
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """All that an image is made of, on the host, checked by hash. ``key`` changes when any of it does."""
+
+    image: Image
+    base: Base
+    debs: tuple[Pinned, ...]
+    deb_files: tuple[Path, ...]
+    wheels: tuple[Pinned, ...]
+    wheel_files: tuple[Path, ...]
+    folders: Folders
+    lock: str = ""
+    lock_digest: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
+    built: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Digest of everything but bench/, which is mounted while benchmarking."""
+        pins = [pin.sha256 for pin in (*self.debs, *self.wheels)]
+        recipe = recipe_digest(bool(self.image.requirements))
+        return digest_of(self.base.digest, pins, self.facts.get("libraries"), recipe)[:24]
+
+    @property
+    def python(self) -> str:
+        """Path of the Python inside."""
+        return python_inside(bool(self.image.requirements))
+
+    def libraries(self) -> dict[str, str]:
+        """Return library key -> folder inside the image."""
+        return {key: f"{LIBRARIES}/{key}" for key in self.folders.folders}
+
+    def build_arguments(self, bench: str) -> dict[str, str]:
+        """Return the build arguments that the labels of the image are made of."""
+        return build_arguments(self.base.reference, self.base.digest, self.lock_digest, bench)
+
+    def recipe(self, stage: str = "build") -> Recipe:
+        """Return the recipe for the definition's text."""
+        return recipe_of(self.image, self.base.reference, stage)
+
+
+def container_suite(image: Image) -> str:
+    """Return the suite of an image in a container; a Python that no suite has skips the environment."""
+    if image.ready:
+        raise SkipEnvironmentError(
+            f"image {image.name} is {image.ready} as it is, so there is nothing to build", remedy="run it as it is"
+        )
+    if image.on_host:
+        raise SkipEnvironmentError(
+            f"image {image.name} is a Python of this machine, which a container does not have",
+            remedy="use `--engine local` for it",
+        )
+    return suite_of(image.suite, image.python)
+
+
+def gather(
+    places: Places, image: Image, libraries: Sequence[Library], base: Base, progress: ProgressCallback
+) -> Ingredients:
+    """Lock, fetch and check everything that ``image`` on ``base`` is made of."""
+    locks = Locks(places.locks, places.cache)
+    suite = Suite(base.suite, places.cache)
+    python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
+    packages = system_packages(image, suite)
+    lock, system = locks.of_system(
+        suite.distribution, packages, base.choice, progress, lambda: suite.closure(packages, base.status)
+    )
+    deb_files = fetch_packages(places.cache, suite.apt, system.packages, lock, progress)
+    wheels = Installed((), ())
+    lock_name, lock_digest = lock.name, f"sha256:{sections_digest([system])}"
+    if image.requirements:
+        path, section = locks.of_image(image, python, progress)
+        check_glibc(image, base.suite)
+        wheels = wheels_of(places.cache, image, (path, section), python, progress)
+        lock_name, lock_digest = path.name, f"sha256:{sections_digest([section])}"
+    folders = LibraryBuilder(places.cache, locks, python, progress, suite.apt).build(libraries)
+    return Ingredients(
+        image, base, system.packages, tuple(deb_files), wheels.pins, wheels.files, folders, lock_name, lock_digest,
+        {"libraries": digest_of(dict(folders.facts))}, wheels.facts,
+    )  # fmt: skip
+
+
+def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
+    """Return the Debian packages that an image asks for on top of its base."""
+    return (*_ALWAYS, *(["python3-venv"] if image.requirements else []), *_named(image, suite))
+
+
+def _named(image: Image, suite: Suite) -> list[str]:
+    """Return the image's own Debian packages, the first alternative that the suite has."""
+    return [suite.apt.find(words).name if "|" in words else words for words in image.apt]
+
+
+def write_context(ingredients: Ingredients, bench: Path, folder: Path) -> None:
+    """Lay out the context in ``folder`` (hard links where the file system allows)."""
+    with disk_errors(folder):
+        for name in ("debs", "wheels", "bench"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for file in ingredients.deb_files:
+            link_or_copy(file, folder / "debs" / file.name)
+        for file in ingredients.wheel_files:
+            link_or_copy(file, folder / "wheels" / file.name)
+        text = "".join(pin.text() for pin in ingredients.wheels)
+        (folder / "wheels" / "requirements.txt").write_text(text, encoding="utf-8")
+        tar_of_folders(ingredients.folders.folders, folder / "lib.tar")
+        shutil.copytree(
+            bench, folder / "bench", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+        )
+
+
+def context_facts(ingredients: Ingredients) -> dict[str, str]:
+    """Return what run.json says of an image: base, lock, every package with its version."""
+    return {
+        "base": ingredients.base.reference,
+        "base_digest": ingredients.base.digest,
+        "base_choice": ingredients.base.choice,
+        "lock": ingredients.lock,
+        "lock_digest": ingredients.lock_digest,
+        **{f"package {pin.name}": pin.version for pin in ingredients.wheels},
+        **ingredients.built,
+        **{f"system {pin.name}": pin.version for pin in ingredients.debs},
+        **dict(ingredients.folders.facts),
+    }
+
+
+def bench_digest(places: Places) -> str:
+    """Return the digest of the bench/ that would be baked in now."""
+    return bench_options.folder_digest(places.bench)

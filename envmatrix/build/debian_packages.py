@@ -1,0 +1,161 @@
+"""Debian packages of the host's own distribution, found and fetched without root."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from envmatrix.build.cache import Cache, disk_full, file_digest, is_disk_full
+from envmatrix.build.lockfile import Pinned
+from envmatrix.build.unpack import unpack_tar
+from envmatrix.errors import EngineError, EnvmatrixError, Where
+from envmatrix.system.process import Finished, Order, run, run_logged
+
+_APT_S = 300.0
+_DOWNLOAD_S = 3600.0
+#: Package lists are not asked for again within this time, whether they came or not.
+_ASK_AGAIN_S = 600.0
+POLITE = ("-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Timeout=15", "-o", "Acquire::Retries=1")
+URI = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
+
+
+def distribution() -> str | None:
+    """Return this machine's distribution as in the names of locks (debian-bookworm-x86_64); None: no apt here."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        return None
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return None
+    codename = release.get("VERSION_CODENAME") or release.get("VERSION_ID") or "unknown"
+    return f"{release.get('ID', 'linux')}-{codename}-{platform.machine()}"
+
+
+def print_uris_argv(options: Sequence[str], package: str) -> list[str]:
+    """Return the command that tells the file, hash and place of a package ('name' or 'name=version')."""
+    return ["apt-get", *options, "download", "--print-uris", "--", package]
+
+
+def download_argv(options: Sequence[str], packages: Sequence[str]) -> list[str]:
+    """Return the command that downloads packages ('name=version') into the working folder."""
+    return ["apt-get", *options, "--quiet=2", "download", "--", *packages]
+
+
+@dataclass(frozen=True)
+class Apt:
+    """apt-get as an ordinary user: the machine's lists, and lists of our own where those are empty or old.
+
+    With ``sources`` (text of a .sources file) it knows only these, under the name ``lists``.
+    """
+
+    cache: Cache
+    lists: str = ""
+    sources: str = ""
+
+    @property
+    def _own_lists(self) -> Path:
+        return self.cache.root / "apt" / (self.lists or distribution() or "none")
+
+    def options(self) -> list[str]:
+        """Return the options that every apt command gets."""
+        base = [*POLITE]
+        if self.sources or (self._own_lists / "complete").exists():
+            return [*base, *self._own_options()]
+        return base
+
+    def _own_options(self) -> list[str]:
+        folder = self._own_lists
+        own = ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
+        if not self.sources:
+            return own
+        return [*own, "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={folder}/parts"]
+
+    def update(self) -> None:
+        """Fetch package lists of our own."""
+        (self._own_lists / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+        (self._own_lists / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
+        if self.sources:
+            (self._own_lists / "parts").mkdir(exist_ok=True)
+            (self._own_lists / "parts" / "suite.sources").write_text(self.sources, encoding="utf-8")
+        tried = self._own_lists / "tried"
+        if tried.exists() and time.time() - tried.stat().st_mtime < _ASK_AGAIN_S:
+            return
+        done = run(["apt-get", *POLITE, *self._own_options(), "--quiet=2", "update"], limit_s=_APT_S)
+        tried.touch()
+        if done.exit.ok:
+            (self._own_lists / "complete").touch()
+
+    def find(self, words: str) -> Pinned:
+        """Return the package of 'a | b' that comes first and exists; raise EngineError when none does."""
+        names = [name.strip() for name in words.split("|")]
+        for attempt in range(2):
+            for name in names:
+                pin = self._candidate(name) if _PACKAGE.match(name) else None
+                if pin:
+                    return pin
+            if attempt == 0:
+                with self.cache.only_one("apt"):
+                    self.update()
+        raise EngineError(
+            f"no package {words} in {self.lists or distribution() or 'any distribution (there is no apt here)'}"
+        )
+
+    def _candidate(self, package: str) -> Pinned | None:
+        done = run(print_uris_argv(self.options(), package), limit_s=_APT_S)
+        match = URI.search(done.stdout) if done.exit.ok else None
+        if not match:
+            return None
+        name, version, _ = match["file"].rsplit("_", 2)
+        return Pinned(name, unquote(version), match["sha256"], match["file"])
+
+    def download(self, pins: Sequence[Pinned], folder: Path) -> list[Path]:
+        """Download exactly these versions into ``folder``; raise EngineError when no mirror has one any more.
+
+        The files come back in the order of ``pins``.
+        """
+        words = [f"{pin.name}={pin.version}" for pin in pins]
+        for attempt in range(2):
+            done = run(download_argv(self.options(), words), limit_s=_DOWNLOAD_S, cwd=folder)
+            files = {file_digest(file): file for file in folder.glob("*.deb")}
+            if done.exit.ok and len(files) == len({pin.sha256 for pin in pins}):
+                return _in_order(pins, files)
+            if attempt == 0:
+                with self.cache.only_one("apt"):
+                    self.update()
+        raise _not_downloaded(words, done, folder)
+
+
+def _in_order(pins: Sequence[Pinned], files: dict[str, Path]) -> list[Path]:
+    """Return each package's file by its hash; one whose hash is wrong gets the file of its name instead."""
+    found = []
+    for pin in pins:
+        named = [file for file in files.values() if file.name.startswith(f"{pin.name}_")]
+        found.append(files.get(pin.sha256) or (named[0] if named else next(iter(files.values()))))
+    return found
+
+
+def _not_downloaded(words: Sequence[str], done: Finished, folder: Path) -> EnvmatrixError:
+    if is_disk_full(done.stderr):
+        return disk_full(folder)
+    return EngineError(
+        f"apt could not download {', '.join(words[:4])}: {done.last_words(1)}",
+        remedy="check the network and /etc/apt/sources.list; a version that is gone: `envmatrix lock`",
+    )
+
+
+def unpack_deb(deb: Path, folder: Path, scratch: Path) -> list[str]:
+    """Write the shared objects of a Debian package into ``folder``; return their names."""
+    tar = scratch / "package.tar"
+    with tar.open("wb") as log:
+        argv = ["dpkg-deb", "--fsys-tarfile", str(deb)]
+        done = run_logged(Order(argv, {"PATH": "/usr/bin:/bin"}, scratch, _APT_S), log)
+    if not done.ok:
+        raise EngineError(f"dpkg-deb {done} on {deb.name}", where=Where(deb), remedy=f"remove {deb} and try again")
+    return unpack_tar(tar, folder)

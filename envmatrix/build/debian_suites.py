@@ -1,0 +1,199 @@
+"""Debian suites for images: a minimal base, and exact packages on top of it, all fetched on the host."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from envmatrix.build.cache import Cache, digest_of, disk_errors, disk_full, file_digest, is_disk_full
+from envmatrix.build.debian_mirror import debian_mirror
+from envmatrix.build.debian_packages import URI, Apt
+from envmatrix.build.lockfile import Pinned
+from envmatrix.errors import EngineError, InputError, Where
+from envmatrix.results import write_whole
+from envmatrix.system.process import Finished, run
+from envmatrix.system.progress import ProgressCallback
+
+#: Python that each suite has; an image's `python:` chooses its suite.
+PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
+DEFAULT_SUITE = "bookworm"
+#: glibc of each suite, for what is built on the host.
+GLIBC = {"bookworm": (2, 36), "trixie": (2, 41)}
+#: Official images, pinned; used where a registry can be reached.
+BASES = {
+    "bookworm": "debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251",
+    "trixie": "debian:trixie-slim@sha256:3a39a0592364683e6bab97937b72cad5a8fa6dcbbee90edb3bb48c7f8e94f258",
+}
+#: What mmdebstrap copies from the machine it runs on, or writes of it (a mirror's URI may be a company's own, with a
+#: password): engines mount the first three, and nothing is fetched in a container.
+_OF_THE_MACHINE = ("hostname", "hosts", "resolv.conf", "apt/sources.list")
+_SUITE = re.compile(r"[a-z][a-z0-9-]*\Z")
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_BOOTSTRAP_S = 1800.0
+#: 2025-01-01: files of a base carry this time, so that two builds of one base are bit-identical.
+EPOCH = "1735689600"
+
+
+def suite_of(suite: str | None, python: str | None) -> str:
+    """Return the suite of an image: the one it names, else the one that has its Python."""
+    if suite:
+        if not _SUITE.match(suite):
+            raise InputError(f"suite: {suite!r} is no Debian suite", remedy="write bookworm, trixie or sid")
+        return suite
+    if python is None:
+        return DEFAULT_SUITE
+    minor = ".".join(python.split(".")[:2])
+    found = next((name for name, has in PYTHONS.items() if has == minor), None)
+    if found is None:
+        known = ", ".join(f"{name} ({has})" for name, has in PYTHONS.items())
+        raise EngineError(
+            f"no Debian suite has Python {python}; containers take the Python of their suite: {known}",
+            remedy="use one of these versions, or the local engine",
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One Debian suite; everything fetched for it lies in the cache."""
+
+    name: str
+    cache: Cache
+
+    @property
+    def distribution(self) -> str:
+        """Name of the suite as in the names of locks."""
+        return f"debian-{self.name}-{platform.machine()}"
+
+    @property
+    def apt(self) -> Apt:
+        """Packages of this suite."""
+        return Apt(self.cache, self.distribution, self.sources())
+
+    def sources(self) -> str:
+        """Return the suite's apt sources."""
+        mirror = debian_mirror()
+        signed = f"Signed-By: {_KEYRING}\n" if _KEYRING.exists() else ""
+        text = f"Types: deb\nURIs: {mirror}\nSuites: {self.name}\nComponents: main\n{signed}"
+        if self.name in {"sid", "unstable", "experimental"}:
+            return text
+        updates = f"Types: deb\nURIs: {mirror}\nSuites: {self.name}-updates\nComponents: main\n{signed}"
+        return f"{text}\n{updates}"
+
+    def bootstrap(self, progress: ProgressCallback) -> Path:
+        """Make the base with mmdebstrap, or find it made; return its tar."""
+        mirror = debian_mirror()
+        recipe = digest_of(bootstrap_argv(self.name, Path("base.tar"), mirror))
+        folder = self.cache.root / "bases" / f"{self.name}-{recipe[:12]}"
+
+        def build(place: Path) -> None:
+            if shutil.which("mmdebstrap") is None:
+                raise EngineError(
+                    "no registry can be reached, and there is no mmdebstrap to make a base with",
+                    remedy="apt-get install mmdebstrap, or give the engine access to a registry",
+                )
+            progress(f"making a {self.name} base with mmdebstrap")
+            program, *arguments = bootstrap_argv(self.name, place / "base.tar", mirror)
+            done = run(
+                [program, *options_of_hosts_apt(), *arguments], limit_s=_BOOTSTRAP_S,
+                env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH, "LC_ALL": "C.UTF-8"},
+            )  # fmt: skip
+            _check(done, f"mmdebstrap could not make a {self.name} base", place)
+
+        self.cache.folder(folder, build)
+        return folder / "base.tar"
+
+    def closure(self, packages: Sequence[str], status: str) -> tuple[Pinned, ...]:
+        """Return ``packages`` and all they need beyond what a base's dpkg ``status`` file says it has."""
+        with self.cache.scratch("closure") as scratch:
+            file = scratch / "status"
+            file.write_text(status, encoding="utf-8")
+            apt = self.apt
+            with self.cache.only_one("apt"):
+                apt.update()
+            argv = [
+                "apt-get", *apt.options(), "-o", f"Dir::State::status={file}", "-o", "Debug::NoLocking=1",
+                "--quiet=2", "-o", "Acquire::ForceHash=SHA256", "--yes",
+                "--no-install-recommends", "--print-uris", "install", "--", *packages,
+            ]  # fmt: skip
+            done = run(argv, limit_s=300.0)
+        _check(done, f"{self.name} cannot install {', '.join(packages)}", self.cache.root)
+        return tuple(sorted(_pins(done.stdout), key=lambda pin: pin.name))
+
+
+def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
+    """Return the command that makes a minimal base, without device nodes (only real root may unpack those)."""
+    return [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        "--format=tar",
+        "--skip=output/dev",
+        *(f'--customize-hook=: >"$1/etc/{name}"' for name in _OF_THE_MACHINE),
+        "--",
+        suite,
+        str(tar),
+        mirror,
+    ]
+
+
+def options_of_hosts_apt() -> list[str]:
+    """Return mmdebstrap's options for a mirror whose lists are old, where this machine's apt takes such lists.
+
+    mmdebstrap writes them into the base, from where the hook removes them: the base is the same as without.
+    """
+    done = run(["apt-config", "dump", "--format=%v", "Acquire::Check-Valid-Until"], limit_s=60.0)
+    if done.stdout.strip().lower() not in {"false", "no", "0", "off", "without", "disable"}:
+        return []
+    return [
+        '--aptopt=Acquire::Check-Valid-Until "false"',
+        '--customize-hook=rm "$1/etc/apt/apt.conf.d/99mmdebstrap"',
+    ]
+
+
+def _pins(text: str) -> list[Pinned]:
+    pins = []
+    for match in URI.finditer(text):
+        name, version, _ = match["file"].rsplit("_", 2)
+        pins.append(Pinned(name, unquote(version), match["sha256"], match["file"]))
+    return pins
+
+
+def _check(done: Finished, what: str, place: Path) -> None:
+    if done.exit.ok:
+        return
+    if is_disk_full(done.stderr + done.stdout):
+        raise disk_full(place)
+    said = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+    raise EngineError(
+        f"{what}: {'; '.join(said[:3]) or done.last_words(2)}",
+        remedy="check the names in matrix.yaml, the suite, and that Debian's mirror can be reached and is up to date",
+    )
+
+
+def status_of(tar: Path) -> str:
+    """Return the dpkg status file of a base's tar."""
+    with disk_errors(tar), tarfile.open(tar) as archive:
+        for name in ("./var/lib/dpkg/status", "var/lib/dpkg/status"):
+            try:
+                file = archive.extractfile(name)
+            except KeyError:
+                continue
+            if file:
+                return file.read().decode()
+    raise EngineError("this base has no dpkg status file", where=Where(tar), remedy="use a Debian image as `base:`")
+
+
+def base_digest(tar: Path) -> str:
+    """Return the digest of a base's tar, remembered beside it."""
+    known = tar.with_name("sha256")
+    if not known.exists() or known.stat().st_size != 64:  # a crash may leave an empty one
+        write_whole(known, file_digest(tar))
+    return "sha256:" + known.read_text(encoding="ascii")

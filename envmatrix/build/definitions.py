@@ -1,0 +1,342 @@
+"""Dockerfiles and Apptainer definitions. Pure functions: every value of matrix.yaml is quoted, none can run.
+
+Both are built from one folder (the *context*), filled on the host, with the network off:
+
+    debs/              Debian packages that the image adds to its base
+    wheels/            wheels, and requirements.txt with their hashes
+    lib.tar            shared libraries of the setting factors, each in a folder KEY of its own (Apptainer copies what
+                       links lead to in place of the links)
+    bench/             the benchmark
+    base.tar           (Apptainer alone) the base as a docker archive
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from envmatrix.build.debian_suites import EPOCH
+from envmatrix.build.labels import (
+    OF_BUILD,
+    OF_PUBLISHER,
+    base_digest_in,
+    fixed_labels,
+    image_title,
+    labels_over,
+    named_labels,
+)
+from envmatrix.errors import InputError
+from envmatrix.plan.environment import Environment, Image
+from envmatrix.system import bench_options
+from envmatrix.version import __version__
+
+VENV = "/opt/envmatrix/venv"
+LIBRARIES = "/opt/envmatrix/lib"
+ROOM = "/envmatrix"
+#: An ordinary user that owns nothing: 65532 is "nonroot" in distroless images too.
+USER = 65532
+_TEMPLATE = re.compile(r"\{[a-z_]+\}")
+
+#: What every image sets; an environment's own variables come after.
+COMMON: Mapping[str, str] = {
+    "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/tmp",  # noqa: S108 - the one writable place of a read-only container
+    "TMPDIR": "/tmp",  # noqa: S108
+    "LANG": "C.UTF-8",
+    "PYTHONPATH": ROOM,
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+}
+_CONTEXT = "/opt/context"
+#: Files that engines mount over, and that a build cannot write in place because its own engine has.
+_ETC = "/opt/envmatrix/etc"
+#: An image starts in a folder of its caller's: a bench/ there must not take the place of the image's own.
+COMMAND = ("env", "PYTHONSAFEPATH=1", "python3", "-m", "bench")
+#: On an image that only a build needs; its value says whose.
+STAGE_LABEL = "org.envmatrix.stage"
+#: What is newer than this file was written by the build.
+_STARTED = f"{_CONTEXT}/started"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an image is made of, as far as its definition must say it. ``stage`` is a name for what the build leaves."""
+
+    image: str
+    base: str
+    wheels: bool
+    stage: str = "build"
+    version: str = __version__
+
+
+def recipe_of(image: Image, base: str, stage: str = "build") -> Recipe:
+    """Return the recipe of an image on a base."""
+    return Recipe(image.name, base, bool(image.requirements), stage)
+
+
+def python_inside(wheels: bool) -> str:
+    """Return the path of the Python that has torch inside an image."""
+    return f"{VENV}/bin/python3" if wheels else "/usr/bin/python3"
+
+
+def docker_quote(value: str) -> str:
+    """Quote a value for ENV and LABEL: in double quotes only backslash, quote and dollar are special."""
+    refuse_control(value)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'
+
+
+def shell_quote(value: str) -> str:
+    """Quote a value for %environment: single quotes; ``{{`` is broken up, for it would be a build argument.
+
+    A single quote is refused: Apptainer 1.4 writes these values anew and would put a backslash before it.
+    """
+    refuse_control(value)
+    if "'" in value:
+        raise InputError(
+            f"{value!r} holds a single quote, which Apptainer changes in an image's variables",
+            remedy="leave it out, or use the docker or local engine (trials under Apptainer take it as it is)",
+        )
+    quoted = f"'{value}'"
+    while "{{" in quoted:
+        quoted = quoted.replace("{{", "{''{")
+    return quoted
+
+
+def refuse_control(value: str) -> None:
+    """Raise InputError for characters that no definition can hold on one line."""
+    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+        raise InputError(
+            f"{value!r} holds a newline or another control character, which an image's variables cannot",
+            remedy="take it out of matrix.yaml",
+        )
+
+
+def environment_variables(environment: Environment, libraries: Mapping[str, str]) -> dict[str, str]:
+    """Return what a named image sets on top of COMMON; ``libraries`` maps keys to folders inside.
+
+    A value that depends on the machine ({physical_cores}) and was not filled in is left out.
+    """
+    said = {name: value for name, value in environment.variables.items() if value is not None}
+    fixed = {name: value for name, value in said.items() if not _TEMPLATE.search(value)}
+    paths = [f"{libraries[key]}/{file}" if key else file for key, file in environment.preload]
+    return {**fixed, **({"LD_PRELOAD": ":".join(paths)} if paths else {}), **bench_options.variables_to_show(said)}
+
+
+def left_open(environment: Environment) -> dict[str, str]:
+    """Return the variables whose values depend on the machine, as matrix.yaml writes them."""
+    said = environment.variables.items()
+    return {name: value for name, value in said if value is not None and _TEMPLATE.search(value)}
+
+
+def library_folders(environment: Environment) -> dict[str, str]:
+    """Return where an image holds the libraries that an environment preloads."""
+    return {key: f"{LIBRARIES}/{key}" for key, _ in environment.preload if key}
+
+
+def dockerfile(recipe: Recipe, environment: Environment | None = None) -> str:
+    """Return the Dockerfile of an image, or of a named environment (works with and without BuildKit, and with Podman).
+
+    The labels come last, so that no image on the way to it is taken for the image.
+    """
+    refuse_control(recipe.base)
+    arguments, labels = _build_arguments(recipe, environment), _labels(recipe, environment)
+    steps = [
+        *(f"ARG {name}={docker_quote(value)}" for name, value in arguments.items()),
+        "ARG BASE=${BASE_NAME}",
+        "FROM ${BASE} AS build",
+        f"LABEL {STAGE_LABEL}={docker_quote(recipe.stage)}",
+        "COPY . /opt/context/",
+        "RUN " + " \\\n && ".join([f"touch {_STARTED}", *build_steps(recipe.wheels, _CONTEXT), *_one_time()]),
+        "",
+        "FROM scratch",
+        "COPY --from=build / /",
+        f"COPY --from=build {_ETC}/ /etc/",
+        *(f"ENV {name}={docker_quote(value)}" for name, value in COMMON.items()),
+        *(_docker_variables(environment) if environment else ()),
+        "WORKDIR /work",
+        f"USER {USER}:{USER}",
+        f"ENTRYPOINT {json.dumps(list(COMMAND))}",
+        *(f"ARG {name}" for name in arguments),
+        _docker_labels({name: docker_quote(value) for name, value in labels.items()}, _arguments_of(environment)),
+    ]
+    return "\n".join(steps) + "\n"
+
+
+def _arguments_of(environment: Environment | None) -> dict[str, str]:
+    """Return label -> the build argument that gives its value."""
+    return {**OF_BUILD, **(OF_PUBLISHER if environment else {})}
+
+
+def _build_arguments(recipe: Recipe, environment: Environment | None) -> dict[str, str]:
+    """Return the build arguments with what they are unless given."""
+    known = {"VERSION": recipe.version, "BASE_NAME": recipe.base, "BASE_DIGEST": base_digest_in(recipe.base)}
+    return {name: known.get(name, "") for name in _arguments_of(environment).values()}
+
+
+def _labels(recipe: Recipe, environment: Environment | None) -> dict[str, str]:
+    named = named_labels(environment) if environment else {}
+    return {**fixed_labels(image_title(recipe.image), EPOCH), **named}
+
+
+def _docker_labels(quoted: Mapping[str, str], arguments: Mapping[str, str]) -> str:
+    """Return one LABEL instruction: each would be an image of its own on the way."""
+    values = {**quoted, **{label: f'"${{{argument}}}"' for label, argument in arguments.items()}}
+    return "LABEL " + " \\\n      ".join(f"{name}={value}" for name, value in sorted(values.items()))
+
+
+def build_steps(wheels: bool, context: str) -> list[str]:
+    """Return the shell commands that turn a base and a context into an image; no value of the user is in them.
+
+    The same context gives the same files, whoever builds, when, and with what: so modes follow no umask, bytecode holds
+    no times (it is not checked against its sources either, which nobody edits), and what programs keep for themselves
+    of this one machine goes.
+    """
+    install = [
+        "umask 022",
+        f"if ls {context}/debs/*.deb >/dev/null 2>&1; then"
+        f" DEBIAN_FRONTEND=noninteractive apt-get -o APT::Sandbox::User=root install -qq -y --no-install-recommends"
+        f" --allow-downgrades {context}/debs/*.deb >/dev/null; fi",
+    ]
+    venv = [
+        f"python3 -m venv {VENV}",
+        f"{VENV}/bin/python3 -m pip install -q --disable-pip-version-check --no-cache-dir --no-index --no-deps"
+        f" --no-compile --require-hashes --find-links {context}/wheels -r {context}/wheels/requirements.txt",
+        f"rm -rf {VENV}/lib/python3*/site-packages/pip* {VENV}/bin/pip*",
+        f"{{ PYTHONHASHSEED=0 {VENV}/bin/python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash {VENV}/lib"
+        " || true; }",
+    ]
+    finish = [
+        f"mkdir -p {LIBRARIES} {ROOM}/bench {ROOM}/data /work",
+        f"tar -xf {context}/lib.tar -C {LIBRARIES}",
+        f"cp -R {context}/bench/. {ROOM}/bench/",
+        f"chmod -R u=rwX,go=rX {LIBRARIES} {ROOM}",
+        "chmod 1777 /work",
+        f"mkdir -p {_ETC} && touch {_ETC}/hosts {_ETC}/hostname {_ETC}/resolv.conf",
+        "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/fontconfig/* /var/log/*"
+        " /root/.cache",
+    ]
+    return [*install, *(venv if wheels else []), *finish]
+
+
+def _one_time() -> list[str]:
+    """Return the commands that give all that was written since the build began one time: layers digest times too.
+
+    What a build's own engine mounts is left as it is.
+    """
+    mounted = " ".join(f"! -path /etc/{name}" for name in ("hosts", "hostname", "resolv.conf"))
+    return [
+        f"find / -xdev {mounted} -newer {_STARTED} -exec touch -h -d @{EPOCH} {{}} +",
+        f"rm -rf {_CONTEXT}",
+        f"touch -d @{EPOCH} /opt",
+    ]
+
+
+def recipe_digest(wheels: bool) -> str:
+    """Return a digest of how images are built: an image of an older recipe is built anew."""
+    return hashlib.sha256(dockerfile(Recipe("", "", wheels)).encode()).hexdigest()
+
+
+def named_dockerfile(environment: Environment, parent: str, publisher: Mapping[str, str]) -> str:
+    """Return the Dockerfile of a named environment on its image: metadata only, so no layer is added."""
+    refuse_control(parent)
+    labels = labels_over(environment, publisher)
+    quoted = {name: docker_quote(value) for name, value in labels.items()}
+    lines = [f"FROM {parent}", *_docker_variables(environment), _docker_labels(quoted, {})]
+    return "\n".join(lines) + "\n"
+
+
+def _docker_variables(environment: Environment) -> list[str]:
+    variables = environment_variables(environment, library_folders(environment))
+    open_ones = left_open(environment).items()
+    return [
+        *(f"# on your machine, run it with --env {name}={value}" for name, value in open_ones),
+        *(f"ENV {name}={docker_quote(value)}" for name, value in variables.items()),
+    ]
+
+
+def _head(environment: Environment, *how: str) -> str:
+    description = f": {environment.description}" if environment.description else ""
+    steps = (f"envmatrix context {environment.name} --output build/context", *how)
+    return (
+        f"# {environment.name}{description}\n# {environment.levels_text()}\n"
+        "# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:\n"
+        + "".join(f"#   {step}\n" for step in steps)
+    )
+
+
+def whole_dockerfile(environment: Environment, recipe: Recipe) -> str:
+    """Return the stand-alone Dockerfile of a named environment, as committed under containers/."""
+    name = environment.name
+    how = (
+        "BASE=$(docker load -i build/context-base.tar | sed 's/.*: //')",
+        "docker build --network none --build-arg BASE=$BASE $(sed 's/^/--build-arg /' build/context.args)"
+        f" -f containers/{name}.Dockerfile -t envmatrix/{name} build/context",
+    )
+    return _head(environment, *how) + "\n" + dockerfile(recipe, environment)
+
+
+def definition(environment: Environment | None, recipe: Recipe) -> str:
+    """Return the Apptainer definition of an image (or of a named environment on it), built from a context."""
+    steps = "\n".join(f"    {step}" for step in ["set -e", *build_steps(recipe.wheels, _CONTEXT), f"rm -rf {_CONTEXT}"])
+    arguments = _build_arguments(recipe, environment)
+    by_argument = {label: f"{{{{ {name} }}}}" for label, name in _arguments_of(environment).items()}
+    return (
+        "Bootstrap: {{ BOOTSTRAP }}\nFrom: {{ FROM }}\n\n"
+        "%arguments\n    BOOTSTRAP=docker\n"
+        f"    FROM={recipe.base}\n    CONTEXT=build/context\n"
+        + "".join(f"    {name}={value}\n" for name, value in arguments.items())
+        + "\n%files\n    {{ CONTEXT }} /opt/context\n\n"
+        f"%post\n{steps}\n\n"
+        + _environment_section(environment, whole=True)
+        + _labels_section(_labels(recipe, environment), by_argument)
+        + _runscript()
+    )
+
+
+def whole_definition(environment: Environment, recipe: Recipe) -> str:
+    """Return the stand-alone definition of a named environment, as committed under containers/."""
+    name = environment.name
+    how = (
+        "apptainer build --build-arg-file build/context.args --build-arg BOOTSTRAP=docker-archive"
+        f" --build-arg FROM=build/context-base.tar containers/{name}.sif containers/{name}.def"
+    )
+    lacking = "# A root without CAP_SYS_RESOURCE, as in most containers: unshare --user --map-root-user apptainer ...\n"
+    return _head(environment, how) + lacking + definition(environment, recipe)
+
+
+def named_definition(environment: Environment, sif: str, publisher: Mapping[str, str]) -> str:
+    """Return the definition of a named SIF that is derived from its image's SIF."""
+    refuse_control(sif)
+    return (
+        f"Bootstrap: localimage\nFrom: {sif}\n\n"
+        + _environment_section(environment, whole=False)
+        + _labels_section(labels_over(environment, publisher), {})
+        + _runscript()
+    )
+
+
+def _environment_section(environment: Environment | None, *, whole: bool) -> str:
+    named = environment_variables(environment, library_folders(environment)) if environment else {}
+    lines = [
+        f"    export {name}={shell_quote(value)}" for name, value in {**(COMMON if whole else {}), **named}.items()
+    ]
+    open_ones = left_open(environment).items() if environment else ()
+    lines += [f"    # on your machine, run it with --env {name}={value}" for name, value in open_ones]
+    return "%environment\n" + "\n".join(lines) + "\n\n" if lines else ""
+
+
+def _labels_section(labels: Mapping[str, str], by_argument: Mapping[str, str]) -> str:
+    for value in labels.values():
+        refuse_control(value)
+    plain = {name: value.replace("{{", "{ {") for name, value in labels.items()}
+    lines = "\n".join(f"    {name} {value}" for name, value in sorted({**plain, **by_argument}.items()))
+    return f"%labels\n{lines}\n\n"
+
+
+def _runscript() -> str:
+    return f'%runscript\n    exec {" ".join(COMMAND)} "$@"\n'

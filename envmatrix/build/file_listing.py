@@ -1,0 +1,89 @@
+"""What an image holds, file by file, whichever engine shows it; one digest tells whether two hold the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from envmatrix.build.cache import Cache
+from envmatrix.system.regular_files import read_bytes
+
+#: Engines mount, or write, something of their own at these; bench/ has a digest of its own, and trials see the run's.
+OF_ENGINES = (
+    "/.dockerenv", "/.exec", "/.run", "/.shell", "/.singularity.d", "/.test", "/dev", "/environment",
+    "/envmatrix/bench", "/envmatrix/data", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/localtime", "/etc/mtab",
+    "/etc/passwd", "/etc/resolv.conf", "/etc/timezone", "/home", "/mnt", "/proc", "/root", "/run", "/singularity",
+    "/sys", "/tmp", "/var/tmp", "/work",  # noqa: S108 - inside a container
+)  # fmt: skip
+#: Runs on the Python inside, on a folder and with paths to leave out. A line a path: kind, mode, what is in it, path.
+#: Times and owners are left out (SIFs keep no owners), and what only root may read has its size alone.
+PROGRAM = r"""
+import hashlib, json, os, stat, sys
+top, left_out = os.fsencode(sys.argv[1]), set(map(os.fsencode, json.loads(sys.argv[2])))
+def body(path, found):
+    if stat.S_ISLNK(found.st_mode):
+        return hashlib.sha256(os.readlink(path)).hexdigest()
+    if not stat.S_ISREG(found.st_mode):
+        return "-"
+    if not found.st_mode & 4:
+        return str(found.st_size)
+    total = hashlib.sha256()
+    with open(path, "rb") as source:
+        for piece in iter(lambda: source.read(1 << 20), b""):
+            total.update(piece)
+    return total.hexdigest()
+def walk(path):
+    found = os.lstat(path)
+    name = path[len(top.rstrip(b"/")):] or b"/"
+    mode = "%s %04o" % (stat.filemode(found.st_mode)[0], found.st_mode & 0o777)
+    print(mode, body(path, found), json.dumps(os.fsdecode(name))[1:-1])
+    if stat.S_ISDIR(found.st_mode) and found.st_mode & 5 == 5:
+        for name in sorted(os.listdir(path)):
+            if os.path.join(path, name) not in left_out:
+                walk(os.path.join(path, name))
+walk(top)
+"""
+
+
+def listing_argv(python: str, folder: str, left_out: Iterable[str] = ()) -> list[str]:
+    """Return the command, on a Python inside, that lists the files of a folder."""
+    return [python, "-I", "-c", PROGRAM, folder, json.dumps(list(left_out))]
+
+
+def keep_listing(cache: Cache, text: str) -> str:
+    """Keep a listing in the cache, by its digest; return that."""
+    digest = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    file = listing_file(cache, digest)
+    if not file.exists():
+        cache.write(file, text)
+    return digest
+
+
+def listing_file(cache: Cache, digest: str) -> Path:
+    """Return where the listing of that digest lies, if this machine has seen such an image."""
+    return cache.root / "listings" / f"{digest.removeprefix('sha256:')}.txt"
+
+
+def differences(cache: Cache, then: str, now: str) -> list[str]:
+    """Say what differs between two images, a path each; nothing where one of them is not known here."""
+    try:
+        before, after = (_entries(listing_file(cache, digest)) for digest in (then, now))
+    except (OSError, UnicodeDecodeError):
+        return []
+    paths = sorted(path for path in {**before, **after} if before.get(path) != after.get(path))
+    return [f"{path} {_how(before.get(path), after.get(path))}" for path in paths]
+
+
+def _entries(file: Path) -> dict[str, list[str]]:
+    lines = read_bytes(file).decode().splitlines()
+    return {words[3]: words[:3] for line in lines if len(words := line.split(" ", 3)) == 4}
+
+
+def _how(before: list[str] | None, after: list[str] | None) -> str:
+    if before is None:
+        return "is new"
+    if after is None:
+        return "is gone"
+    return "has another mode" if (before[0], before[2]) == (after[0], after[2]) else "is another"

@@ -1,0 +1,33 @@
+"""The definitions of containers/: one Dockerfile and one .def per environment, from matrix.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from envmatrix.build.debian_suites import BASES, suite_of
+from envmatrix.build.definitions import recipe_of, whole_definition, whole_dockerfile
+from envmatrix.matrix import Matrix
+from envmatrix.plan.environment import Environment, Image, resolve
+
+
+def base_reference(image: Image) -> str:
+    """Return the base that a definition names: matrix.yaml's, else the pinned official image of its suite."""
+    suite = suite_of(image.suite, image.python)
+    return image.base or BASES.get(suite) or f"debian:{suite}-slim"
+
+
+def containable(environment: Environment) -> bool:
+    """Say whether an environment can be an image: a Python of the host cannot."""
+    return not environment.image.on_host and environment.image.ready is None
+
+
+def definition_files(matrix: Matrix, names: Iterable[str]) -> dict[str, str]:
+    """Return file name -> text for environments of ``matrix`` (pure; the machine plays no part)."""
+    files: dict[str, str] = {}
+    for name in names:
+        environment = resolve(matrix, name, {})
+        if containable(environment):
+            recipe = recipe_of(environment.image, base_reference(environment.image))
+            files[f"{name}.Dockerfile"] = whole_dockerfile(environment, recipe)
+            files[f"{name}.def"] = whole_definition(environment, recipe)
+    return files

@@ -1,0 +1,98 @@
+"""OCI labels of images, the same by hand and by tool (https://specs.opencontainers.org/image-spec/annotations/).
+
+Labels stand in an image's configuration, never among its files. What is known only where an image is built comes
+through build arguments; what nobody gives there is empty.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from envmatrix.errors import EnvmatrixError
+from envmatrix.plan.environment import Environment
+from envmatrix.system.process import run
+from envmatrix.version import __version__
+
+_OCI = "org.opencontainers.image."
+TITLE = f"{_OCI}title"
+SOURCE, REVISION = f"{_OCI}source", f"{_OCI}revision"
+#: Of what envmatrix puts in (bench/); the licences of all else are in the bill of materials.
+LICENCE = "Apache-2.0"
+#: Label -> the build argument that gives its value.
+OF_BUILD: Mapping[str, str] = {
+    f"{_OCI}version": "VERSION",
+    f"{_OCI}base.name": "BASE_NAME",
+    f"{_OCI}base.digest": "BASE_DIGEST",
+    "org.envmatrix.lock": "LOCK",
+    "org.envmatrix.bench": "BENCH",
+}
+#: The same for what whoever publishes an image alone knows.
+OF_PUBLISHER: Mapping[str, str] = {SOURCE: "SOURCE", REVISION: "REVISION"}
+_GIT_S = 10.0
+#: The form of ssh without a scheme: user@host:path.
+_SCP = re.compile(r"[\w.-]+@[\w.-]+:[^/:]")
+
+
+def fixed_labels(title: str, epoch: str) -> dict[str, str]:
+    """Return what every image says of itself; ``epoch`` is its SOURCE_DATE_EPOCH (seconds)."""
+    created = datetime.fromtimestamp(int(epoch), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {TITLE: title, f"{_OCI}created": created, f"{_OCI}licenses": LICENCE}
+
+
+def image_title(image: str) -> str:
+    """Return the title of an image that environments share."""
+    return f"envmatrix image {image}"
+
+
+def named_labels(environment: Environment) -> dict[str, str]:
+    """Return what the image of a named environment says besides."""
+    return {
+        TITLE: f"envmatrix/{environment.name}",
+        f"{_OCI}description": environment.description or environment.name,
+        "org.envmatrix.levels": json.dumps(dict(environment.levels), sort_keys=True),
+    }
+
+
+def labels_over(environment: Environment, publisher: Mapping[str, str]) -> dict[str, str]:
+    """Return what a named environment's image says besides its image, which an older version may have built."""
+    return {**named_labels(environment), f"{_OCI}version": __version__, **publisher}
+
+
+def base_digest_in(reference: str) -> str:
+    """Return the digest that a pinned reference holds, '' in another."""
+    return reference.partition("@")[2]
+
+
+def build_arguments(base: str, base_digest: str, lock: str, bench: str) -> dict[str, str]:
+    """Return the build arguments of ``OF_BUILD``."""
+    return {"VERSION": __version__, "BASE_NAME": base, "BASE_DIGEST": base_digest, "LOCK": lock, "BENCH": bench}
+
+
+def publisher_labels(folder: Path) -> dict[str, str]:
+    """Return where the definition in ``folder`` comes from, as its git checkout says; '' where there is none."""
+    there = next((place for place in (folder, *folder.resolve().parents) if place.is_dir()), Path("/"))
+    revision = _git(there, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
+    return {SOURCE: public_url(_git(there, "remote", "get-url", "origin")), REVISION: revision}
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        done = run(["git", "-C", str(folder), *words], limit_s=_GIT_S)
+    except (EnvmatrixError, OSError):
+        return ""
+    return done.stdout.strip() if done.exit.ok else ""
+
+
+def public_url(url: str) -> str:
+    """Return an address of git without user, password and query; '' for what is none (a folder of this machine)."""
+    if _SCP.match(url):
+        return url
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https", "ssh", "git"} or not parts.hostname:
+        return ""
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

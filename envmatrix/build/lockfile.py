@@ -1,0 +1,147 @@
+"""The text of a lock: one exact version with its sha256 per package, in the format that pip reads.
+
+Wheels are ``name==version``, Debian packages ``name=version file``; a hash continues on the next line. Sections
+(``# library: KEY``) let one file hold two versions of the same package for two library folders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envmatrix.errors import InputError, Where
+from envmatrix.system.regular_files import LARGEST_TEXT, read_bytes, where_of
+
+_HEAD = "# envmatrix lock 1: made by `envmatrix lock` from matrix.yaml; edit matrix.yaml and make it again\n"
+_AGAIN = "make the lock again: `envmatrix lock`"
+_ENTRY = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._+-]*)(?P<sep>==?)(?P<version>[A-Za-z0-9][A-Za-z0-9.!+~:_-]*)"
+    r"(?: (?P<file>[A-Za-z0-9][A-Za-z0-9.+~%_-]*))? --hash=sha256:(?P<sha256>[0-9a-f]{64})\Z"
+)
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """One package: exactly these bytes. ``line`` is its line in the lock (0: not written yet)."""
+
+    name: str
+    version: str
+    sha256: str
+    file: str = ""
+    line: int = 0
+
+    @property
+    def is_debian(self) -> bool:
+        """Whether this is a Debian package rather than a wheel."""
+        return self.file.endswith(".deb")
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.version}" if self.is_debian else f"{self.name}=={self.version}"
+
+    def text(self) -> str:
+        """Return its lines in a lock."""
+        file = f" {self.file}" if self.file else ""
+        return f"{self}{file} \\\n    --hash=sha256:{self.sha256}\n"
+
+
+@dataclass(frozen=True)
+class Section:
+    """The packages pinned for one thing; ``asked`` is the text that was asked for, as matrix.yaml has it."""
+
+    kind: str
+    name: str
+    asked: str
+    packages: tuple[Pinned, ...] = ()
+
+    def text(self) -> str:
+        """Return its lines in a lock."""
+        head = f"# {self.kind}: {self.name}\n# asked: {self.asked}\n"
+        return head + "".join(pin.text() for pin in self.packages)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock file; ``path`` says where it lies."""
+
+    path: Path
+    sections: tuple[Section, ...]
+
+    def find(self, kind: str, name: str, asked: str) -> Section | None:
+        """Return the section that was made for exactly this, or None (absent, or matrix.yaml has changed)."""
+        wanted = (kind, name, asked)
+        return next((s for s in self.sections if (s.kind, s.name, s.asked) == wanted), None)
+
+    def text(self) -> str:
+        """Return the file's text; the same packages always give the same text."""
+        return _HEAD + "".join("\n" + section.text() for section in self.sections)
+
+
+def asked_text(words: Iterable[str]) -> str:
+    """Return what was asked for on one line, for comparison with a lock."""
+    return " ; ".join(plain for word in words if (plain := " ".join(word.split())))
+
+
+def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
+    start, held = 0, ""
+    for number, line in enumerate(text.split("\n"), 1):
+        start = start if held else number
+        held = " ".join(f"{held} {line}".split())
+        if held.endswith("\\") and not held.startswith("#"):  # pip does not continue comments either
+            held = held[:-1]
+            continue
+        yield start, held
+        held = ""
+    if held:
+        yield start, held
+
+
+def _comment(line: str) -> tuple[str, str] | None:
+    kind, separator, value = line[1:].strip().partition(": ")
+    return (kind, value.strip()) if separator and kind in {"image", "library", "system", "asked"} else None
+
+
+def _pinned(line: str, number: int, path: Path) -> Pinned:
+    match = _ENTRY.match(line)
+    if not match or (match["sep"] == "=") != bool(match["file"]):
+        raise InputError(
+            f"not a line of a lock: {line[:80]!r} (name==version --hash=sha256:<64 hexadecimal digits>)",
+            where=Where(path, number), remedy=_AGAIN,
+        )  # fmt: skip
+    return Pinned(match["name"], match["version"], match["sha256"], match["file"] or "", number)
+
+
+def parse_lock(text: str, path: Path) -> Lock:
+    """Read a lock's text; anything that is no lock is an InputError with file and line."""
+    sections: list[Section] = []
+    for number, line in _logical_lines(text):
+        if not line:
+            continue
+        if line.startswith("#"):
+            said = _comment(line)
+            if said and said[0] != "asked":
+                sections.append(Section(said[0], said[1], ""))
+            elif said and sections:
+                sections[-1] = replace(sections[-1], asked=said[1])
+            continue
+        pin = _pinned(line, number, path)
+        if not sections:
+            raise InputError(
+                "a package before the first section", where=Where(path, number),
+                remedy=_AGAIN,
+            )  # fmt: skip
+        sections[-1] = replace(sections[-1], packages=(*sections[-1].packages, pin))
+    return Lock(path, tuple(sections))
+
+
+def read_lock(path: Path) -> Lock | None:
+    """Read a lock file; None when there is none."""
+    try:
+        return parse_lock(read_bytes(path, LARGEST_TEXT).decode(), path)
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise InputError("the lock is not UTF-8 text", where=where_of(error, path), remedy=_AGAIN) from error
+    except OSError as error:
+        raise InputError(f"cannot read the lock ({error})", where=Where(path)) from error

@@ -1,0 +1,140 @@
+"""A few packages on top of a Python that is already there: a venv that sees all that it has, and shadows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envmatrix.build.cache import Cache, digest_of
+from envmatrix.build.lockfile import Pinned
+from envmatrix.build.pip import make_pip
+from envmatrix.build.pythons import Python
+from envmatrix.build.venvs import install_into, packages_of
+from envmatrix.errors import EngineError, SkipEnvironmentError
+from envmatrix.system.process import run, said_json
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.units import as_packages
+
+_ASK_S = 120.0
+#: What a Python has: the folders of its packages, their names and versions, and the programs that they bring; and
+#: all that conda put beside it, by the names of its records (NAME-VERSION-BUILD.json).
+_FACTS = """
+import json, os, site, sys, sysconfig
+from importlib import metadata
+folders = [*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+folders = [path for path in dict.fromkeys(folders) if os.path.isdir(path)]
+packages, programs = set(), {}
+for one in metadata.distributions():
+    packages.add((str(one.metadata["Name"]), str(one.version)))
+    for point in one.entry_points:
+        if point.group == "console_scripts":
+            programs.setdefault(point.name, point.value)
+conda = os.path.join(sys.prefix, "conda-meta")
+names = os.listdir(conda) if os.path.isdir(conda) else []
+records = [name[:-5] for name in names if name.endswith(".json") and name.count("-") > 1]
+print(json.dumps([folders, sorted(packages), sorted(programs.items()), sorted(records)]))
+"""
+#: Read after the venv's own packages, so that these come first; what the base's own .pth files name counts too.
+_PTH = "envmatrix-base.pth"
+_PROGRAM = """#!{python}
+import sys
+from {module} import {first}
+if __name__ == "__main__":
+    sys.exit({function}())
+"""
+_POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(\[.*\])?\Z")
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a Python that is there has: folders of packages, ``packages`` (name, version), programs (name, entry).
+
+    ``conda`` are all packages of a conda environment, also such as hold no Python (name, version and build).
+    """
+
+    folders: tuple[str, ...]
+    packages: tuple[tuple[str, str], ...]
+    programs: tuple[tuple[str, str], ...]
+    conda: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Return what changes when a package is added, taken away or upgraded."""
+        return digest_of(self.folders, self.packages, *([self.conda] if self.conda else []))
+
+
+def base_of(python: Python) -> Base:
+    """Ask a Python what it has. Raises SkipEnvironmentError where it cannot say."""
+    done = run([python.path, "-I", "-c", _FACTS], limit_s=_ASK_S)
+    try:
+        folders, packages, programs, records = said_json(done.stdout)
+    except ValueError:
+        raise SkipEnvironmentError(
+            f"interpreter: {python.path} does not say what is installed there: {done.last_words(1)}",
+            remedy="requirements on top of it need Python 3.8 or newer",
+        ) from None
+    conda = tuple((name, f"{version} {build}") for name, version, build in (one.rsplit("-", 2) for one in records))
+    return Base(tuple(folders), tuple(map(tuple, packages)), tuple(map(tuple, programs)), conda)
+
+
+def see_also(venv: Path, folders: Iterable[str]) -> None:
+    """Have a venv see folders of packages behind its own."""
+    line = "; ".join(["import site", *(f"site.addsitedir({folder!r})" for folder in folders)])
+    (packages_of(venv) / _PTH).write_text(line + "\n", encoding="utf-8")
+
+
+def pip_over(cache: Cache, python: Python, base: Base) -> list[str]:
+    """Return the command of a pip that takes what ``python`` has as installed."""
+    folder = cache.root / "tools" / f"pip-over-{digest_of(python.path, python.version, base.folders)[:16]}"
+
+    def build(place: Path) -> None:
+        make_pip(python, place)
+        argv = [str(place / "bin" / "python"), "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", "wheel"]
+        run(argv, limit_s=_ASK_S)  # a venv's own count as nothing that is there
+        see_also(place, base.folders)
+
+    cache.folder(folder, build)
+    return [str(folder / "bin" / "python"), "-m", "pip"]
+
+
+def build_overlay(
+    cache: Cache, python: Python, base: Base, pins: Sequence[Pinned], wheels: Sequence[Path], progress: ProgressCallback
+) -> Path:
+    """Build a venv of ``pins`` that sees what ``python`` has, or find it built; return its folder."""
+    key = digest_of(python.path, python.version, base.digest, [(pin.name, pin.sha256) for pin in pins], _PROGRAM)
+    folder = cache.root / "overlays" / key[:24]
+
+    def build(place: Path) -> None:
+        progress(f"building a venv of {as_packages(len(pins))} over {python.path}")
+        _make_venv(python, place)
+        install_into(cache, place, pins, wheels)
+        see_also(place, base.folders)
+        for name, entry in base.programs:
+            _place_program(place / "bin" / name, folder / "bin" / "python", entry)
+
+    cache.folder(folder, build)
+    return folder
+
+
+def _make_venv(python: Python, place: Path) -> None:
+    """Make an empty venv that may be renamed. With its own Python's venv: a sitecustomize that prints confuses uv's."""
+    made = run([python.path, "-I", "-m", "venv", "--without-pip", str(place)], limit_s=_ASK_S)
+    if not made.exit.ok:
+        raise EngineError(
+            f"cannot make a venv over {python.path}: {made.last_words(2)}",
+            remedy="install its venv module (`apt-get install python3-venv`)",
+        )
+    with (place / "pyvenv.cfg").open("a", encoding="utf-8") as settings:
+        settings.write("relocatable = true\n")  # to uv, which writes its scripts
+
+
+def _place_program(file: Path, python: Path, entry: str) -> None:
+    """Write a program of the base as pip does, but for this venv: the base's own would not see what is on top."""
+    found = _POINT.match(entry)
+    if found and not file.exists() and "/" not in file.name:
+        module, function = found[1], found[2]
+        text = _PROGRAM.format(python=python, module=module, first=function.split(".")[0], function=function)
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o755)

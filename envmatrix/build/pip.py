@@ -1,0 +1,291 @@
+"""The host's own pip: it knows this machine's mirrors, proxies, certificates and local wheels."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from envmatrix.build.cache import Cache, digest_of, disk_full, is_disk_full
+from envmatrix.build.lockfile import Pinned
+from envmatrix.build.pythons import Python, uv_program
+from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
+from envmatrix.matrix.model import plain_name
+from envmatrix.system.process import Finished, run
+
+_RESOLVE_S = 1800.0
+#: glibc of the oldest suite that images are made of (bookworm: 2.36).
+_IMAGE_GLIBC = 36
+_DOWNLOAD_S = 7200.0
+#: Settings that make sense for installing on the host, not for resolving or downloading for an image.
+_NOT_OURS = (
+    "PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "VIRTUAL_ENV", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT",
+    "PIP_REQUIRE_HASHES", "PIP_NO_DEPS", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_DRY_RUN", "PIP_REPORT",
+    "PIP_PYTHON", "PIP_PLATFORM", "PIP_DEST",
+)  # fmt: skip
+
+
+#: What to do about a failure, by pip's own words; the first that is found counts.
+_REMEDIES = (
+    (
+        r"ResolutionImpossible|conflicting dependencies",
+        "these requirements contradict one another (or what one of them needs): loosen or drop one of the versions",
+    ),
+    (
+        r"Connection|connection|name resolution|ProxyError|SSLError|timed out|HTTP error|Retrying",
+        "check the network, the proxy and `pip config list` (index-url, find-links)",
+    ),
+    (r"Invalid requirement|InvalidRequirement", "write it as pip does, such as `numpy==2.1`"),
+    (
+        r"require a different python version|Requires-Python|not in '",
+        "take a version that supports this Python, or another Python for the image (`python:`)",
+    ),
+    (
+        r"No matching distribution found|Could not find a version",
+        "check the name and the version: `pip index versions NAME`. It needs a wheel for this Python and machine; "
+        "one that another index has needs `index:`",
+    ),
+)
+_OTHER = "check the network, the proxy and `pip config list` (index-url, find-links), and the versions asked for"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What pip is asked to resolve; ``target`` is a Python version other than pip's own.
+
+    ``sources`` are taken as source distributions, whose metadata is made with ``env`` added. ``over``: what pip's own
+    Python has need not be found again.
+    """
+
+    requirements: tuple[str, ...]
+    index: tuple[str, ...] = ()
+    dependencies: bool = True
+    target: str = ""
+    sources: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    over: bool = False
+
+
+def target_options(version: str) -> list[str]:
+    """Return pip's options for choosing the wheels of another Python version (pip matches platforms literally)."""
+    if not version:
+        return []
+    machine = os.uname().machine
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(_IMAGE_GLIBC, 4, -1)]
+    platforms += [f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")] + [f"linux_{machine}"]
+    abi = f"cp{version.replace('.', '')}"
+    return [
+        "--python-version", version.removesuffix("t"), "--implementation", "cp",
+        *(word for name in (abi, "abi3", "none") for word in ("--abi", name)),
+        *(word for name in platforms for word in ("--platform", name)),
+    ]  # fmt: skip
+
+
+def _kinds(sources: Iterable[str]) -> list[str]:
+    """Return pip's options for taking wheels, and source distributions of ``sources`` alone."""
+    return ["--only-binary=:all:", *(f"--no-binary={name}" for name in sources)]
+
+
+def resolve_argv(pip: Sequence[str], request: Request, report: Path) -> list[str]:
+    """Return the command that finds exact versions and hashes without downloading or installing wheels."""
+    return [
+        *pip, "install", "--dry-run", *([] if request.over else ["--ignore-installed"]), "--quiet",
+        *_kinds(request.sources),
+        *([] if request.dependencies else ["--no-deps"]),
+        *target_options(request.target), *(["--target", str(report.with_name("unused"))] if request.target else []),
+        *(f"--extra-index-url={url}" for url in request.index),
+        "--report", str(report), "--", *request.requirements,
+    ]  # fmt: skip
+
+
+def download_argv(
+    pip: Sequence[str],
+    requirements: Path,
+    folder: Path,
+    index: Iterable[str],
+    target: str = "",
+    sources: Iterable[str] = (),
+) -> list[str]:
+    """Return the command that downloads exactly what a requirements file with hashes names."""
+    return [
+        *pip, "download", "--no-deps", "--require-hashes", "--quiet", *_kinds(sources),
+        *target_options(target), *(f"--extra-index-url={url}" for url in index),
+        "--dest", str(folder), "--requirement", str(requirements),
+    ]  # fmt: skip
+
+
+def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the host's variables less those that would send pip's work elsewhere."""
+    kept = {name: value for name, value in variables.items() if name not in _NOT_OURS}
+    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONNOUSERSITE": "1"}
+
+
+def pip_of(cache: Cache, python: Python) -> list[str]:
+    """Return the command of a pip that runs on ``python``, in a venv of its own inside the cache."""
+    folder = cache.root / "tools" / f"pip-{digest_of(python.path, python.version)[:16]}"
+
+    cache.folder(folder, lambda place: make_pip(python, place))
+    return [str(folder / "bin" / "python"), "-m", "pip"]
+
+
+def make_pip(python: Python, place: Path) -> None:
+    """Make a venv that holds a pip for ``python``."""
+    made = run([python.path, "-I", "-m", "venv", str(place)], limit_s=300.0)
+    if not made.exit.ok:  # Debian keeps ensurepip in a package of its own
+        made = run(
+            [uv_program(), "venv", "--seed", "--allow-existing", "--python", python.path, str(place)], limit_s=300.0
+        )
+    if not made.exit.ok:
+        minor = ".".join(python.version.split(".")[:2])
+        raise EngineError(
+            f"cannot make a venv with {python.path}: {made.last_words(2)}",
+            remedy=f"install its venv module: `apt-get install python{minor}-venv`",
+        )
+
+
+def reachable(url: str, seconds: float = 8.0) -> bool:
+    """Say whether an index answers at all; proxies and pip's certificate bundle are used as pip would."""
+    bundle = os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
+    try:
+        context = ssl.create_default_context(cafile=bundle)
+        request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "envmatrix"})  # noqa: S310 - pip indexes
+        with urllib.request.urlopen(request, timeout=seconds, context=context):  # noqa: S310
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code not in {407, 502, 503, 504}
+    except (OSError, ValueError):
+        return False
+
+
+def _failure(what: str, done: Finished, request: Request, passed_over: Sequence[str]) -> EnvmatrixError:
+    if is_disk_full(done.stderr + done.stdout):
+        return disk_full(Path(os.environ.get("TMPDIR", "/tmp")))  # noqa: S108 - where pip itself unpacks
+    also = f" (these indexes could not be reached: {', '.join(passed_over)})" if passed_over else ""
+    return EngineError(
+        f"pip could not {what} {', '.join(request.requirements)}{also}:\n{_errors(done)}",
+        remedy=_remedy(done.stderr, passed_over),
+    )
+
+
+def _remedy(said: str, passed_over: Sequence[str]) -> str:
+    found = next((told for pattern, told in _REMEDIES if re.search(pattern, said)), _OTHER)
+    return _OTHER if passed_over and found != _REMEDIES[0][1] else found
+
+
+def _errors(done: Finished) -> str:
+    said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    return "\n".join(said[-3:]) or done.last_words(3) or str(done.exit)
+
+
+def resolve(pip: Sequence[str], request: Request, scratch: Path) -> tuple[Pinned, ...]:
+    """Return exact versions and hashes for a request, sorted by name.
+
+    Of ``request.index`` only what can be reached is used: another source may have the wheel.
+    """
+    passed_over = [url for url in request.index if not reachable(url)]
+    used = replace(request, index=tuple(url for url in request.index if url not in passed_over))
+    report = scratch / "report.json"
+    env = {**pip_variables(os.environ), **request.env}
+    done = run(resolve_argv(pip, used, report), limit_s=_RESOLVE_S, env=env)
+    if not done.exit.ok:
+        raise _failure("resolve", done, request, passed_over)
+    items = _Report.model_validate_json(report.read_text(encoding="utf-8")).install
+    return tuple(sorted((_pinned(item) for item in items), key=lambda pin: pin.name))
+
+
+class _Metadata(BaseModel):
+    name: str
+    version: str
+
+
+class _Archive(BaseModel):
+    hashes: Mapping[str, str] = {}
+    hash: str = ""
+
+
+class _Source(BaseModel):
+    url: str = ""
+    archive_info: _Archive = _Archive()
+
+
+class _Installed(BaseModel):
+    metadata: _Metadata
+    download_info: _Source
+
+
+class _Report(BaseModel):
+    """What is read of pip's installation report (https://pip.pypa.io/en/stable/reference/installation-report/)."""
+
+    install: tuple[_Installed, ...]
+
+
+def _pinned(item: _Installed) -> Pinned:
+    name, version = plain_name(item.metadata.name), item.metadata.version
+    archive = item.download_info.archive_info
+    sha256 = archive.hashes.get("sha256") or archive.hash.removeprefix("sha256=")
+    if not sha256:
+        raise InputError(
+            f"{name} {version} comes from {item.download_info.url}, which has no sha256",
+            remedy="use an index that gives hashes (PEP 503), or a folder of wheels (find-links)",
+        )
+    return Pinned(name, version, sha256)
+
+
+def download(
+    pip: Sequence[str],
+    wanted: Sequence[Pinned],
+    lock: Path,
+    index: Sequence[str],
+    folder: Path,
+    target: str = "",
+    sources: Sequence[str] = (),
+) -> None:
+    """Download ``wanted`` (lines of ``lock``) into ``folder``: wheels, and source distributions of ``sources``.
+
+    A wrong hash names package and line.
+    """
+    requirements = folder.parent / "requirements.txt"
+    requirements.write_text("".join(pin.text() for pin in wanted), encoding="utf-8")
+    passed_over = [url for url in index if not reachable(url)]
+    used = [url for url in index if url not in passed_over]
+    done = run(
+        download_argv(pip, requirements, folder, used, target, sources),
+        limit_s=_DOWNLOAD_S,
+        env=pip_variables(os.environ),
+    )
+    if done.exit.ok:
+        return
+    mismatch = _mismatch(done, wanted, lock)
+    if mismatch:
+        raise mismatch
+    names = tuple(str(pin) for pin in wanted)
+    raise _failure("download", done, Request(names), passed_over)
+
+
+def _mismatch(done: Finished, wanted: Sequence[Pinned], lock: Path) -> EnvmatrixError | None:
+    expected = re.search(r"Expected sha256 ([0-9a-f]{64})", done.stderr)
+    got = re.search(r"Got\s+([0-9a-f]{64})", done.stderr)
+    pin = next((pin for pin in wanted if expected and pin.sha256 == expected[1]), None)
+    return wrong_hash(pin, lock, got[1] if got else "something else") if pin else None
+
+
+def wrong_hash(pin: Pinned, lock: Path, got: str) -> EnvmatrixError:
+    """Return the error for a package that is not the one the lock names."""
+    return InputError(
+        f"{pin} does not have the sha256 that the lock gives it\n  lock: {pin.sha256}\n  file: {got}",
+        where=Where(lock, pin.line or None),
+        remedy="if the package was replaced on purpose, make the lock again: `envmatrix lock`; if not, do not use it",
+    )
+
+
+def host_platform() -> str:
+    """Return this machine's platform as it stands in the names of locks, such as linux_x86_64."""
+    return f"{sys.platform}_{os.uname().machine}"

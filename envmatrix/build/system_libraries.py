@@ -1,0 +1,79 @@
+"""Shared libraries that the machine itself has, and how a missing one is installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from envmatrix.errors import EnvmatrixError
+from envmatrix.plan.environment import Library
+from envmatrix.system.process import run
+
+_ENTRY = re.compile(r"^\s+(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)
+_FOLDERS = (
+    "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/opt/intel/oneapi/compiler/latest/lib",
+)  # fmt: skip
+#: Start of a library's file name -> package for apt, dnf, conda.
+_PACKAGES = {
+    "libjemalloc": ("libjemalloc2", "jemalloc", "jemalloc"),
+    "libtcmalloc_minimal": ("libtcmalloc-minimal4", "gperftools-libs", "gperftools"),
+    "libtcmalloc": ("libgoogle-perftools4", "gperftools-libs", "gperftools"),
+    "libmimalloc": ("libmimalloc2.0", "mimalloc", "mimalloc"),
+    "libomp": ("libomp5", "libomp", "llvm-openmp"),
+    "libiomp5": ("libomp5", "intel-oneapi-openmp", "intel-openmp"),
+    "libatomic": ("libatomic1", "libatomic", "libgcc-ng"),
+    "libnuma": ("libnuma1", "numactl-libs", "numactl"),
+}
+
+
+def known_to_loader() -> dict[str, str]:
+    """Return the loader's cache (ldconfig -p): file name -> path; empty where there is no ldconfig."""
+    program = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")
+    if not program:
+        return {}
+    try:
+        said = run([program, "-p"], limit_s=20.0)
+    except EnvmatrixError:
+        return {}
+    wanted = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(os.uname().machine, "")
+    found = [(name, path) for name, kind, path in _ENTRY.findall(said.stdout) if wanted in kind]
+    return dict(reversed(found))
+
+
+def _folders() -> Iterable[Path]:
+    yield from (Path(folder) for folder in _FOLDERS)
+    yield Path(f"/usr/lib/{os.uname().machine}-linux-gnu")
+    yield from sorted(Path("/usr/lib").glob("llvm-*/lib"), reverse=True)
+    for prefix in (os.environ.get("CONDA_PREFIX"), sys.prefix):
+        if prefix:
+            yield Path(prefix) / "lib"
+
+
+def system_library(file: str) -> Path | None:
+    """Return the machine's own library of that name, also under its unversioned name; None when it has none."""
+    known = known_to_loader()
+    for name in (file, file.split(".so")[0] + ".so"):
+        if name in known:
+            return Path(known[name])
+        found = next((folder / name for folder in _folders() if (folder / name).is_file()), None)
+        if found:
+            return found
+    return None
+
+
+def install_lines(library: Library) -> str:
+    """Return how a library is installed with apt, dnf and conda."""
+    stems = [file.split(".so")[0] for file in library.files]
+    table = [packages for start, packages in _PACKAGES.items() if any(stem.startswith(start) for stem in stems)]
+    apt = [word.split("|")[0].strip() for word in library.apt] or [row[0] for row in table]
+    dnf, conda = [row[1] for row in table], [row[2] for row in table]
+    lines = [
+        f"apt-get install {' '.join(dict.fromkeys(apt))}" if apt else "",
+        f"dnf install {' '.join(dict.fromkeys(dnf))}" if dnf else "",
+        f"conda install -c conda-forge {' '.join(dict.fromkeys(conda))}" if conda else "",
+    ]
+    return "install it: " + " | ".join(line for line in lines if line) if any(lines) else "install it by hand"

@@ -1,0 +1,124 @@
+"""The wheelhouse: every wheel once, under its sha256, fetched on the host with the host's own pip."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envmatrix.build.cache import Cache, disk_errors, file_digest
+from envmatrix.build.lockfile import Pinned
+from envmatrix.build.pip import download, pip_of, wrong_hash
+from envmatrix.build.pythons import Python
+from envmatrix.errors import EngineError, Where
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.units import as_packages
+
+#: Where wheels lie that were built on this machine, each in a folder called by its sha256.
+BUILT = "built"
+
+
+@dataclass(frozen=True)
+class Wheelhouse:
+    """Wheels and Debian packages by sha256, inside the cache. What is there is never fetched again."""
+
+    cache: Cache
+
+    def held(self, pin: Pinned) -> Path | None:
+        """Return the file of a pinned package, or None when it was not fetched yet."""
+        folder = self.cache.root / "packages" / pin.sha256
+        try:
+            return next(iter(sorted(folder.iterdir())), None)
+        except OSError:
+            return None
+
+    def add(self, file: Path, pin: Pinned, lock: Path) -> None:
+        """Take in a fetched file; its bytes must be those of the lock."""
+        got = file_digest(file)
+        if got != pin.sha256:
+            raise wrong_hash(pin, lock, got)
+
+        def place(folder: Path) -> None:
+            file.rename(folder / file.name)
+
+        self.cache.folder(self.cache.root / "packages" / pin.sha256, place)
+
+    def fill(
+        self,
+        pins: Sequence[Pinned],
+        lock: Path,
+        python: Python,
+        index: Sequence[str],
+        progress: ProgressCallback,
+        sources: Sequence[str] = (),
+    ) -> list[Path]:
+        """Fetch what is missing (wheels; source distributions of ``sources``); return the file of each of ``pins``."""
+        with self.cache.only_one("wheelhouse"):
+            missing = [pin for pin in pins if self.held(pin) is None]
+            if missing:
+                progress(f"downloading {as_packages(len(missing))} of {lock.name}: {', '.join(map(str, missing[:4]))}"
+                    + (" ..." if len(missing) > 4 else ""))  # fmt: skip
+                self._download(missing, lock, python, index, sources)
+        return [self._held_now(pin, lock) for pin in pins]
+
+    def _download(
+        self, missing: Sequence[Pinned], lock: Path, python: Python, index: Sequence[str], sources: Sequence[str]
+    ) -> None:
+        pip = pip_of(self.cache, python)
+        by_digest = {pin.sha256: pin for pin in missing}
+        with self.cache.scratch("download") as scratch, disk_errors(scratch):
+            folder = scratch / "wheels"
+            folder.mkdir()
+            download(pip, missing, lock, index, folder, python.target, sources)
+            for file in sorted(folder.iterdir()):
+                pin = by_digest.get(file_digest(file))
+                if pin:
+                    self.add(file, pin, lock)
+
+    def _held_now(self, pin: Pinned, lock: Path) -> Path:
+        file = self.held(pin)
+        if file is None:
+            raise EngineError(
+                f"pip did not download {pin}", where=Where(lock, pin.line or None), remedy="`envmatrix lock`"
+            )
+        return file
+
+
+def shelves(cache: Cache, files: Sequence[Path]) -> list[Path]:
+    """Hard-link files into the few folders that --find-links gets, and return those folders.
+
+    The folders stay where they are, because uv keeps one unpacked copy per wheel AND folder. Two wheels of one
+    name (a rebuilt one) lie on two shelves. A wheel that was built here is alone in its folder: of two
+    with one name, uv would take the one it meets first.
+    """
+    used: list[Path] = []
+    with cache.only_one("shelves"), disk_errors(cache.root):
+        for file in files:
+            own = file.parent if file.is_relative_to(cache.root / BUILT) else None
+            shelf = own or next(shelf for shelf in _shelves_of(cache) if _placed(file, shelf))
+            used += [] if shelf in used else [shelf]
+    return used
+
+
+def _shelves_of(cache: Cache) -> Iterator[Path]:
+    for number in itertools.count():
+        yield cache.root / "wheelhouse" / str(number)
+
+
+def _placed(file: Path, shelf: Path) -> bool:
+    target = shelf / file.name
+    if target.exists():
+        return target.samefile(file) or file_digest(target) == file.parent.name
+    shelf.mkdir(parents=True, exist_ok=True)
+    link_or_copy(file, target)
+    return True
+
+
+def link_or_copy(file: Path, target: Path) -> None:
+    """Hard-link a file; copy it where links cannot be made."""
+    try:
+        target.hardlink_to(file)
+    except OSError:
+        shutil.copy2(file, target)

@@ -1,0 +1,77 @@
+"""The image files of a pack: packed with all that is needed to start them, so that nothing is built elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from envmatrix.build.cache import file_stamp
+from envmatrix.bundle.archive import Content
+from envmatrix.bundle.manifest import Manifest
+from envmatrix.engines.base import Engine, HasImageFiles, Prepared
+from envmatrix.engines.build_record import prepared_from, recorded
+from envmatrix.engines.catalog import ENGINES, find_engine
+from envmatrix.errors import StoreError, Where
+from envmatrix.system.regular_files import read_bytes
+
+Images = Mapping[tuple[str, str], Prepared]
+
+
+def image_files(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Path]:
+    """Return the images that are single files (SIF, squashfs) as 'image@engine' -> file."""
+    found = {}
+    for (image, name), done in prepared.items():
+        engine = engines[name]
+        if isinstance(engine, HasImageFiles) and (file := engine.image_file(done)).is_file():
+            found[f"{image}@{name}"] = file
+    return found
+
+
+def image_name(key: str, path: Path) -> str:
+    """Return the name of an image's file inside a pack."""
+    return f"images/{key.replace('/', '_')}{path.suffix}"
+
+
+def packed_images(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Content]:
+    """Return the image files by name, each with a document that says how it is started."""
+    found: dict[str, Content] = {}
+    for key, path in image_files(engines, prepared).items():
+        image, _, engine = key.rpartition("@")
+        name = image_name(key, path)
+        found[name] = path
+        body = recorded(replace(prepared[image, engine], reference=name, stamp=""))
+        found[f"{name}.json"] = (json.dumps(body, indent=1) + "\n").encode()
+    return found
+
+
+def given_images(manifest: Manifest, folder: Path) -> dict[tuple[str, str], Prepared]:
+    """Return the images that came with a pack unpacked into ``folder``, ready to start."""
+    found = {}
+    for key, bits in manifest.images.items():
+        image, _, engine = key.rpartition("@")
+        if "file" in bits and _starts_packed(engine):
+            found[image, engine] = _given(folder, bits["file"], image, engine)
+    return found
+
+
+def _starts_packed(name: str) -> bool:
+    engine = find_engine(name) if name in ENGINES.names() else None
+    return isinstance(engine, HasImageFiles) and engine.starts_packed
+
+
+def _given(folder: Path, name: str, image: str, engine: str) -> Prepared:
+    file = folder / f"{name}.json"
+    try:
+        body: object = json.loads(read_bytes(file).decode())
+    except (OSError, ValueError, RecursionError):
+        body = None
+    prepared = prepared_from(body)
+    if prepared is None or (prepared.image, prepared.engine) != (image, engine) or prepared.reference != name:
+        raise StoreError(
+            f"{name} does not say how it is started", where=Where(file),
+            remedy="build the images here instead: --rebuild",
+        )  # fmt: skip
+    path = (folder / name).resolve()
+    return replace(prepared, reference=str(path), stamp=file_stamp(path))

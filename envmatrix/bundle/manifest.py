@@ -1,0 +1,116 @@
+"""The manifest of a pack: every file with its size and sha256. What it does not name is not unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from envmatrix.errors import StoreError, Where, where_in
+from envmatrix.results.json_text import mistake
+
+SCHEMA = 1
+NAME = "manifest.json"
+SIGNATURE = "manifest.json.sig"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a pack; ``executable`` is one that a program of the user's own starts."""
+
+    sha256: str
+    size: int
+    executable: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """Return what the manifest says of it."""
+        return {"sha256": self.sha256, "bytes": self.size, **({"executable": True} if self.executable else {})}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a pack holds. ``images`` maps 'image@engine' to the digest (and file, when it was packed) of its bits.
+
+    ``left_out`` says what the run needs beside that, each as a sentence.
+    """
+
+    run: str
+    created: str
+    envmatrix: str
+    files: Mapping[str, Entry]
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return the document, the same for the same contents."""
+        files = {name: entry.to_json() for name, entry in sorted(self.files.items())}
+        body = {
+            "schema": SCHEMA, "run": self.run, "created": self.created, "envmatrix": self.envmatrix,
+            "images": {key: dict(value) for key, value in sorted(self.images.items())},
+            **({"left_out": list(self.left_out)} if self.left_out else {}), "files": files,
+        }  # fmt: skip
+        return json.dumps(body, indent=1) + "\n"
+
+
+def read_manifest(text: str, archive: Path) -> Manifest:
+    """Read a manifest; a StoreError says what is wrong with the archive."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        said, position = mistake(text, error)
+        where = where_in(Path(NAME), text, position)
+        raise _refused(archive, f"{where}: not readable as JSON: {said}") from error
+    schema = body.get("schema") if isinstance(body, dict) else None
+    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+        raise StoreError(
+            f"this pack has schema {schema}, newer than this envmatrix knows ({SCHEMA})",
+            where=Where(archive), remedy="upgrade envmatrix; the archive was left as it is",
+        )  # fmt: skip
+    if not isinstance(schema, int) or schema < 1:
+        raise _refused(archive, f"{NAME} has no schema number")
+    try:
+        files = {name: _entry(item) for name, item in body["files"].items()}
+        images = {key: {k: str(v) for k, v in value.items()} for key, value in body.get("images", {}).items()}
+        manifest = Manifest(str(body["run"]), str(body["created"]), str(body.get("envmatrix", "")), files, images,
+                            tuple(map(str, body.get("left_out", ()))))  # fmt: skip
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise _refused(archive, f"{NAME} is no manifest that envmatrix wrote ({error})") from error
+    bad = next((name for name in files if not is_safe(name)), None)
+    if bad is not None:
+        raise _refused(archive, f"{bad!r} would be written outside of the folder")
+    packed = [bits["file"] for bits in images.values() if "file" in bits]
+    absent = next((name for name in packed if name not in files), None)
+    if absent is not None:
+        raise _refused(archive, f"image {absent!r} is not among its files")
+    return manifest
+
+
+def _entry(item: Mapping[str, object]) -> Entry:
+    return Entry(str(item["sha256"]), int(str(item["bytes"])), item.get("executable") is True)
+
+
+def is_safe(name: str) -> bool:
+    """Whether a name is a plain relative path that stays inside the folder it is unpacked into."""
+    path = PurePosixPath(name)
+    plain = bool(name) and not path.is_absolute() and str(path) == name and "\\" not in name
+    return plain and not any(part in ("..", ".") for part in path.parts) and all(ord(c) >= 32 for c in name)
+
+
+def _refused(archive: Path, message: str) -> StoreError:
+    return StoreError(message, where=Where(archive), remedy="get the archive again; nothing of it was used")
+
+
+def sha256_of(data: bytes) -> str:
+    """Return the sha256 (hex) of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def summary_of(manifest: Manifest) -> dict[str, object]:
+    """Return what a program wants to know of a pack."""
+    return {
+        "run": manifest.run, "created": manifest.created, "envmatrix": manifest.envmatrix,
+        "files": len(manifest.files), "bytes": sum(entry.size for entry in manifest.files.values()),
+        "left_out": list(manifest.left_out),
+    }  # fmt: skip

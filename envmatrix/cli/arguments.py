@@ -1,0 +1,151 @@
+"""The words and options that several commands share: the same name means the same everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envmatrix.cli.grammar import Parser, duration, one_name, percentage, some_text, whole
+from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
+from envmatrix.errors import InputError
+
+if TYPE_CHECKING:
+    from envmatrix.trials.environment_shell import Session
+    from envmatrix.trials.overrides import Overrides
+
+
+def add_matrix(parser: Parser) -> None:
+    """Add --matrix."""
+    parser.add_argument("--matrix", type=Path, metavar="FILE", help="the matrix (default: ./matrix.yaml)")
+
+
+def add_json(parser: Parser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def add_results(parser: Parser) -> None:
+    """Add --results."""
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: ./results")
+
+
+def add_output(parser: Parser, metavar: str, text: str, default: Path | None = None) -> None:
+    """Add --output, which ``--out`` was in some commands."""
+    parser.add_argument("--output", type=Path, default=default, metavar=metavar, help=text)
+    parser.formerly("--out", f"--output {metavar}")
+
+
+def add_run(parser: Parser) -> None:
+    """Add the word RUN."""
+    parser.add_argument("run_name", nargs="?", type=one_name, metavar="RUN", help="the run (default: the newest)")
+
+
+def add_environment(parser: Parser) -> None:
+    """Add the word ENV."""
+    parser.add_argument("environment", type=one_name, metavar="ENV", help="a named environment")
+
+
+def add_engine(parser: Parser, *, of_run: bool = False) -> None:
+    """Add --engine where one engine is used; ``of_run``: an environment of a run has that of the run."""
+    known = f"{', '.join(ENGINES.names())} or {AUTO}"
+    text = f"the engine: {known} (default: {'that of the run, else ' if of_run else ''}{DEFAULT})"
+    parser.add_argument("--engine", type=one_name, default=None if of_run else DEFAULT, metavar="NAME", help=text)
+
+
+def add_chosen(parser: Parser) -> None:
+    """Add the word ENV and where it is from: a matrix, or a run."""
+    add_environment(parser)
+    parser.add_argument(
+        "--matrix", type=Path, metavar="FILE", help="its matrix (default: ./matrix.yaml, else the newest run's own)"
+    )
+    parser.add_argument(
+        "--run", dest="of_run", type=one_name, metavar="RUN", help="as this run, or search, measured it"
+    )
+    add_results(parser)
+    add_engine(parser, of_run=True)
+
+
+def chosen(options: argparse.Namespace) -> Session:
+    """Prepare the environment that the options of ``add_chosen`` name."""
+    from envmatrix.api.chosen import open_environment
+    from envmatrix.cli.common import say_to_stderr
+
+    return open_environment(
+        options.environment, engine=options.engine, matrix=options.matrix, run=options.of_run,
+        results=options.results, progress=say_to_stderr,
+    )  # fmt: skip
+
+
+def add_design(parser: Parser) -> None:
+    """Add the word DESIGN and what overrides it."""
+    parser.add_argument(
+        "design", nargs="?", type=one_name, default="default", metavar="DESIGN", help="the design (default: default)"
+    )
+    parser.formerly("--design", "the design as a word of its own: DESIGN")
+    add_matrix(parser)
+    parser.add_list(
+        "--engine", "NAME", f"the engines: {', '.join(ENGINES.names())} or {AUTO} (default: the design's)", spaced=False
+    )
+    parser.add_list("--environments", "ENV", "only these, and the baseline: a,b or given again")
+    parser.add_list("--workloads", "NAME", "only these: a,b or given again")
+    parser.add_argument("--seed", type=whole(0), metavar="N", help="seed of the random order")
+    add_budget(parser, "stop after this time, such as 90s, 10m or 2h")
+    add_target(parser, "stop when every interval is this narrow, such as 2%%")
+    parser.add_argument("--min-blocks", type=whole(2), metavar="N", help="no claim below this many blocks")
+    parser.add_argument("--max-blocks", type=whole(1), metavar="N", help="stop after this many blocks")
+
+
+def add_budget(parser: Parser, text: str) -> None:
+    """Add --budget."""
+    parser.add_argument("--budget", type=duration, metavar="TIME", help=text)
+
+
+def add_target(parser: Parser, text: str) -> None:
+    """Add --target."""
+    parser.add_argument("--target", type=percentage, metavar="PERCENT", help=text)
+
+
+def overrides(options: argparse.Namespace) -> Overrides:
+    """Return what the options of ``add_design`` lay over the design."""
+    from dataclasses import fields
+
+    from envmatrix.trials.overrides import Overrides
+
+    return Overrides(**{field.name: getattr(options, field.name) for field in fields(Overrides)})
+
+
+def add_answer(parser: Parser) -> None:
+    """Add what is printed while a run goes on and at its end."""
+    add_json(parser)
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def add_program(parser: Parser) -> argparse._ArgumentGroup:
+    """Add what is said of a program of the user's own, as hyperfine's users expect it."""
+    group = parser.add_argument_group("with -- PROGRAM")
+    group.add_argument("-s", "--setup", metavar="LINE", help="shell line, run once before the first run")
+    group.add_argument("-p", "--prepare", metavar="LINE", help="shell line, run before each run, in its trial")
+    group.add_argument("-c", "--cleanup", metavar="LINE", help="shell line, run once at the end")
+    group.add_argument("-w", "--warmup", type=whole(0), metavar="N", help="runs before the first block (default: 1)")
+    parser.add_list("--pass-env", "NAME", "variables of this shell that it needs: a,b", target=group, spaced=False)
+    regex = "how fast it was: a number in ( ) in its output"
+    json = "the same: a number (a.b.0.c) in a JSON file it writes"
+    group.add_argument("--metric-regex", type=some_text, metavar="PATTERN", help=regex)
+    steps = "the same: each line of its output that matches ends a step"
+    group.add_argument("--metric-steps", type=some_text, metavar="PATTERN", help=steps)
+    group.add_argument("--metric-json", type=some_text, metavar="FILE:KEY", help=json)
+    return group
+
+
+def check_metric(options: argparse.Namespace) -> None:
+    """Refuse two ways to measure a program. Raises InputError."""
+    given = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
+    if len(given) > 1:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InputError(f"{names} cannot both be", remedy="say one; --save of `bench` writes a matrix")
+
+
+def shell(line: str | None) -> tuple[str, ...]:
+    """Return the command that a line of the command line is, as hyperfine reads it: the user's own shell runs it."""
+    return ("/bin/sh", "-c", line) if line else ()

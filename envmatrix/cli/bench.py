@@ -1,0 +1,188 @@
+"""``envmatrix bench``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from envmatrix.cli import answer, common, launching
+from envmatrix.cli import arguments as shared
+from envmatrix.cli.grammar import Parser, names
+from envmatrix.errors import ExitCode, InputError
+from envmatrix.launchers.catalog import DEFAULT
+
+#: Options of a program on the command line, by their names in the namespace.
+_OF_PROGRAM = (
+    "setup", "prepare", "cleanup", "warmup", "parameter_list", "requirements", "metric_regex", "metric_json",
+    "metric_steps", "save", "pass_env",
+)  # fmt: skip
+
+
+#: What hyperfine calls what is called otherwise here.
+_OF_HYPERFINE = {
+    **dict.fromkeys(("--runs", "--max-runs", "-M"), "a block runs each environment once: --max-blocks N"),
+    **dict.fromkeys(("--min-runs", "-m"), "a block runs each environment once: --min-blocks N"),
+    **dict.fromkeys(("--parameter-scan", "-P", "-D"), "name the values: --parameter-list NAME 1,2,3"),
+    **dict.fromkeys(("--shell", "-S", "-N"), "no shell reads a program's words; where one must: -- bash -c 'LINE'"),
+    **dict.fromkeys(("--ignore-failure", "-i"), "a trial that fails is counted with its reason, and the run goes on"),
+    **dict.fromkeys(("--command-name", "-n"), "--name NAME calls the run so"),
+    "--export-json": "--json prints it, and the run's folder has it as summary.json",
+    "--export-csv": "`envmatrix report --as csv` writes it when the run is over",
+    "--export-markdown": "the run's folder has it as report.md",
+    "--output": "--show-output prints what each trial printed",
+}
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    shared.add_design(parser)
+    parser.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
+    shared.add_results(parser)
+    parser.add_argument(
+        "--host-names", action="store_true", help="call hosts what they are called (default: node-1, node-2, ...)"
+    )
+    launching.add_launcher(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with a launcher that submits scripts: print the first, submit nothing"
+    )
+    shared.add_answer(parser)
+    _add_program(parser)
+    parser.set_defaults(design=None)
+    parser.known_elsewhere(_OF_HYPERFINE)
+    parser.examples(
+        "envmatrix bench -- python train.py --epochs 1",
+        "envmatrix bench --environments tcmalloc,intel-omp --engine docker --name containers",
+    )
+    parser.exit_codes(
+        "0 all trials ran well, 3 some failed or lack, 4 none ran well, 7 an environment did other work,",
+        "130 interrupted. If several apply: 130, 4, 7, 3.",
+    )
+
+
+def _add_program(parser: Parser) -> None:
+    """Add a program of the user's own, and what hyperfine's users expect around it."""
+    parser.takes_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
+    group = shared.add_program(parser)
+    group.add_argument(
+        "-L", "--parameter-list", nargs=2, action="append", metavar=("NAME", "A,B"), help="{NAME} in its words is each"
+    )
+    group.add_argument(
+        "-r", "--requirements", type=Path, action="append", metavar="FILE",
+        help="what its Python lacks (requirements.txt, pyproject.toml), in a venv on top of it",
+    )  # fmt: skip
+    group.add_argument(
+        "--save",
+        nargs="?",
+        type=Path,
+        const=Path("matrix.yaml"),
+        metavar="FILE",
+        help="write the matrix: ./matrix.yaml",
+    )
+    parser.add_argument("--show-output", action="store_true", help="print what each trial printed")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prepare, run and report one design, or a program."""
+    if arguments.command:
+        return _run_program(arguments)
+    given = [name for name in _OF_PROGRAM if getattr(arguments, name) is not None]
+    if given:
+        option = given[0].replace("_", "-")
+        raise InputError(f"--{option} is for a program, and there is none", remedy="envmatrix bench -- python train.py")
+    if arguments.design is None and arguments.matrix is None and not Path("matrix.yaml").exists():
+        raise InputError(
+            "there is no matrix.yaml here, and no program is named",
+            remedy="your own program: `envmatrix bench -- python train.py`; the built-in benchmark, which downloads "
+            "PyTorch: `envmatrix bench default`",
+        )
+    name = arguments.design or ""
+    if name.endswith((".py", ".sh")) or "/" in name:
+        program = f"python {name}" if name.endswith(".py") else name if "/" in name else f"./{name}"
+        raise InputError(
+            f"{name!r} is no design, but a program", remedy=f"a program comes behind `--`: envmatrix bench -- {program}"
+        )
+    arguments.design = arguments.design or "default"
+    return _run_design(arguments)
+
+
+def _run_program(arguments: argparse.Namespace) -> int:
+    """Look at a program, make a matrix for it, and run that."""
+    from envmatrix.api import programs, runs
+
+    _check_program(arguments)
+    asked = programs.Asked(
+        tuple(arguments.command), shared.shell(arguments.setup), shared.shell(arguments.prepare),
+        shared.shell(arguments.cleanup),
+        1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "",
+        arguments.metric_json or "", arguments.metric_steps or "",
+        tuple((name, tuple(names(values))) for name, values in arguments.parameter_list or ()),
+        tuple(arguments.requirements or ()), tuple(arguments.pass_env or ()),
+    )  # fmt: skip
+    overrides, file = shared.overrides(arguments), arguments.save or Path("matrix.yaml")
+    show = common.say_to_stderr if arguments.show_output else lambda _: None
+    progress = common.say_to_stderr
+    made = programs.make_matrix(asked, overrides, file, progress, show)
+    if made.more:
+        progress(made.more)
+    with programs.cleaned_up_on_failure(made.matrix.workloads.values(), progress):
+        if arguments.save:
+            programs.write_new(file, made.text)
+            named = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
+            progress(f"wrote {file}: `envmatrix bench{named}` runs it again")
+        experiment = runs.begin(
+            "default", overrides, matrix=made.matrix, results=arguments.results, name=arguments.name or made.name,
+            command=tuple(sys.argv[1:]), host_names=arguments.host_names, progress=progress,
+        )  # fmt: skip
+    code = answer.carry_out(experiment, arguments, is_set_up=True)
+    if made.more and code == ExitCode.FINE:
+        progress(made.more)
+    return code
+
+
+def _check_program(arguments: argparse.Namespace) -> None:
+    """Refuse what belongs to a design, before anything is run."""
+    odd = {
+        f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix, "--engine": arguments.engine,
+        "--workloads": arguments.workloads, "--dry-run": arguments.dry_run,
+        "--launcher": arguments.launcher != DEFAULT,
+    }  # fmt: skip
+    given = next((name for name, value in odd.items() if value), None)
+    if given:
+        raise InputError(
+            f"{given} and a program cannot both be: a program is run here, in a matrix that is made for it",
+            remedy="--save writes that matrix; edit it and run that",
+        )
+    shared.check_metric(arguments)
+    counted = next((str(file) for file in arguments.requirements or () if str(file).isdigit()), None)
+    if counted:
+        raise InputError(
+            f"-r {counted}: it names a file of requirements here",
+            remedy=f"hyperfine's -r {counted} is --max-blocks {counted}: a block runs each environment once",
+        )
+    if arguments.save and arguments.save.exists():
+        raise InputError(f"{arguments.save} is already there", remedy="name another file: --save FILE")
+
+
+def _run_design(arguments: argparse.Namespace) -> int:
+    from envmatrix.api import runs
+
+    scripts = runs.scripts_of(arguments.launcher) if arguments.dry_run else None
+    experiment = runs.begin(
+        arguments.design,
+        shared.overrides(arguments),
+        engines=arguments.engine or (),
+        matrix=arguments.matrix,
+        results=arguments.results,
+        name=arguments.name,
+        launcher=arguments.launcher,
+        asked=launching.given_options(arguments),
+        command=tuple(sys.argv[1:]),
+        host_names=arguments.host_names,
+        progress=common.say_to_stderr,
+    )
+    if scripts:
+        common.print_text("\n".join(scripts(experiment)))
+        return 0
+    return answer.carry_out(experiment, arguments)

@@ -1,0 +1,41 @@
+"""``envmatrix build``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser, one_name
+from envmatrix.errors import ExitCode
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        type=one_name,
+        metavar="NAME",
+        help="a design, or environments; design:NAME where an environment has that name too (default: default)",
+    )
+    parser.formerly("--design", "the design as a word of its own: `envmatrix build DESIGN`")
+    shared.add_matrix(parser)
+    shared.add_engine(parser)
+    parser.examples("envmatrix build quick", "envmatrix build tcmalloc intel-omp --engine apptainer")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build what is missing and say where it is."""
+    from envmatrix.api.images import build
+
+    built = build(arguments.names, engine=arguments.engine, matrix=arguments.matrix, progress=common.say_to_stderr)
+    for line in built.starts:
+        common.print_text(line)
+    for image, reference in built.ready.items():
+        common.print_text(f"{image}@{built.engine}: {reference}")
+    for environment, reason in built.missing.items():
+        common.say_to_stderr(f"not built: {environment}@{built.engine}: {reason}")
+    if not (built.ready or built.starts):
+        return ExitCode.NOTHING_RAN
+    return ExitCode.SOME_FAILED if built.missing else ExitCode.FINE

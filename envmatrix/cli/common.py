@@ -1,0 +1,67 @@
+"""What several commands read and print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from envmatrix.errors import InputError
+
+_WIDE = 140
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+
+def print_json(body: object) -> None:
+    """Print a JSON document."""
+    sys.stdout.write(json.dumps(body, indent=2, sort_keys=False) + "\n")
+
+
+def print_text(text: str) -> None:
+    """Print plain text as it is, for pipes and files."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def put_text(text: str | bytes, output: Path | None) -> None:
+    """Write text, or bytes as they are, to a file, whole or not at all; without one print it."""
+    if output is None:
+        _print(text)
+    else:
+        from envmatrix.results import write_named
+
+        write_named(output, text if isinstance(text, bytes) or text.endswith("\n") else text + "\n")
+
+
+def _print(text: str | bytes) -> None:
+    if isinstance(text, str):
+        print_text(text)
+    elif sys.stdout.isatty():
+        raise InputError("this form is no text for a terminal", remedy="--output FILE")
+    else:
+        sys.stdout.buffer.write(text)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console; a file or pipe gets lines that are wide enough for every table."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_WIDE)
+
+
+def say_to_stderr(text: str) -> None:
+    """Print one line of progress."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - progress of a command
+
+
+def ask(question: str) -> bool:
+    """Ask a yes-or-no question on the terminal; no answer is no."""
+    say_to_stderr(f"{question} [y/N] ")
+    try:
+        return input().strip().lower() in ("y", "yes")
+    except (EOFError, KeyboardInterrupt):
+        return False

@@ -1,0 +1,186 @@
+"""``envmatrix compare``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from envmatrix.cli import answer, common, launching
+from envmatrix.cli import arguments as shared
+from envmatrix.cli.grammar import Parser, duration, one_name, some_path, tolerance, whole
+from envmatrix.errors import ExitCode, InputError, first_code
+from envmatrix.launchers.catalog import DEFAULT
+
+if TYPE_CHECKING:
+    from envmatrix.api.result import Result
+    from envmatrix.stats.comparison import Comparison
+
+#: Options of a run that only --rerun begins.
+_OF_RERUN = ("design", "workloads", "engine", "budget", "max_blocks", "name")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("old", type=one_name, metavar="RUN", help="the run, or the older one of two")
+    parser.add_argument("new", nargs="?", type=one_name, metavar="NEWER", help="the newer run")
+    parser.add_list("--environments", "ENV", "OLD,NEW within one run; of two runs: only these")
+    parser.add_argument(
+        "--fail-slower",
+        type=tolerance,
+        metavar="PERCENT",
+        help="exit code 5 if the whole interval says slower by more than this (0: at all)",
+    )
+    parser.add_argument(
+        "--fail-undecided", action="store_true", help="with --fail-slower: exit code 6 if the data cannot say"
+    )
+    parser.add_argument(
+        "--junit", type=some_path, metavar="FILE", help="write the answers as JUnit tests, for a CI server"
+    )
+    parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, and say so")
+    shared.add_results(parser)
+    shared.add_answer(parser)
+    _add_rerun(parser)
+    parser.examples(
+        "envmatrix compare reference-default --environments baseline,tcmalloc",
+        "envmatrix compare --rerun ../base . --fail-slower 3%",
+    )
+    parser.exit_codes(
+        "7 new did other work, 5 slower (with --fail-slower), 6 cannot say (with --fail-undecided), else 0;",
+        "with --rerun also those of bench. If several apply: 130, 4, 7, 5, 6, 3.",
+    )
+
+
+def _add_rerun(parser: Parser) -> None:
+    parser.add_argument(
+        "--rerun",
+        action="store_true",
+        help="measure both anew in the same blocks; each is a matrix, a folder with a matrix.yaml, or a run",
+    )
+    group = parser.add_argument_group("with --rerun")
+    group.add_argument("--design", type=one_name, metavar="DESIGN", help="the newer one's design (default: default)")
+    parser.add_list("--workloads", "NAME", "only these: a,b or given again", target=group)
+    parser.add_list("--engine", "NAME", "the engines (default: the design's)", target=group, spaced=False)
+    group.add_argument("--budget", type=duration, metavar="TIME", help="stop after this time, such as 90s, 10m or 2h")
+    group.add_argument("--max-blocks", type=whole(1), metavar="N", help="stop after this many blocks")
+    group.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
+    launching.add_launcher(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare two environments of one run, two runs, or two matrices in one new run."""
+    _check(arguments)
+    if arguments.rerun:
+        return _rerun(arguments)
+    from envmatrix.api.answers import compare
+    from envmatrix.api.result import Result as Stored
+    from envmatrix.api.runs import run_to_read
+
+    found = compare(
+        arguments.old,
+        arguments.new,
+        environments=arguments.environments,
+        allowed=arguments.fail_slower or 0.0,
+        anyway=arguments.anyway,
+        results=arguments.results,
+    )
+    if arguments.new is not None:
+        return _answered(found, arguments)
+    return _answered(found, arguments, Stored.of(run_to_read(arguments.old, arguments.results)))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.fail_undecided and arguments.fail_slower is None:
+        raise InputError("--fail-undecided needs to know what is slower", remedy="add --fail-slower 3%")
+    if arguments.junit and not arguments.junit.parent.is_dir():
+        raise InputError(
+            f"--junit: there is no folder {arguments.junit.parent}", remedy="make it, or name another file"
+        )
+    if not arguments.rerun:
+        given = next((name for name in _OF_RERUN if getattr(arguments, name) is not None), None)
+        given = given or next(iter(launching.given_options(arguments)), None)
+        given = given or ("launcher" if arguments.launcher != DEFAULT else None)
+        if given:
+            option = given.replace("_", "-")
+            raise InputError(f"--{option} belongs to --rerun", remedy="stored runs are compared as they are")
+    elif arguments.new is None:
+        raise InputError("--rerun compares two", remedy="envmatrix compare --rerun OLD NEW")
+    elif arguments.anyway:
+        raise InputError("--anyway is for stored runs: with --rerun both sides must do the same work")
+
+
+def _rerun(arguments: argparse.Namespace) -> int:
+    """Measure both sides in one run and compare them; an interrupted run says how to go on."""
+    from envmatrix.api import reruns, runs
+    from envmatrix.trials.overrides import Overrides
+
+    experiment = reruns.begin_rerun(
+        arguments.old,
+        arguments.new,
+        arguments.design,
+        Overrides(
+            budget=arguments.budget,
+            max_blocks=arguments.max_blocks,
+            workloads=arguments.workloads,
+            environments=arguments.environments,
+        ),
+        engines=arguments.engine or (),
+        results=arguments.results,
+        name=arguments.name,
+        launcher=arguments.launcher,
+        asked=launching.given_options(arguments),
+        command=tuple(sys.argv[1:]),
+        progress=common.say_to_stderr,
+    )
+    result = runs.carry_out(experiment, *answer.watching(quiet=arguments.quiet))
+    common.say_to_stderr(f"{result.name}: {result.why}")
+    code = answer.end(result)
+    if code == ExitCode.INTERRUPTED:
+        common.say_to_stderr(f"then: envmatrix compare {result.name}{_gate(arguments)}")
+        return code
+    return _answered(reruns.compared(experiment.folder, arguments.fail_slower or 0.0), arguments, result, code)
+
+
+def _answered(
+    found: Comparison, arguments: argparse.Namespace, result: Result | None = None, code: ExitCode = ExitCode.FINE
+) -> ExitCode:
+    """Show an answer and return the exit code, the first of the gate's and of ``code``.
+
+    ``result`` is the run that further blocks would decide (None: none would).
+    """
+    gate = found.gate(fail_slower=arguments.fail_slower is not None, fail_undecided=arguments.fail_undecided)
+    code = first_code(gate, code)
+    if arguments.json:
+        common.print_json(found.to_json(code))
+    else:
+        _show(found)
+    if arguments.junit:
+        from envmatrix.report.junit import comparison_to_junit
+
+        common.put_text(comparison_to_junit(found, fail_undecided=arguments.fail_undecided), arguments.junit)
+    if arguments.fail_slower is not None and result:
+        _tell_how(result, found, arguments)
+    return code
+
+
+def _tell_how(result: Result, found: Comparison, arguments: argparse.Namespace) -> None:
+    """Print the commands that let a gate answer that cannot say."""
+    within = arguments.environments if arguments.environments and not arguments.rerun else ()
+    named = f" --environments {','.join(within)}" if within else ""
+    then = f"envmatrix compare {result.name}{named}{_gate(arguments)}"
+    line = "" if arguments.quiet else answer.how_to_tell(result, found, arguments.fail_slower, then)
+    if line:
+        common.say_to_stderr(line)
+
+
+def _gate(arguments: argparse.Namespace) -> str:
+    """Return the options of the gate as they were given."""
+    if arguments.fail_slower is None:
+        return ""
+    return f" --fail-slower {100 * arguments.fail_slower:g}%{' --fail-undecided' * arguments.fail_undecided}"
+
+
+def _show(found: Comparison) -> None:
+    from envmatrix.system.printable import one_line
+
+    common.print_text("\n".join(one_line(line, 1000) for line in found.lines()))

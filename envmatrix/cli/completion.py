@@ -1,0 +1,38 @@
+"""``envmatrix completion``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser
+
+SHELLS = ("bash", "zsh", "fish", "tcsh")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"whose completion: {', '.join(SHELLS)}")
+    parser.examples('eval "$(envmatrix completion bash)"', "envmatrix completion fish | source")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script; `eval "$(envmatrix completion bash)"` switches it on."""
+    import shtab
+
+    parser: Parser = arguments.whole_parser()
+    for action in _actions(parser):
+        if action.type is Path:
+            action.complete = shtab.DIR if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
+    common.print_text(shtab.complete(parser, arguments.shell))
+    return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)

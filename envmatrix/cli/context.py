@@ -1,0 +1,33 @@
+"""``envmatrix context``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    shared.add_environment(parser)
+    shared.add_output(parser, "DIR", "a new or empty folder (default: build/context)", Path("build/context"))
+    parser.formerly("DIR", "--output DIR")
+    shared.add_matrix(parser)
+    parser.examples("envmatrix context intel-omp --output build/context")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fetch and check all that an environment's image is made of, for a build by hand with the network off."""
+    from envmatrix.api.images import write_build_context
+
+    made = write_build_context(
+        arguments.environment, arguments.output, matrix=arguments.matrix, progress=common.say_to_stderr
+    )
+    common.print_text(
+        f"{made.folder}: the context; {made.archive}: a base for where no registry can be reached ({made.base}); "
+        f"{made.arguments}: build arguments for it"
+    )
+    return 0

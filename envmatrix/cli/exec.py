@@ -1,0 +1,43 @@
+"""``envmatrix exec``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser, duration
+from envmatrix.errors import InputError
+
+#: As timeout(1) ends.
+_PAST_LIMIT = 124
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    shared.add_chosen(parser)
+    parser.add_argument(
+        "--limit",
+        type=duration,
+        default=86400.0,
+        metavar="TIME",
+        help="end it after this time, such as 10m (default: 24h)",
+    )
+    parser.takes_command("what to run; it has this command's input and output, in Docker (and Podman) no input")
+    parser.examples(
+        "envmatrix exec tcmalloc -- python train.py --epochs 1",
+        "envmatrix exec intel-omp --engine docker --limit 10m -- python -c 'import torch; print(torch.__version__)'",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command there; its exit status is ours."""
+    command = tuple(arguments.command)
+    if not command:
+        raise InputError("no command", remedy=f"envmatrix exec {arguments.environment} -- python train.py")
+    session = shared.chosen(arguments)
+    ended = session.execute(command, arguments.limit)
+    if ended.timed_out:
+        common.say_to_stderr(f"envmatrix: {ended}")
+        return _PAST_LIMIT
+    return ended.code if ended.code >= 0 else 128 - ended.code

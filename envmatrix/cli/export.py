@@ -1,0 +1,43 @@
+"""``envmatrix export``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.api import FORMS
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser, some_path
+from envmatrix.launchers.catalog import script_forms
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    shared.add_chosen(parser)
+    parser.add_argument("--as", dest="form", choices=(*FORMS, *script_forms()), default="sh", help="default: sh")
+    parser.add_argument(
+        "--bundle", type=some_path, metavar="DIR", help="copy its libraries there (for dockerfile: what to build)"
+    )
+    shared.add_output(parser, "FILE", "where to write it (default: standard output)")
+    parser.examples(
+        "envmatrix export tcmalloc",
+        "envmatrix export tcmalloc --as dockerfile --bundle image",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print lines that a person can paste."""
+    from envmatrix.api.environments import export
+
+    text = export(
+        arguments.environment,
+        form=arguments.form,
+        engine=arguments.engine,
+        matrix=arguments.matrix,
+        run=arguments.of_run,
+        results=arguments.results,
+        bundle=arguments.bundle,
+        progress=common.say_to_stderr,
+    )
+    common.put_text(text, arguments.output)
+    return 0

@@ -1,0 +1,36 @@
+"""``envmatrix history``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    shared.add_results(parser)
+    shared.add_json(parser)
+    shared.add_output(parser, "FILE", "write an HTML page instead")
+    parser.examples("envmatrix history", "envmatrix history --results /shared/results --output history.html")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read every run's summary and show each series with its change points."""
+    from envmatrix.api.answers import history
+    from envmatrix.report.history_page import to_html
+    from envmatrix.report.history_table import print_history
+
+    found = history(arguments.results)
+    if arguments.output:
+        results = os.path.relpath(arguments.results, arguments.output.parent)
+        common.put_text(to_html(found, results), arguments.output)
+        common.print_text(str(arguments.output))
+    elif arguments.json:
+        common.print_json(found.to_json())
+    else:
+        print_history(found, common.console())
+    return 0

@@ -1,0 +1,34 @@
+"""``envmatrix init``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    shared.add_output(parser, "FILE", "default: ./matrix.yaml", Path("matrix.yaml"))
+    parser.add_argument("--interpreter", metavar="PYTHON", help="default: the Python that the program has here")
+    parser.add_argument(
+        "-r", "--requirements", type=Path, action="append", metavar="FILE",
+        help="what that Python lacks (requirements.txt, pyproject.toml), in a venv on top of it",
+    )  # fmt: skip
+    parser.takes_command("how your program is started (default: python train.py)")
+    parser.examples("envmatrix init -- python train.py --epochs 1", "envmatrix init --interpreter .venv/bin/python")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the file; one that is there is never overwritten."""
+    from envmatrix.api import programs
+
+    words = tuple(arguments.command or ("python", "train.py"))
+    asked = programs.Asked(words, requirements=tuple(arguments.requirements or ()))
+    text = programs.first_matrix(asked, arguments.interpreter, arguments.output, common.say_to_stderr)
+    programs.write_new(arguments.output, text)
+    common.print_text(f"wrote {arguments.output}: look at it, then `envmatrix bench`")
+    return 0

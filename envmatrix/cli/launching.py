@@ -1,0 +1,55 @@
+"""The command line's side of launchers: their names, and the options that each of them declares."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from envmatrix.cli.grammar import Parser, duration, one_name
+from envmatrix.errors import InputError
+from envmatrix.launchers.base import Option
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, usable_kinds
+
+if TYPE_CHECKING:
+    from envmatrix.results.run import Asked
+
+_PREFIX = "launcher_option_"
+
+
+def add_launcher(parser: Parser) -> None:
+    """Add where trials run, and what each launcher can be asked."""
+    text = f"where trials run: {', '.join(LAUNCHERS.names())} (default: {DEFAULT})"
+    parser.add_argument("--launcher", type=one_name, default=DEFAULT, metavar="NAME", help=text)
+    add_launcher_options(parser)
+
+
+def add_launcher_options(parser: Parser) -> None:
+    """Add the options of every launcher; one that two of them know is theirs together."""
+    added: dict[str, Option] = {}
+    for kind in usable_kinds():
+        group = parser.add_argument_group(f"with --launcher {kind.name}") if kind.options else None
+        for option in kind.options:
+            known = added.setdefault(option.name, option)
+            if known.takes != option.takes or (known is option and f"--{option.name}" in parser.option_names):
+                raise InputError(
+                    f"launcher {kind.name} wants --{option.name}, which means something else here",
+                    remedy="its package must call the option by another name; uninstall it to go on",
+                )
+            if known is option and group:
+                _add(parser, group, option)
+
+
+def _add(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None:
+    word, dest, text = f"--{option.name}", _PREFIX + option.name, option.help.replace("%", "%%")
+    if option.takes == "names":
+        parser.add_list(word, option.metavar, f"{text}: a,b or given again", target=group, dest=dest)
+    elif option.takes == "duration":
+        group.add_argument(word, dest=dest, type=duration, metavar=option.metavar, help=text)
+    else:
+        group.add_argument(word, dest=dest, metavar=option.metavar, help=text)
+
+
+def given_options(arguments: argparse.Namespace) -> Asked:
+    """Return every launcher's option that was given."""
+    given = {key.removeprefix(_PREFIX): value for key, value in vars(arguments).items() if key.startswith(_PREFIX)}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None}

@@ -1,0 +1,31 @@
+"""``envmatrix lock``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser, one_name
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("environments", nargs="*", type=one_name, metavar="ENV", help="whose images (default: all)")
+    shared.add_matrix(parser)
+    parser.add_argument(
+        "--engine", type=one_name, metavar="NAME", help="pin the system packages of this engine's images instead"
+    )
+    parser.examples("envmatrix lock", "envmatrix lock tcmalloc jemalloc --engine docker")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Resolve images and libraries with the host's own pip and apt, and write containers/locks/."""
+    from envmatrix.api.images import lock
+
+    written = lock(
+        arguments.environments, engine=arguments.engine, matrix=arguments.matrix, progress=common.say_to_stderr
+    )
+    for path in written:
+        common.print_text(str(path))
+    return 0

@@ -1,0 +1,52 @@
+"""``envmatrix pack``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser, size
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    shared.add_run(parser)
+    shared.add_output(parser, "FILE", "the archive (default: RUN.tar.gz)")
+    parser.add_argument("--images", action="store_true", help="with the image files (SIF); they are large")
+    parser.add_argument(
+        "--programs", type=size, default="64MiB", metavar="SIZE",
+        help="with the run's own programs, so large at most (default: 64MiB; none: without them)",
+    )  # fmt: skip
+    parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this SSH key")
+    shared.add_matrix(parser)
+    shared.add_results(parser)
+    shared.add_json(parser)
+    parser.examples(
+        "envmatrix pack reference-default", "envmatrix pack --images --sign ~/.ssh/id_ed25519 --output run.tar.gz"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write one archive with everything that is needed to repeat a run elsewhere."""
+    from envmatrix.api.packs import pack_run
+    from envmatrix.bundle.manifest import summary_of
+
+    made = pack_run(
+        arguments.run_name,
+        output=arguments.output,
+        images=arguments.images,
+        programs=arguments.programs,
+        key=arguments.sign,
+        matrix=arguments.matrix,
+        results=arguments.results,
+        progress=common.say_to_stderr,
+    )
+    told = {"archive": str(made.archive), "sha256": made.sha256, "signed": made.signed}
+    if arguments.json:
+        common.print_json({**told, **summary_of(made.manifest)})
+    else:
+        files, size = len(made.manifest.files), made.size / 1e6
+        common.print_text(f"{made.archive}  ({files} files, {size:.1f} MB)\nsha256 {made.sha256}")
+    return 0

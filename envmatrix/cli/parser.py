@@ -1,0 +1,120 @@
+"""The command line: a table of commands, each a module of ``envmatrix.cli`` loaded only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shlex
+from collections.abc import Sequence
+
+from envmatrix.cli.grammar import Parser, spaced_remedy
+from envmatrix.errors import InputError, suggestion
+from envmatrix.version import __version__
+
+#: Group -> command -> what it does, in the order of `envmatrix --help`.
+GROUPS = {
+    "run": {
+        "init": "write a short, commented matrix.yaml for your own program",
+        "check": "check matrix.yaml and say what is wrong with it",
+        "plan": "show what a design would run, in which order",
+        "bench": "run a design and say what each environment gains",
+        "tune": "search the best environment for your program within a budget, and confirm it",
+        "resume": "go on with a run that was stopped, killed or cut short",
+        "exec": "run any command inside an environment",
+    },
+    "look": {
+        "list": "list factors, environments, workloads, designs, runs, engines, launchers and reports",
+        "report": "make the report of a run again, or show it here",
+        "compare": "compare two environments of a run, or two runs; a gate for upgrades",
+        "history": "show many runs, hosts and dates in one view, with change points",
+        "figure": "draw a figure for a paper, as SVG or PDF",
+        "evidence": "show what is really active inside an environment",
+        "doctor": "look at this machine, read-only: what disturbs a benchmark, what is missing",
+        "selftest": "how often are two identical systems called different?",
+    },
+    "share": {
+        "export": "print the lines that set up an environment elsewhere",
+        "redact": "take folders of users, users and hosts out of an older run, to show it",
+        "pack": "make one archive of a run, to repeat it elsewhere",
+        "reproduce": "verify an archive, run its plan here, and say which effects are found again",
+        "docs": "print a page of the documentation, as it came with this envmatrix",
+        "schema": "print the JSON Schema of matrix.yaml, for editors, or of run.json",
+        "completion": "print the completion script of a shell: bash, zsh, fish or tcsh",
+    },
+    "build": {
+        "lock": "resolve and pin what images and libraries are made of",
+        "build": "build the environments of a design, or those named",
+        "definitions": "write a Dockerfile and an Apptainer definition for a design's environments, some, or all",
+        "context": "fetch all that an image is made of, to build it by hand",
+    },
+}
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+_CODES = """\
+exit codes: 0 fine, 2 bad input, 3 some trials failed, 4 nothing could run, 5 slower than allowed, 6 cannot say,
+7 other work, 130 interrupted; `envmatrix docs gate` explains them
+`envmatrix COMMAND --help` explains a command, with examples."""
+
+
+def _top() -> Parser:
+    lines = [
+        line
+        for group, commands in GROUPS.items()
+        for line in (f"{group}:", *(f"  {name:12} {text}" for name, text in commands.items()), "")
+    ]
+    parser = Parser(
+        prog="envmatrix",
+        description="How much faster does a PyTorch program get when only its environment changes?",
+        epilog="\n".join([*lines, _CODES]),
+        usage="envmatrix [--version] COMMAND [...]",
+    )
+    parser.add_argument("--version", action="version", version=f"envmatrix {__version__}")
+    return parser
+
+
+def command_parser(name: str) -> Parser:
+    """Return the parser of one command, loading its module."""
+    module = importlib.import_module(f"envmatrix.cli.{name}")
+    text = f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}"
+    parser = Parser(prog=f"envmatrix {name}", description=text if text.endswith("?") else f"{text}.")
+    module.add_arguments(parser)
+    parser.set_defaults(run=module.run, whole_parser=whole_parser)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; an unknown word is an InputError with the nearest known one."""
+    if not argv or argv[0].startswith("-"):
+        if command := next((word for word in argv if word in COMMANDS), ""):
+            rest = [word for place, word in enumerate(argv) if place != list(argv).index(command)]
+            raise InputError(f"{argv[0]} stands before the command", remedy=shlex.join(["envmatrix", command, *rest]))
+        _top().parse_args(argv or ["--help"])
+        raise InputError(f"no command: {' '.join(argv)}", remedy="`envmatrix --help` lists the commands")
+    name, rest = argv[0], list(argv[1:])
+    if name not in COMMANDS:
+        raise InputError(f"no command {name!r}", remedy=suggestion(name, COMMANDS))
+    return command_parser(name).parse_args(rest)
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """Run the command that was parsed."""
+    try:
+        code: int = arguments.run(arguments)
+    except InputError as error:
+        error.remedy = _meant_as_list(arguments, error) or error.remedy
+        raise
+    return code
+
+
+def _meant_as_list(arguments: argparse.Namespace, error: InputError) -> str:
+    """Say how a list is written when the word that was not found was meant as an item of one."""
+    words = [word for _, items in arguments.spaced_lists for word in items[1:] if repr(word) in error.message]
+    return spaced_remedy(arguments, words)
+
+
+def whole_parser() -> Parser:
+    """Return one parser with every command as a subparser (for completion scripts; loads all command modules)."""
+    top = _top()
+    commands = top.add_subparsers(parser_class=Parser)
+    for name, text in COMMANDS.items():
+        importlib.import_module(f"envmatrix.cli.{name}").add_arguments(commands.add_parser(name, help=text))
+    return top

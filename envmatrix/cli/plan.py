@@ -1,0 +1,43 @@
+"""``envmatrix plan``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser, whole
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    shared.add_design(parser)
+    parser.add_argument("--blocks", type=whole(0), default=2, metavar="N", help="how many blocks to show (default: 2)")
+    shared.add_json(parser)
+    parser.examples("envmatrix plan quick", "envmatrix plan --environments tcmalloc,intel-omp --blocks 1")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the arms and the first blocks."""
+    from envmatrix.api.plans import make_plan
+
+    plan = make_plan(
+        arguments.design, shared.overrides(arguments), arguments.engine or (), arguments.matrix, common.say_to_stderr
+    )
+    shown = [plan.block(index) for index in range(min(arguments.blocks, plan.max_blocks))]
+    if arguments.json:
+        blocks = [[{"trial": slot.trial, "arm": slot.arm.name} for slot in block] for block in shown]
+        common.print_json(
+            {"design": plan.design, "seed": plan.seed, "arms": [a.name for a in plan.arms], "blocks": blocks}
+        )
+        return 0
+    lines = [
+        f"design {plan.design}: {len(plan.arms)} arms a block, seed {plan.seed}, "
+        f"{plan.min_blocks} to {plan.max_blocks} blocks",
+        f"stops when every interval is within ±{plan.target:.1%}, or after {plan.budget_s:.0f} s"
+        + (f", and not before {plan.first} blocks" if plan.first else ""),
+    ]
+    for block in shown:
+        lines += ["", f"block {block[0].block}:", *(f"  {slot.trial}  {slot.arm.shown}" for slot in block)]
+    common.print_text("\n".join(lines))
+    return 0

@@ -1,0 +1,32 @@
+"""``envmatrix redact``."""
+
+from __future__ import annotations
+
+import argparse
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    shared.add_run(parser)
+    shared.add_results(parser)
+    shared.add_json(parser)
+    parser.examples("envmatrix redact reference-default")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Take folders of users, users and hosts out of a run that is to be shown."""
+    from envmatrix.api.packs import redact_run
+
+    result, changed = redact_run(arguments.run_name, results=arguments.results, progress=common.say_to_stderr)
+    if arguments.json:
+        common.print_json({"run": result.folder.name, "changed": list(changed)})
+    else:
+        common.print_text(
+            f"{result.folder}: {', '.join(changed) or 'nothing'} changed, and its reports were made again"
+        )
+        common.print_text("keep names.json, logs and slurm/ to yourself; `envmatrix pack` leaves them out")
+    return 0

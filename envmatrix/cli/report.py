@@ -1,0 +1,54 @@
+"""``envmatrix report``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from envmatrix.cli import answer, common, searching
+from envmatrix.cli import arguments as shared
+from envmatrix.cli.grammar import Parser
+from envmatrix.errors import InputError
+from envmatrix.report.catalog import REPORTS
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    shared.add_run(parser)
+    parser.add_argument(
+        "--as", dest="form", metavar="FORM", help=f"print it in this form instead: {', '.join(REPORTS.names())}"
+    )
+    parser.add_argument("--environment", default="baseline", metavar="ENV", help="for pyperf: whose trials")
+    shared.add_results(parser)
+    shared.add_json(parser)
+    shared.add_output(parser, "FILE", "where to write what --as makes (default: standard output)")
+    parser.examples("envmatrix report", "envmatrix report reference-default --as csv --output effects.csv")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write summary.json, report.md and report.html again (of a search tune.json and report.html), print the answer."""
+    from envmatrix.api import answers, tunes
+
+    if study := tunes.find_study(arguments.run_name, arguments.results):
+        return _of_search(study, arguments)
+    if arguments.form:
+        text = answers.report_as(arguments.form, arguments.run_name, arguments.environment, arguments.results)
+        common.put_text(text, arguments.output)
+        return 0
+    if arguments.output:
+        raise InputError("--output is where --as goes", remedy=f"--as html --output {arguments.output}")
+    result = answers.write_report(arguments.run_name, arguments.results, common.say_to_stderr)
+    answer.show(result, as_json=arguments.json)
+    return 0
+
+
+def _of_search(study: Path, arguments: argparse.Namespace) -> int:
+    from envmatrix.api import searches
+
+    if arguments.form or arguments.output:
+        raise InputError(
+            f"{study.name!r} is a search, which has no other forms than tune.json and report.html",
+            remedy=f"its steps are runs: `envmatrix report --results {study} STEP --as {arguments.form or 'csv'}`",
+        )
+    searching.show(searches.report_study(study), as_json=arguments.json)
+    return 0

@@ -1,0 +1,30 @@
+"""``envmatrix schema``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "--document", choices=("matrix", "run"), default="matrix", metavar="NAME",
+        help="matrix: matrix.yaml (the default); run: run.json and the lines of history.jsonl and trials.jsonl",
+    )  # fmt: skip
+    shared.add_output(parser, "FILE", "where to write it (default: standard output)")
+    parser.examples("envmatrix schema", "envmatrix schema --document run --output run.schema.json")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the schema."""
+    from envmatrix.matrix.schema import json_schema as schema_of_matrix
+    from envmatrix.results.schema import json_schema as schema_of_run
+
+    found = schema_of_run() if arguments.document == "run" else schema_of_matrix()
+    common.put_text(json.dumps(found, indent=2), arguments.output)
+    return 0

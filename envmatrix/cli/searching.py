@@ -1,0 +1,41 @@
+"""What ``tune``, ``resume`` and ``report`` show of a search, while it goes on and at its end."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING
+
+from envmatrix.cli import common
+
+if TYPE_CHECKING:
+    from envmatrix.api.tunes import TuneResult
+    from envmatrix.search.loop import Tuning
+
+
+def carry_out(begun: Tuning, arguments: argparse.Namespace, *, is_set_up: bool = False) -> int:
+    """Go on with a search and show what it found."""
+    from envmatrix.api import tunes
+    from envmatrix.search.progress import watch_step
+
+    watch = partial(
+        watch_step, quiet=arguments.quiet, tell=common.say_to_stderr,
+        show_output=getattr(arguments, "show_output", False),
+    )  # fmt: skip
+    result = tunes.carry_out(begun, watch, is_set_up=is_set_up)
+    if result.interrupted:
+        common.say_to_stderr(f"go on with: envmatrix resume {result.name}")
+        return result.exit_code
+    show(result, as_json=arguments.json)
+    return result.exit_code
+
+
+def show(result: TuneResult, *, as_json: bool) -> None:
+    """Print what a search found."""
+    if as_json:
+        common.print_json(result.to_json())
+        return
+    common.print_text(str(result))
+    if result.lines:
+        common.print_text(f"\nto have it elsewhere (recipe.sh):\n\n{result.lines}")
+    common.print_text(f"report: {result.folder / 'report.html'}")

@@ -1,0 +1,100 @@
+"""``envmatrix tune``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common, launching, searching
+from envmatrix.cli.grammar import Parser, one_name
+from envmatrix.engines.catalog import AUTO, ENGINES
+from envmatrix.errors import InputError
+from envmatrix.launchers.catalog import DEFAULT
+
+if TYPE_CHECKING:
+    from envmatrix.api.tunes import Sought
+    from envmatrix.search.loop import Tuning
+
+_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "metric_regex", "metric_json", "metric_steps", "pass_env")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("design", nargs="?", type=one_name, metavar="DESIGN", help="a design with one workload")
+    shared.add_matrix(parser)
+    parser.add_argument(
+        "--engine",
+        type=one_name,
+        metavar="NAME",
+        help=f"{', '.join(ENGINES.names())} or {AUTO} (default: the design's)",
+    )
+    parser.add_list("--factors", "NAME", "search only these: a,b or given again")
+    parser.add_argument(
+        "--sampler",
+        type=one_name,
+        metavar="NAME",
+        help="of Optuna, to propose: tpe, nsga2, random (default: none)",
+    )
+    shared.add_budget(parser, "the time that all trials take, such as 20m (default) or 2h")
+    parser.add_argument("--name", metavar="NAME", help="name of the search (default: program and time)")
+    shared.add_results(parser)
+    launching.add_launcher(parser)
+    shared.add_answer(parser)
+    parser.takes_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
+    shared.add_program(parser)
+    parser.add_argument("--show-output", action="store_true", help="print what each trial printed")
+    parser.examples(
+        "envmatrix tune --budget 20m -- python train.py", "envmatrix tune default --factors malloc,openmp --budget 1h"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search the best environment of a program or a design, and confirm it."""
+    if arguments.command:
+        return searching.carry_out(_program(arguments), arguments, is_set_up=True)
+    given = next((name for name in _OF_PROGRAM if getattr(arguments, name) is not None), None)
+    if given:
+        option = given.replace("_", "-")
+        raise InputError(f"--{option} is for a program, and there is none", remedy="envmatrix tune -- python train.py")
+    if arguments.design is None:
+        raise InputError(
+            "tune what?",
+            remedy="your own program: `envmatrix tune -- python train.py`; a design: `envmatrix tune default`",
+        )
+    from envmatrix.api import tunes
+
+    begun = tunes.begin_design(
+        arguments.design, _sought(arguments), arguments.engine, arguments.matrix, common.say_to_stderr,
+        arguments.launcher, launching.given_options(arguments),
+    )  # fmt: skip
+    return searching.carry_out(begun, arguments)
+
+
+def _program(arguments: argparse.Namespace) -> Tuning:
+    from envmatrix.api import programs, tunes
+
+    odd = {
+        f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix, "--engine": arguments.engine,
+        "--launcher": arguments.launcher != DEFAULT or launching.given_options(arguments),
+    }  # fmt: skip
+    given = next((name for name, value in odd.items() if value), None)
+    if given:
+        said = f"{given} and a program cannot both be: a program is run here, in a matrix that is made for it"
+        raise InputError(said, remedy="`envmatrix bench --save -- PROGRAM` writes that matrix; edit it and tune that")
+    shared.check_metric(arguments)
+    asked = programs.Asked(
+        tuple(arguments.command), shared.shell(arguments.setup), shared.shell(arguments.prepare),
+        shared.shell(arguments.cleanup),
+        1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "", arguments.metric_json or "",
+        arguments.metric_steps or "", pass_env=tuple(arguments.pass_env or ()),
+    )  # fmt: skip
+    show = common.say_to_stderr if arguments.show_output else lambda _: None
+    return tunes.begin_program(asked, _sought(arguments), common.say_to_stderr, show)
+
+
+def _sought(arguments: argparse.Namespace) -> Sought:
+    from envmatrix.api.tunes import Sought
+
+    return Sought(arguments.budget, arguments.factors, arguments.name, Path(arguments.results), arguments.sampler or "")

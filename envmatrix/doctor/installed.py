@@ -1,0 +1,236 @@
+"""What doctor says of what is installed: Slurm, CUDA, XLA, modules, and what engines without a daemon may do here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from envmatrix.doctor.finding import Finding, State, read
+from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
+from envmatrix.engines.confinement import limit_holder
+from envmatrix.errors import NoTrialError
+from envmatrix.system import project
+from envmatrix.system.host import has_gpu
+from envmatrix.system.process import Order, Place, run, run_logged
+
+_ANSWER_S = 15.0
+_SLURM = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
+#: States of nodes, as sinfo's %t writes them, that a job can still be given to; a sign behind them says more.
+_SERVING = re.compile(r"(idle|mix|alloc|comp)\W*")
+#: The oldest driver that serves a major version of CUDA, by its minor version compatibility:
+#: https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/index.html#cuda-toolkit-major-component-versions
+_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
+
+
+def _said(*argv: str) -> tuple[bool, str]:
+    """Return whether a command ended well, and what it printed or why it could not."""
+    try:
+        done = run(argv, limit_s=_ANSWER_S)
+    except NoTrialError as error:
+        return False, error.message
+    return done.exit.ok, done.stdout if done.exit.ok else done.last_words(1) or str(done.exit)
+
+
+def slurm(root: Path) -> Iterator[Finding]:
+    """Look at Slurm's commands, whether its controller answers, partitions, and what holds a job's processes."""
+    del root
+    if shutil.which("sbatch") is None:  # the launcher's line says so
+        return
+    missing = [name for name in _SLURM if shutil.which(name) is None]
+    if missing:
+        yield Finding("Slurm commands", "bad", f"no {', '.join(missing)} on PATH", "install Slurm's client commands")
+    answers, said = _said("sinfo", "--noheader", "--format=%P|%a|%D|%t")
+    if not answers:
+        remedy = "`scontrol ping` asks the controller; SLURM_CONF must name the cluster's slurm.conf"
+        yield Finding("Slurm controller", "bad", f"no answer: {said}", remedy)
+        return
+    yield Finding("Slurm controller", "good", "answers")
+    yield from partitions(said)
+    configured, said = _said("scontrol", "show", "config")
+    if configured:
+        yield process_tracking(said)
+
+
+def partitions(listed: str) -> Iterator[Finding]:
+    """Say of each partition, from ``sinfo --format=%P|%a|%D|%t``, how many of its nodes can be given a job."""
+    nodes: dict[str, list[tuple[str, int, str]]] = {}
+    for line in listed.splitlines():
+        name, up, count, now = ([*line.strip().split("|"), "", "", ""])[:4]
+        nodes.setdefault(name, []).append((up, int(count) if count.isdecimal() else 0, now))
+    if not nodes:
+        yield Finding("Slurm partitions", "bad", "there is none", "ask who runs the cluster which account you need")
+    for name, found in nodes.items():
+        serving = sum(count for up, count, now in found if up == "up" and _SERVING.fullmatch(now))
+        text = ", ".join(f"{count} {now}" for _, count, now in found)
+        state: State = "good" if serving else "bad" if name.endswith("*") else "note"
+        remedy = "" if serving else "`sinfo --list-reasons` says why; --partition takes another one"
+        down = "" if found[0][0] == "up" else f" ({found[0][0]})"
+        yield Finding(f"Slurm partition {name}", state, f"nodes: {text}{down}", remedy)
+
+
+def process_tracking(config: str) -> Finding:
+    """Say from ``scontrol show config`` whether cgroups hold a job's processes and confine them to its CPUs."""
+    pairs = (line.partition("=") for line in config.splitlines())
+    known = {key.strip(): value.strip() for key, _, value in pairs}
+    tracking, tasks = known.get("ProctrackType", ""), known.get("TaskPlugin", "")
+    found = f"ProctrackType={tracking or 'not said'}, TaskPlugin={tasks or 'not said'}"
+    if tracking.endswith("cgroup") and "cgroup" in tasks:
+        return Finding("Slurm cgroups", "good", found)
+    remedy = "jobs of others may use the same CPUs: ask for whole nodes (slurm: {options: --exclusive})"
+    return Finding("Slurm cgroups", "note", found, remedy)
+
+
+def cuda(root: Path) -> Iterator[Finding]:
+    """Look for a GPU of NVIDIA and for which wheels its driver is new enough."""
+    said = read("/proc/driver/nvidia/version", root)
+    version = re.search(r"Kernel Module\D*?(?:x86_64|aarch64)?\s+(\d+)\.(\d+)(?:\.(\d+))?", said)
+    if not has_gpu(root):
+        found = "no GPU here (no /dev/nvidia0)" + (", though its driver is loaded" if version else "")
+        remedy = "run environments and workloads of CUDA where there is one; in a container: start it with its GPUs"
+        yield Finding("CUDA", "note", found, remedy)
+    elif version is None:
+        remedy = "`nvidia-smi` says more; /proc/driver/nvidia/version must be readable"
+        yield Finding("CUDA", "bad", "there is a GPU, but its driver tells no version", remedy)
+    else:
+        driver = tuple(int(part or 0) for part in version.groups())
+        served = [major for major, oldest in _DRIVERS.items() if driver >= oldest]
+        newest = max(_DRIVERS)
+        found = f"driver {'.'.join(filter(None, version.groups()))}: " + (
+            f"new enough for wheels of CUDA {', '.join(map(str, served))}" if served else "too old for any wheel"
+        )
+        oldest = ".".join(map(str, _DRIVERS[newest]))
+        remedy = "" if newest in served else f"wheels of CUDA {newest} need driver {oldest} or newer"
+        yield Finding("CUDA", "good" if served else "bad", found, remedy)
+
+
+def xla(root: Path) -> Iterator[Finding]:
+    """Look for what PyTorch/XLA may run on."""
+    tpus = list((root / "dev").glob("accel[0-9]*"))
+    if tpus:
+        yield Finding("XLA", "good", f"{len(tpus)} TPU devices (/dev/accel*)")
+    else:
+        remedy = "figures of XLA levels are those of this CPU, not of a TPU"
+        yield Finding("XLA", "note", "no TPU here (no /dev/accel0): XLA runs on the CPU (PJRT_DEVICE=CPU)", remedy)
+
+
+def modules(root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Look for Lmod or environment modules, which ``modules:`` and ``--modules`` of the Slurm launcher load."""
+    del root
+    for name, command in (("Lmod", "LMOD_CMD"), ("environment modules", "MODULES_CMD")):
+        if command in variables:
+            version = variables.get("LMOD_VERSION" if name == "Lmod" else "MODULES_VERSION", "")
+            yield Finding("modules", "good", f"{name} {version}".strip())
+            return
+    if shutil.which("sbatch"):
+        remedy = "`--modules` needs them on the nodes: source their init script, or leave `modules` out"
+        yield Finding("modules", "note", "neither Lmod nor environment modules in this shell", remedy)
+
+
+def local(root: Path) -> Iterator[Finding]:
+    """Look at what holds the limits of a trial that no container confines, and whether what is built can be started."""
+    holder = limit_holder()
+    if holder == "RLIMIT_DATA":
+        yield Finding(
+            "local memory limits", "note",
+            "held by RLIMIT_DATA, for each process of a trial by itself: no control group may be made here",
+            "start envmatrix in a group of your own: `systemd-run --user --scope envmatrix bench`",
+        )  # fmt: skip
+    else:
+        yield Finding("local memory limits", "good", f"held by a control group ({holder})")
+    if (root / "sys/devices/system/node/node0").exists():
+        yield _memory_nodes()
+    folder = project.cache_folder()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if os.statvfs(existing).f_flag & os.ST_NOEXEC:
+        remedy = "point ENVMATRIX_CACHE to a folder on another file system"
+        yield Finding("local venvs", "bad", f"{existing} is mounted noexec: no Python there can be started", remedy)
+
+
+def _memory_nodes() -> Finding:
+    """Bind a process to the first memory node, as `memory_nodes` does."""
+    try:
+        run_logged(Order([sys.executable, "-I", "-S", "-c", ""], {}, None, _ANSWER_S, Place(memory_nodes=(0,))), None)
+    except NoTrialError as error:
+        why = error.message.rpartition(": ")[2]
+        remedy = "in a container: start it with --cap-add SYS_NICE, or leave `memory_nodes` out"
+        return Finding("local memory nodes", "note", f"trials cannot be bound to one: {why}", remedy)
+    return Finding("local memory nodes", "good", "trials can be bound to them")
+
+
+def enroot(root: Path) -> Iterator[Finding]:
+    """Look at what Enroot needs (its doc/requirements.md): namespaces, and programs that unpack and mount squashfs."""
+    program = shutil.which("enroot")
+    if program is None:  # the engine's line says so
+        return
+    answers, version = _said(program, "version")
+    missing = [*_no_namespaces(root)] if os.geteuid() != 0 else []
+    if shutil.which("unsquashfs") is None:
+        missing.append(("no unsquashfs", "install squashfs-tools"))
+    if not answers:
+        missing.append((f"`enroot version` fails: {version}", "see its own configuration (enroot.conf)"))
+    if missing:
+        remedy = "; ".join(text for _, text in missing)
+        yield Finding("Enroot's images", "bad", "; ".join(found for found, _ in missing), remedy)
+    else:
+        yield Finding("Enroot's images", "good", f"version {version.strip()}, unpacked by unsquashfs")
+    unmounted = [name for name in ("squashfuse", "fuse-overlayfs") if shutil.which(name) is None]
+    if unmounted:
+        found = f"no {' and no '.join(unmounted)} here"
+        remedy = f"install {' '.join(unmounted)} on the nodes"
+        yield Finding("Enroot under Slurm", "note", f"{found}: a job starts the squashfs itself, by both", remedy)
+
+
+def apptainer(root: Path) -> Iterator[Finding]:
+    """Look at how Apptainer may mount an image here, and at what a root lacks that is none."""
+    program = find_program()
+    if program is None:  # the engine's line says so
+        return
+    _, said = _said(program, "buildcfg", "LIBEXECDIR")
+    starter = Path(said.strip()) / Path(program).name / "bin/starter-suid"
+    setuid = starter.is_file() and bool(starter.stat().st_mode & stat.S_ISUID)
+    missing = [*_no_namespaces(root), *_no_fuse(root)]
+    if setuid or (os.geteuid() == 0 and not needs_namespace()):
+        how = "its setuid starter" if setuid else "the kernel, as root"
+        yield Finding("Apptainer's images", "good", f"mounted by {how}")
+    elif missing:
+        remedy = "; ".join(text for _, text in missing) + "; or install apptainer-suid"
+        yield Finding("Apptainer's images", "bad", "; ".join(found for found, _ in missing), remedy)
+    else:
+        yield Finding("Apptainer's images", "good", "mounted by FUSE in a user namespace")
+    if lacks_privilege():
+        yield Finding(
+            "Apptainer as root", "note", "this root lacks CAP_SYS_RESOURCE, as in most containers",
+            "envmatrix allows for it; by hand: `apptainer run --userns X.sif`, "
+            "`unshare --user --map-root-user apptainer build X.sif X.def`",
+        )  # fmt: skip
+
+
+def _no_namespaces(root: Path) -> Iterator[tuple[str, str]]:
+    for setting, wrong in (
+        ("/proc/sys/user/max_user_namespaces", "0"),
+        ("/proc/sys/user/max_mnt_namespaces", "0"),
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
+        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+    ):
+        if read(setting, root) == wrong:
+            name = setting.removeprefix("/proc/sys/").replace("/", ".")
+            other = {"0": "15000" if "max" in name else "1", "1": "0"}[wrong]
+            kind = "mount" if "mnt" in name else "user"
+            yield f"no {kind} namespaces ({name} = {wrong})", f"sudo sysctl {name}={other}"
+
+
+def _no_fuse(root: Path) -> Iterator[tuple[str, str]]:
+    if not (root / "dev/fuse").exists():
+        yield "no /dev/fuse", "modprobe fuse (in a container: --device /dev/fuse)"
+    if not any(map(shutil.which, ("squashfuse_ll", "squashfuse"))) and not _own_squashfuse():
+        yield "no squashfuse", "install squashfuse"
+
+
+def _own_squashfuse() -> bool:
+    """Whether Apptainer's package brings it: Debian's and Fedora's do."""
+    return any(Path("/usr").glob("lib*/*/*/bin/squashfuse*")) or any(Path("/usr").glob("lib*/*/bin/squashfuse*"))

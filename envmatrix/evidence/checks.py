@@ -1,0 +1,168 @@
+"""Claims: what an environment promises, parsed once, and held against what was read back inside the process."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+from envmatrix.evidence.evidence import Evidence
+from envmatrix.evidence.paths import Kind, PathError, kind_of, lookup
+
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "!=": operator.ne,
+}
+_EXACTLY = "="
+_OPERATORS = (*_COMPARE, _EXACTLY)
+_WRITTEN = re.compile(r"\s*([<>=!~]+)\s*(.*)", re.DOTALL)
+
+
+class ClaimError(ValueError):
+    """A claim that cannot be. ``index`` is the one of its values that is wrong, None: its path is."""
+
+    def __init__(self, message: str, remedy: str, index: int | None = None) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        self.index = index
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """One value that a claim allows: an operator and its text; no operator is a text in which ``*`` is any text."""
+
+    operator: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self.text}" if self.operator else self.text
+
+    def fits(self, found: object) -> bool:
+        """Say whether what was read back is what is allowed."""
+        text = _as_text(found)
+        if self.operator == _EXACTLY:
+            return text == self.text
+        if self.operator in _COMPARE:
+            value, bound = _number(text), _number(self.text)
+            return value is not None and bound is not None and _COMPARE[self.operator](value, bound)
+        # Only * stands for something: brackets as in proclist=[0,1] and question marks are meant.
+        same = isinstance(found, float) and _number(self.text) == found
+        return same or fnmatchcase(text, str(self).replace("[", "[[]").replace("?", "[?]"))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A path into the evidence, and the values of which it must show one."""
+
+    path: str
+    allowed: tuple[Allowed, ...]
+
+    def __str__(self) -> str:
+        return f"{self.path} is {' or '.join(map(str, self.allowed))}"
+
+    def contradiction(self, evidence: Evidence) -> str:
+        """Return one sentence on how the evidence does not bear the claim out, '' when it does."""
+        found = lookup(evidence, self.path)
+        if found is None:
+            return f"claims {self}, but it could not be read back"
+        return "" if self.fits(found) else f"claims {self}, but it was {_as_text(found)}"
+
+    def fits(self, found: object) -> bool:
+        """Say whether what was read back is one of the values."""
+        return any(allowed.fits(found) for allowed in self.allowed)
+
+
+def parse(path: str, values: Sequence[str]) -> Claim:
+    """Parse a claim as it is written; whether there can be such a path is ``check``'s business."""
+    return Claim(path, tuple(map(_allowed, values)))
+
+
+def read(claims: Mapping[str, Sequence[str]]) -> tuple[Claim, ...]:
+    """Parse path -> allowed values."""
+    return tuple(parse(path, values) for path, values in claims.items())
+
+
+def _parsed(written: object) -> object:
+    return read(written) if isinstance(written, Mapping) else written
+
+
+def _written(promised: Iterable[Claim]) -> dict[str, list[str]]:
+    return {claim.path: list(map(str, claim.allowed)) for claim in promised}
+
+
+#: Claims as run.json has them: path -> allowed values.
+Claims = Annotated[
+    tuple[Claim, ...],
+    BeforeValidator(_parsed),
+    PlainSerializer(_written),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}),
+]
+
+
+def check(claim: Claim) -> None:
+    """Raise ClaimError where evidence can have no such path, or a value is none that can stand there.
+
+    Templates must be filled in before: ``> {physical_cores}`` compares with no number.
+    """
+    try:
+        kind = kind_of(claim.path)
+    except PathError as error:
+        raise ClaimError(str(error), error.remedy) from error
+    if not claim.allowed:
+        raise ClaimError(f"{claim.path}: no value is allowed", "write the value that it must show, or '*' for any")
+    for index, allowed in enumerate(claim.allowed):
+        wrong = _wrong(allowed, claim.path, kind)
+        if wrong:
+            raise ClaimError(*wrong, index)
+
+
+def _wrong(allowed: Allowed, path: str, kind: Kind) -> tuple[str, str] | None:
+    if allowed.operator and allowed.operator not in _OPERATORS:
+        remedy = f"use one of {'  '.join(_OPERATORS)} ('= {allowed}' is that very text)"
+        return f"{path}: no operator {allowed.operator!r}", remedy
+    if allowed.operator not in _COMPARE:
+        return None
+    if _number(allowed.text) is None:
+        return f"{path}: {allowed.text!r} is no number to compare with", f"write a number, as in '{allowed.operator} 2'"
+    if kind is not Kind.NUMBER:
+        said = f"{path}: {str(allowed)!r} compares numbers, and {path} is {_ARTICLE[kind]}"
+        return said, "write the text that it must show, '*' standing for any part of it"
+    return None
+
+
+_ARTICLE = {Kind.TEXT: "a text", Kind.FLAG: "true or false", Kind.LIST: "a list"}
+
+
+def _allowed(text: str) -> Allowed:
+    match = _WRITTEN.fullmatch(text)
+    return Allowed(match[1], match[2].strip()) if match else Allowed("", text)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_as_text, value))
+    return str(value)
+
+
+def contradictions(claims: Iterable[Claim], evidence: Evidence) -> list[str]:
+    """Return one sentence for each claim that the evidence does not bear out; empty when all hold."""
+    return [sentence for claim in claims if (sentence := claim.contradiction(evidence))]

@@ -1,0 +1,340 @@
+"""Evidence: what a process read back about itself (docs/record.md), each part defined once.
+
+Everything may be absent: a part that could not be read is null, an older ``bench/`` did not look for it, a rank's
+differences hold only what differs. Keys that a newer ``bench/`` adds are kept. The fields are the paths that a claim
+can name; a dict is open, any key may stand in it.
+"""
+
+from __future__ import annotations
+
+from pydantic import StrictBool, StrictFloat, StrictInt, StrictStr
+
+from envmatrix.evidence.base import Cpus, Flag, NumberText, Part, Real, Settings, Text, Texts, Whole
+from envmatrix.evidence.gpu import Cuda
+
+
+class OpenMP(Part):
+    """The OpenMP runtime that serves torch. ``blocktime`` is in milliseconds; ``settings`` is all it says it took.
+
+    ``workers`` counts the threads that each runtime had started by the end of the work; ``sleeps`` says whether they
+    sleep at once when they wait.
+    """
+
+    library: Text = None
+    path: Text = None
+    version: Text = None
+    specification: NumberText = None
+    threads: Whole = None
+    processors: Whole = None
+    places: Whole = None
+    dynamic: Whole = None
+    thread_limit: Whole = None
+    proc_bind: Text = None
+    blocktime: Whole = None
+    affinity: Text = None
+    wait_policy: Text = None
+    spin_count: NumberText = None
+    sleeps: Flag = None
+    workers: dict[StrictStr, StrictInt] | None = None
+    settings: Settings = None
+    loaded: Texts = None
+
+
+class Malloc(Part):
+    """The allocator that serves ``malloc``, the options it really took, and the settings that it did not take.
+
+    ``arenas``: how many heaps there are, of glibc's own alone.
+    """
+
+    library: Text = None
+    path: Text = None
+    version: Text = None
+    options: dict[StrictStr, StrictBool | StrictInt | StrictFloat | StrictStr | None] | None = None
+    refused: Texts = None
+    arenas: Whole = None
+
+
+class Blas(Part):
+    """The library that multiplies matrices."""
+
+    library: Text = None
+    path: Text = None
+    built_with: Text = None
+    mkl_version: Text = None
+    onednn_version: Text = None
+
+
+class Torch(Part):
+    """What torch says of itself; ``cpu_capability`` is the instruction set of its own kernels.
+
+    ``threads_set`` are the numbers of threads that an own program asked for while it ran. ``setters`` stands in older
+    records: libraries that could have asked for another one.
+    """
+
+    version: Text = None
+    path: Text = None
+    git: Text = None
+    cuda: Text = None
+    debug: Flag = None
+    threads: Whole = None
+    threads_set: list[StrictInt] | None = None
+    setters: Texts = None
+    interop_threads: Whole = None
+    cpu_capability: Text = None
+    mkl: Flag = None
+    onednn: Flag = None
+    openmp: Flag = None
+    build: Text = None
+
+
+class Cpu(Part):
+    """The processor, and where threads may run. ``thread_affinity`` counts the threads of each CPU list."""
+
+    model: Text = None
+    architecture: Text = None
+    microcode: Text = None
+    flags: Texts = None
+    logical: Whole = None
+    physical: Whole = None
+    sockets: Whole = None
+    smt: Text = None
+    governor: Text = None
+    driver: Text = None
+    turbo: Flag = None
+    vulnerabilities: Settings = None
+    thread_affinity: dict[StrictStr, StrictInt] | None = None
+    affinity_before: Cpus = None
+    affinity_after: Cpus = None
+    affinity_end: Cpus = None
+    affinity_list: Text = None
+
+
+class Memory(Part):
+    """Huge pages, NUMA nodes and limits; sizes in bytes."""
+
+    thp: Text = None
+    thp_defrag: Text = None
+    thp_process: Flag = None
+    huge_pages_bytes: Whole = None
+    hugetlb_pages: Whole = None
+    numa_nodes: Whole = None
+    numa_balancing: Whole = None
+    nodes_allowed: Text = None
+    total_bytes: Whole = None
+    limit_bytes: Whole = None
+    shm_bytes: Whole = None
+    overcommit: Whole = None
+    swappiness: Whole = None
+    page_bytes: Whole = None
+    policy: Text = None
+
+
+class Cgroup(Part):
+    """Limits of the control group; ``cpu_limit`` is in CPUs, its periods are those in which any process ran."""
+
+    version: Whole = None
+    cpu_limit: Real = None
+    cpu_periods: Whole = None
+    throttled_periods: Whole = None
+    cpu_set: Text = None
+    pids_limit: Whole = None
+    memory_limit_bytes: Whole = None
+
+
+class Sandbox(Part):
+    """What the container (or its absence) allows; ``seccomp`` 0 is off, 1 strict, 2 a filter."""
+
+    seccomp: Whole = None
+    seccomp_filters: Whole = None
+    no_new_privs: Flag = None
+    speculation_store_bypass: Text = None
+    speculation_indirect_branch: Text = None
+    capabilities: Text = None
+    uid: Whole = None
+    root_read_only: Flag = None
+    network: Texts = None
+    container_traces: Texts = None
+    cgroup: Cgroup | None = None
+    nice: Whole = None
+    scheduler: Whole = None
+
+
+class System(Part):
+    """The system below; ``steal_ticks`` are of the timed part, ``load_1m`` of the start.
+
+    ``stops`` counts how often the process, or a program that it ran, was stopped and went on later.
+    """
+
+    kernel: Text = None
+    distribution: Text = None
+    libc: Text = None
+    python: Text = None
+    gil: Flag = None
+    jit: Flag = None
+    executable: Text = None
+    clock_source: Text = None
+    aslr: Whole = None
+    stops: Whole = None
+    uptime_s: Real = None
+    load_1m: Real = None
+    steal_ticks: Whole = None
+    mhz: Real = None
+
+
+class OneDnn(Part):
+    """What oneDNN really took from its variables; ``rounds``: a convolution of float32 lost digits."""
+
+    version: Text = None
+    isa: Text = None
+    runtime: Text = None
+    implementation: Text = None
+    fpmath: Text = None
+    rounds: Flag = None
+    primitive_cache: Flag = None
+
+
+class Inductor(Part):
+    """What torch.compile's compiler was set to, where it compiled anything.
+
+    ``autotuned`` counts how often kernels were tried against each other; ``frozen``: some graph was; ``cpp_wrapped``:
+    some graph is called through C++.
+    """
+
+    graphs: Whole = None
+    max_autotune: Flag = None
+    autotuned: Whole = None
+    freezing: Flag = None
+    frozen: Flag = None
+    cpp_wrapper: Flag = None
+    cpp_wrapped: Flag = None
+
+
+class LoadedNccl(Part):
+    """The NCCL whose functions PyTorch calls."""
+
+    path: Text = None
+    version: Text = None
+
+
+class Collectives(Part):
+    """What decides how processes talk; ``hidden_settings`` maps a configuration file to what stands in it.
+
+    ``nccl_version`` is that of the NCCL that PyTorch calls, ``nccl_built_with`` the one that it was compiled against.
+    """
+
+    available: Flag = None
+    gloo: Flag = None
+    nccl: Flag = None
+    mpi: Flag = None
+    nccl_version: Text = None
+    nccl_built_with: Text = None
+    nccl_loaded: LoadedNccl | None = None
+    hidden_settings: dict[StrictStr, dict[StrictStr, StrictStr]] | None = None
+    variables: Settings = None
+
+
+class Xla(Part):
+    """What torch_xla did; ``fallbacks`` counts the operators that ran outside of it."""
+
+    version: Text = None
+    device_wanted: Text = None
+    used: Flag = None
+    device: Text = None
+    hardware: Text = None
+    compile_count: Whole = None
+    compile_s: Real = None
+    execute_count: Whole = None
+    fallbacks: dict[StrictStr, StrictInt] | None = None
+
+
+class Rank(Part):
+    """One process of a parallel trial; ``evidence_differs`` is what of its evidence is not as rank 0's."""
+
+    rank: Whole = None
+    node: Text = None
+    host: Text = None
+    pid: Whole = None
+    threads: Whole = None
+    affinity: Cpus = None
+    openmp: Text = None
+    steps_ns: list[StrictInt] | None = None
+    training_ns: Whole = None
+    peak_rss_bytes: Whole = None
+    evidence_differs: Evidence | None = None
+
+
+class Parallel(Part):
+    """How many processes took part, and each one's share.
+
+    ``lazy``: Gloo connected to nobody when they joined. ``nccl`` maps variables to what NCCL says it took.
+    """
+
+    way: Text = None
+    device: Text = None
+    processes: Whole = None
+    nodes: Whole = None
+    processes_asked: NumberText = None
+    threads_per_process: Whole = None
+    backend: Text = None
+    interface: Text = None
+    lazy: Flag = None
+    nccl: Settings = None
+    horovod: Text = None
+    ranks: list[Rank] | None = None
+
+
+class Program(Part):
+    """One program of a command that did its share of the work; ``evidence`` is None for the first, whose is above it.
+
+    ``threads`` is the most that one of its processes had at a time, ``share`` its part of the CPU time of all.
+    ``busy_threads``: so many threads of its busiest process took a tenth of what the busiest of them took.
+    """
+
+    pid: Whole = None
+    name: Text = None
+    path: Text = None
+    cpu_s: Real = None
+    share: Real = None
+    threads: Whole = None
+    busy_threads: Whole = None
+    evidence: Evidence | None = None
+
+
+class Evidence(Part):
+    """All evidence of one process; ``source`` is set for a program of the user's own (probe or outside).
+
+    ``packages`` are versions of what levels put beside torch, where this Python finds it.
+    ``preloaded`` maps what was to be preloaded to the file of it that is mapped, ``lost_preloads`` are libraries that
+    the loader said it could not preload into a program of the user's own. ``unseen_share`` is the part of the CPU
+    time of programs that ended before anybody could look at them. ``left_running`` are programs that it started and
+    that went on when it had ended, ``served_by`` what it was connected to while it used little of a CPU itself.
+    """
+
+    openmp: OpenMP | None = None
+    malloc: Malloc | None = None
+    blas: Blas | None = None
+    torch: Torch | None = None
+    cpu: Cpu | None = None
+    memory: Memory | None = None
+    sandbox: Sandbox | None = None
+    system: System | None = None
+    onednn: OneDnn | None = None
+    inductor: Inductor | None = None
+    collectives: Collectives | None = None
+    cuda: Cuda | None = None
+    xla: Xla | None = None
+    parallel: Parallel | None = None
+    packages: Settings = None
+    libraries: Texts = None
+    variables: Settings = None
+    preloaded: dict[StrictStr, StrictStr | None] | None = None
+    lost_preloads: Texts = None
+    source: Text = None
+    programs: list[Program] | None = None
+    unseen_share: Real = None
+    left_running: Texts = None
+    served_by: Texts = None
+
+
+Rank.model_rebuild()
+Program.model_rebuild()

@@ -1,0 +1,140 @@
+"""The dotted paths into the evidence: which ones there can be, and what stands at one."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from functools import cache
+from types import UnionType
+from typing import Annotated, TypeGuard, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from envmatrix.evidence.base import NumberInText
+from envmatrix.evidence.evidence import Evidence
+
+#: Short names of the evidence that levels claim most.
+SHORT = {
+    "openmp": "openmp.library",
+    "malloc": "malloc.library",
+    "blas": "blas.library",
+    "threads": "torch.threads",
+}
+
+
+class Kind(enum.Enum):
+    """What a path leads to."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    FLAG = "true or false"
+    LIST = "list"
+    PART = "part"
+
+
+class PathError(ValueError):
+    """No evidence can stand at a path; ``remedy`` names the nearest one."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+def kind_of(path: str) -> Kind:
+    """Return what ``path`` leads to. Raises PathError where the evidence can have no such path."""
+    node: object = Evidence
+    parts = SHORT.get(path, path).split(".")
+    for index, part in enumerate(parts):
+        entered = _enter(node, part)
+        if entered is None:
+            raise PathError(f"evidence has no {path!r}", _nearest(path))
+        node = entered
+        if get_origin(node) is dict and index + 1 < len(parts):
+            return Kind.NUMBER  # any key may follow, and any value
+    kind = _kind(node)
+    if kind is Kind.PART:
+        inner = [name for name in known_paths() if name.startswith(f"{path}.")]
+        raise PathError(f"{path!r} is a part of the evidence, not one value", f"name one in it: {', '.join(inner)}")
+    return kind
+
+
+@cache
+def known_paths() -> tuple[str, ...]:
+    """Return every path with a name of its own, short names first."""
+    return (*SHORT, *_paths_below(Evidence, ""))
+
+
+def _paths_below(model: type[BaseModel], before: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        inner = _meant(field.annotation)
+        listed = _meant(get_args(inner)[0]) if get_origin(inner) is list else inner
+        if not _is_part(listed):
+            yield f"{before}{name}"
+        if _is_part(listed) and listed is not Evidence:  # a rank's differences have the same paths again
+            yield from _paths_below(listed, f"{before}{name}." if listed is inner else f"{before}{name}.0.")
+
+
+def _is_part(node: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(node, type) and issubclass(node, BaseModel)
+
+
+def _enter(node: object, part: str) -> object:
+    """Return the type behind one part of a path, None where there is no such part."""
+    if _is_part(node):
+        field = node.model_fields.get(part)
+        return None if field is None else _meant(field.annotation, field.metadata)
+    if get_origin(node) is dict:
+        return _meant(get_args(node)[1])
+    if get_origin(node) is list and part.isdecimal():
+        return _meant(get_args(node)[0])
+    return None
+
+
+def _meant(annotation: object, metadata: object = ()) -> object:
+    """Return the type that is not None in an annotation; a text that may be a number counts as float."""
+    if isinstance(metadata, list) and any(isinstance(item, NumberInText) for item in metadata):
+        return float
+    if get_origin(annotation) in (Union, UnionType):
+        return next(_meant(choice) for choice in get_args(annotation) if choice is not type(None))
+    if get_origin(annotation) is Annotated:
+        base, *marks = get_args(annotation)
+        return _meant(base, marks)
+    return annotation
+
+
+_KINDS: Mapping[object, Kind] = {str: Kind.TEXT, int: Kind.NUMBER, float: Kind.NUMBER, bool: Kind.FLAG}
+
+
+def _kind(node: object) -> Kind:
+    if get_origin(node) is list:
+        return Kind.PART if _is_part(get_args(node)[0]) else Kind.LIST
+    return Kind.LIST if get_origin(node) is dict else _KINDS.get(node, Kind.PART)
+
+
+def _nearest(path: str) -> str:
+    near = get_close_matches(path, known_paths(), n=1, cutoff=0.6)
+    last = path.rpartition(".")[2]
+    near = near or [known for known in known_paths() if known.rpartition(".")[2] == last]
+    return f"did you mean {near[0]!r}?" if near else "`envmatrix evidence ENV` shows every path"
+
+
+def lookup(evidence: BaseModel | None, path: str) -> object:
+    """Follow a dotted path; the longest key that fits wins, so that keys may hold dots. None when it is not there."""
+    parts = SHORT.get(path, path).split(".")
+    value: object = evidence
+    while parts:
+        value, parts = _follow(value, parts)
+    return value
+
+
+def _follow(value: object, parts: list[str]) -> tuple[object, list[str]]:
+    if isinstance(value, BaseModel):
+        known = vars(value).get(parts[0])
+        return (known if known is not None else (value.model_extra or {}).get(parts[0])), parts[1:]
+    if isinstance(value, list) and parts[0].isdecimal() and int(parts[0]) < len(value):
+        return value[int(parts[0])], parts[1:]
+    if isinstance(value, dict):
+        taken = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in value), len(parts))
+        return value.get(".".join(parts[:taken])), parts[taken:]
+    return None, []

@@ -1,0 +1,64 @@
+"""The launcher ``here``: this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from envmatrix.errors import NothingRanError
+from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Work
+from envmatrix.system.host import has_any_gpu
+
+if TYPE_CHECKING:
+    from envmatrix.engines.base import Engine
+    from envmatrix.matrix import Design
+    from envmatrix.plan import Slot
+    from envmatrix.results import Trial
+    from envmatrix.results.run import Asked
+    from envmatrix.system.progress import ProgressCallback
+    from envmatrix.trials.experiment import Experiment
+
+
+class HereKind(LauncherKind):
+    """This machine."""
+
+    name = "here"
+    takes_turns = True
+
+    def look(
+        self, design: Design, asked: Asked, engines: Sequence[Engine], span: int, progress: ProgressCallback
+    ) -> None:
+        """Refuse a design for GPUs where there is none: engines that give none away would run it on the CPU."""
+        _check_gpus(design)
+
+    def open(self, experiment: Experiment, progress: ProgressCallback, ask: Ask | None) -> Launcher:
+        """Return the launcher, which keeps nothing of a run; a run may be resumed on another machine."""
+        _check_gpus(experiment.run.design)
+        return Here()
+
+
+def _check_gpus(design: Design) -> None:
+    if design.gpus and not has_any_gpu():
+        raise NothingRanError(
+            f"design {design.name!r} asks for GPUs, and this machine has none that it shows (no /dev/nvidia0)",
+            remedy="run it where there is one (in a container: start it with its GPUs), "
+            "or take `gpus` out of the design: its trials then run on the CPU",
+        )
+
+
+class Here:
+    """Runs every trial on this machine."""
+
+    name = "here"
+    width = 1
+    measures_here = True
+
+    def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
+        """Run one trial at a time, as a second one would disturb it, or let them take turns."""
+        for block in blocks:
+            for group in work.groups(block):
+                work.begins(group[0], len(group))
+                yield from work.run_group(group)
+
+    def interrupted(self) -> None:
+        """Leave nothing to do: a trial of this machine has ended with the interrupt."""

@@ -1,0 +1,68 @@
+"""Which node a block runs on, and which nodes are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from envmatrix.errors import EngineError
+from envmatrix.launchers.slurm.client import SilentError, SlurmClient
+from envmatrix.matrix import Slurm
+from envmatrix.system.progress import ProgressCallback
+
+
+class Placing:
+    """Remembers the nodes that failed in this start; a later ``resume`` gives them another chance."""
+
+    def __init__(self, client: SlurmClient, options: Slurm, progress: ProgressCallback, span: int = 1) -> None:
+        self._client = client
+        self._options = options
+        self._say = progress
+        self._span = span
+        self.left_out: dict[str, str] = {}
+        self._good: list[str] = []
+
+    def leave_out(self, node: str, reason: str) -> None:
+        """Name a node that failed; no further block goes there."""
+        if node and node not in self.left_out:
+            self.left_out[node] = reason
+            self._say(f"node {node} is left out: {reason}")
+
+    def unusable(self) -> dict[str, str]:
+        """Return the nodes that cannot take jobs, with their state and its reason."""
+        return {
+            node.name: f"{node.state} ({node.reason})" if node.reason else node.state
+            for node in self._client.nodes(self._options)
+            if not node.usable and not node.undetermined
+        }
+
+    def lost_since(self, unusable: Mapping[str, str]) -> list[str]:
+        """Return the nodes that could take jobs when one was last submitted, and cannot now."""
+        return sorted(set(self._good) & set(unusable))
+
+    def node_for(self, block: int, home: str) -> str | None:
+        """Return the node a block must run on ('': any), or None when the one that began it cannot be had.
+
+        A block over several nodes gets their names with commas. Raises EngineError when too few nodes are left,
+        SilentError while Slurm does not know yet.
+        """
+        nodes = self._client.nodes(self._options)
+        good = [node.name for node in nodes if node.usable and node.name not in self.left_out]
+        self._good = good
+        missing = set(home.split(",")) - set(good) if home else set()
+        if any(node.undetermined and (len(set(good)) < self._span or node.name in missing) for node in nodes):
+            raise SilentError("Slurm does not know yet how its nodes are", remedy="when it does: `envmatrix resume`")
+        if len(set(good)) < self._span:
+            said = "; ".join(f"{node.name}: {self.left_out.get(node.name) or node.state}" for node in nodes)
+            raise EngineError(
+                f"{'no node is' if self._span == 1 else 'too few nodes are'} left to run on ({said})",
+                remedy="repair them or choose others, then `envmatrix resume`; nothing is lost",
+            )
+        if home:
+            return None if missing else home
+        return nodes_of_block(block, [name for name in self._options.nodelist if name in good], self._span)
+
+
+def nodes_of_block(block: int, listed: Sequence[str], span: int) -> str:
+    """Return the nodes for a block when blocks go round the listed ones, ``span`` at a time; '': Slurm chooses."""
+    groups = [listed[first : first + span] for first in range(0, len(listed) - span + 1, span)]
+    return ",".join(groups[block % len(groups)]) if groups else ""

@@ -1,0 +1,89 @@
+"""What is asked of the cluster before anything is submitted: its nodes, and the scripts of a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from envmatrix.engines.base import Engine
+from envmatrix.errors import EngineError, InputError
+from envmatrix.launchers.base import check_commands
+from envmatrix.launchers.slurm import partitions
+from envmatrix.launchers.slurm.client import Node, SlurmClient, nodes_host
+from envmatrix.launchers.slurm.files import BlockFolder
+from envmatrix.launchers.slurm.jobs import (
+    block_folder,
+    group_names,
+    make_block_job,
+    make_parts,
+    slurm_options,
+    widest,
+)
+from envmatrix.launchers.slurm.pending_block import Flight
+from envmatrix.launchers.slurm.placement import nodes_of_block
+from envmatrix.launchers.slurm.script import BlockJob, block_script, directives, most_seconds
+from envmatrix.matrix import Slurm
+from envmatrix.system.host import Host
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.batches import Groups
+from envmatrix.trials.experiment import Experiment
+
+
+def look_at_nodes(part: Slurm, engines: Sequence[Engine], span: int, progress: ProgressCallback) -> Host:
+    """Return what the nodes look like to a trial, after checking that this cluster can run the design.
+
+    ``span`` is how many nodes a block takes.
+    """
+    check_commands("slurm", engines)
+    client = SlurmClient()
+    known = client.partitions()
+    nodes = client.nodes(part)
+    host = nodes_host(nodes)
+    partitions.check(known, part, span, _memory(part, nodes), part.time)
+    usable = {node.name for node in nodes if node.usable}
+    if len(usable) < span:
+        raise InputError(
+            f"a workload is spread over {span} nodes, and {len(usable)} can be had: {', '.join(sorted(usable))}",
+            remedy="set fewer `nodes` in the workload, or allow more with --partition, --constraint and --nodelist",
+        )
+    for node in nodes:
+        if not node.usable:
+            progress(f"node {node.name} is left out: it is {node.state}{f' ({node.reason})' if node.reason else ''}")
+    job = BlockJob("envmatrix", "", Path(), 1, (), part, {})
+    if refusal := client.refusal("\n".join(["#!/bin/sh", *directives(job, span, part.time or 60.0), ""])):
+        raise InputError(
+            f"Slurm would refuse a job: {refusal}",
+            remedy="check --partition, --account, --constraint and --gpus, and the design's `slurm:` part",
+        )
+    return host
+
+
+def _memory(part: Slurm, nodes: Sequence[Node]) -> int:
+    """Return how much memory of a node a block asks for."""
+    return part.memory or min((node.memory_bytes for node in nodes if node.usable), default=0)
+
+
+def check_block(part: Slurm, span: int, trials: int, in_turns: int, limit_s: float) -> None:
+    """Refuse blocks of so many trials that may take longer than any partition allows that was asked for."""
+    client = SlurmClient()
+    if not part.time and (known := client.partitions()):
+        most_s = most_seconds(trials, in_turns, limit_s)
+        partitions.check(known, part, span, _memory(part, client.nodes(part)), most_s)
+
+
+def scripts(experiment: Experiment, how_many: int) -> list[str]:
+    """Return the scripts of the first blocks exactly as they would be submitted first."""
+    nodes, span = slurm_options(experiment).nodelist, widest(experiment)
+    groups = Groups(experiment, lambda _: None, elsewhere=True)
+    texts = []
+    for slots in [experiment.plan.block(index) for index in range(min(how_many, experiment.plan.max_blocks))]:
+        block = slots[0].block
+        files: BlockFolder = block_folder(experiment, block)
+        wanted = {slot.trial: slot for slot in slots if slot.arm.name not in experiment.run.skipped}
+        flight = Flight(block, wanted, files, groups=group_names(slots, groups))
+        parts, failed = make_parts(experiment, flight, groups, attempt=1)
+        for trial in failed:
+            raise EngineError(f"{trial.arm}: {trial.reason}")
+        node = nodes_of_block(block, nodes, span)
+        texts.append(block_script(make_block_job(experiment, block, parts, 1, node=node)))
+    return texts

@@ -1,0 +1,146 @@
+"""A matrix for one program: the text that `init` writes, and that a program on the command line is benchmarked with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envmatrix.matrix.metrics import WALL_TIME, MetricSource
+from envmatrix.matrix.model import Workload
+from envmatrix.units import as_budget, as_duration
+
+#: Environments for PyTorch as pip installs it, those that most often gain something first.
+FOR_TORCH = {
+    "pytorch-ci": "what PyTorch's own CPU dashboard sets",
+    "tcmalloc": "Google's allocator",
+    "glibc-tuned": "big tensors stay in the heap",
+    "mimalloc": "Microsoft's allocator",
+    "intel-omp": "Intel's OpenMP runtime",
+    "jemalloc": "the BSDs' allocator",
+    "run-cpu": "what torch.backends.xeon.run_cpu sets",
+    "book": "the recipe of a book on training on CPUs",
+    "bind-close": "threads bound to neighbouring cores",
+    "one-thread": "one thread",
+}
+#: Environments for any other program, an allocator and threads first.
+FOR_ANY = {
+    "tcmalloc": "Google's allocator",
+    "one-thread": "one thread for OpenMP and the BLAS libraries",
+    "glibc-tuned": "big blocks stay in the heap",
+    "mimalloc": "Microsoft's allocator",
+    "jemalloc": "the BSDs' allocator",
+    "pinned": "on the first CPU of each core, and nowhere else",
+}
+_OWN_THREADS = """
+  threads:                                    # the first level of a factor is its reference
+    default: {}
+    one: {env: {OMP_NUM_THREADS: "1", OPENBLAS_NUM_THREADS: "1", MKL_NUM_THREADS: "1"}}
+  placement:
+    anywhere: {}
+    pinned: {cpus: "{physical_cpu_list}"}
+"""
+_OWN_ENVIRONMENTS = """
+  one-thread: {threads: one}
+  pinned: {placement: pinned}
+"""
+
+
+@dataclass(frozen=True)
+class Starter:
+    """What the matrix of one program is made from.
+
+    ``torch``: whether it runs PyTorch over GNU's OpenMP runtime, as pip installs it. ``metric`` and ``why`` say what is
+    measured and how that was chosen; ``environments`` are names of FOR_TORCH or FOR_ANY. ``claims_first``: the budget
+    waits until a claim can be made. ``on_gpu`` is how many of its processes work on a GPU.
+    """
+
+    interpreter: str
+    workloads: Sequence[Workload]
+    torch: bool
+    environments: Sequence[str]
+    metric: MetricSource = WALL_TIME
+    why: str = "how fast it was"
+    budget_s: float = 1800.0
+    claims_first: bool = False
+    trial_limit_s: float = 300.0
+    notes: Sequence[str] = field(default_factory=tuple)
+    requirements: Sequence[Path] = ()
+    on_gpu: int = 0
+
+    def text(self) -> str:
+        """Return the text of the matrix, with comments for whoever edits it."""
+        about = FOR_TORCH if self.torch else FOR_ANY
+        include = "recipes" if self.torch else "malloc"
+        holds = "allocators, OpenMP runtimes, threads, and what others recommend" if self.torch else "allocators"
+        chosen = [f"      - {name:30}# {about[name]}" for name in self.environments]
+        others = [f"      # - {name:28}# {about[name]}" for name in about if name not in self.environments]
+        names = [workload.name for workload in self.workloads]
+        return "\n".join([
+            "# What does each environment gain for your program? `envmatrix check` tells what is wrong with this file,",
+            "# `envmatrix bench` runs it. Every key is explained in docs/matrix.md of envmatrix.",
+            *(f"# {note}" for note in self.notes),
+            "version: 2",
+            f"include: envmatrix:{include:27}# {holds}: `envmatrix list environments`",
+            "",
+            "factors:",
+            "  python:",
+            *self._python(),
+            *("" if self.torch else _OWN_THREADS).strip("\n").splitlines(),
+            "",
+            "environments:",
+            "  baseline: {}                              # every factor at its reference; the rest is compared with it",
+            *("" if self.torch else _OWN_ENVIRONMENTS).strip("\n").splitlines(),
+            "  # both: {malloc: tcmalloc, threads: one}    # an environment of your own",
+            "",
+            "workloads:",
+            *(line for workload in self.workloads for line in self._workload(workload)),
+            "",
+            "designs:",
+            "  default:",
+            "    environments:",
+            *chosen,
+            *others,
+            f"    workloads: {_quoted(names)}",
+            "    target: 3%                                # stop when every interval is this narrow,",
+            f"    budget: {as_budget(self.budget_s):34}# or after this time",
+            *(["    claims_first: true                        # but not before a claim can be made"]
+              if self.claims_first else []),
+            *(["    schedule: sequential                      # no turns: all would hold memory of the GPU at once"]
+              if self.on_gpu else []),
+            f"    trial_limit: {as_duration(self.trial_limit_s):29}# a trial that runs longer is ended",
+            "",
+        ])  # fmt: skip
+
+    def _python(self) -> list[str]:
+        interpreter = _quoted(self.interpreter)
+        if not self.requirements:
+            return [f"    mine: {{interpreter: {interpreter}}}  # the Python that it runs with, as it is"]
+        words = [f"-r {file}" for file in self.requirements]
+        return [
+            "    mine:",
+            f"      interpreter: {interpreter}  # the Python that it runs with",
+            f"      requirements: {_quoted(words)}  # what it lacks, in a venv on top of it",
+        ]
+
+    def _workload(self, workload: Workload) -> list[str]:
+        body = workload.model_dump(exclude_defaults=True, exclude={"name", "command", "metric", "files"})
+        better = {"better": "lower" if self.metric.wall else self.metric.better}
+        metric = self.metric.model_dump(exclude_defaults=True) | better
+        return [
+            f"  {workload.name}:",
+            f"    command: {_quoted(workload.command)}",
+            *([f"    files: {_quoted(workload.files)}"] if workload.files else []),
+            f"    metric: {_quoted(metric)}  # {self.why}",
+            "    # metric: {regex: 'throughput: ([0-9.]+)', better: higher}   # the last match in its output, or",
+            "    # metric: {json_file: \"out.json:speed\", better: higher}      # a number in a JSON file of its own",
+            "    # What shows that it did the same work everywhere? Without it: \"equal work not checked\"",
+            "    # check: {regex: 'final loss: ([0-9.]+)', tolerance: 5%}",
+            *(f"    {key}: {_quoted(value)}" for key, value in body.items()),
+        ]  # fmt: skip
+
+
+def _quoted(value: object) -> str:
+    """Write a value as JSON, whose strings, lists and mappings are YAML too, whatever they hold."""
+    return json.dumps(value)

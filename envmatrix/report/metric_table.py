@@ -1,0 +1,33 @@
+"""Further metrics of the user's own programs, each environment beside its reference."""
+
+from __future__ import annotations
+
+from envmatrix.plan import Arm
+from envmatrix.report.formatting import NONE, interval, speed_up
+from envmatrix.report.plain_table import PlainTable
+from envmatrix.results import Run
+from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.metrics import Metric
+from envmatrix.stats.primary_metric import own_metrics
+
+
+def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTable | None:
+    """Return the table of a run whose programs report several numbers, None for others."""
+    rows = [
+        _row(arm, metric, measured, analysis)
+        for arm in run.plan.arms
+        for metric in own_metrics(run.workloads.get(arm.workload))
+        if metric.name in measured.table
+    ]
+    head = ("workload", "environment", "metric", "better", "mean", "ratio", "95 % interval", "verdict")
+    return PlainTable(head, tuple(rows)) if rows else None
+
+
+def _row(arm: Arm, metric: Metric, measured: Measurements, analysis: Analysis) -> tuple[str, ...]:
+    mean = measured.mean(arm.name, metric.name)
+    effect = analysis.find(arm.name, metric.name)
+    told = (speed_up(effect), interval(effect), metric.said(effect.verdict)) if effect else ("1", "", "reference")
+    unit = f" {metric.unit}" if metric.unit not in ("", "s", "B") else ""
+    shown = NONE if mean is None else f"{metric.show(mean)}{unit}"
+    return f"{arm.workload} on {arm.engine}", arm.environment, metric.label, metric.better, shown, *told

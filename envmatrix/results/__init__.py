@@ -1,0 +1,22 @@
+"""results/RUN/ on disk: run.json and its history, the matrix, and a line of trials.jsonl for every trial."""
+
+from envmatrix.system.atomic_files import read_json, write_named, write_whole
+from envmatrix.results.folder import RunFolder
+from envmatrix.results.run import Change, Run
+from envmatrix.results.trial import NodeCheck, Outcome, Reading, Trial, reading_from_line, trial_from_line, trial_of
+
+__all__ = [
+    "Change",
+    "NodeCheck",
+    "Outcome",
+    "Reading",
+    "Run",
+    "RunFolder",
+    "Trial",
+    "read_json",
+    "reading_from_line",
+    "trial_from_line",
+    "trial_of",
+    "write_named",
+    "write_whole",
+]

@@ -1,0 +1,207 @@
+"""Names instead of what is one machine's own: folders of a user, the user, hosts.
+
+What is shown to others says {home}, {cache}, {matrix}, {user} and node-1; names.json says, on the machine that made a
+run and nowhere else, what they stand for. Files elsewhere hold placeholders in braces as they are: a matrix has none.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from envmatrix.system import project
+from envmatrix.errors import StoreError, Where
+from envmatrix.results.document_checks import first_mistake
+from envmatrix.system.atomic_files import read_json, write_whole
+from envmatrix.system.shared_files import exists
+
+HOME, CACHE, MATRIX, USER = "{home}", "{cache}", "{matrix}", "{user}"
+_BEFORE = r"(?:(?<![\w.+@%~-])|(?<=\s-[IL]))"
+_AFTER = r"(?![\w-]|\.\w)"
+_ANY_HOME = r"/root|/(?:home|Users)/[\w.+@-]*\w"
+#: Below these a folder called as the user is none of the user's.
+_SYSTEM = r"(?!opt/|usr/|lib|etc/|proc/|sys/|dev/|s?bin/)"
+_CONTAINER = re.compile(r"[0-9a-f]{12}")
+_PLACEHOLDER = re.compile(r"\{(?:home|cache|matrix|user)\}")
+_NUMBERED = re.compile(r"node-([0-9]{1,9})")
+
+
+class _Document(BaseModel):
+    """names.json. ``hosts`` None: hosts are called what they are called."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    folders: Mapping[str, str] = Field(default_factory=dict)
+    user: str = ""
+    hosts: Mapping[str, str] | None = None
+
+
+@dataclass
+class Names:
+    """What stands for what: ``folders`` real folder -> placeholder, ``hosts`` name -> node-1.
+
+    ``hosts`` None: they keep their names. ``again``: what is renamed may have been before.
+    """
+
+    folders: Mapping[str, str]
+    user: str = ""
+    hosts: dict[str, str] | None = field(default_factory=dict)
+    again: bool = False
+
+    def text(self, value: str, *, any_home: bool = True) -> str:
+        """Return a text without this machine's own folders; ``any_home``: without home folders of others, too."""
+        if "/" not in value:
+            return value
+        pattern = self._known_and_homes if any_home else self._known
+        found = pattern.sub(lambda match: self.folders.get(match[0], HOME), value)
+        found = self._user.sub(lambda match: match[1] + USER, found) if self._user else found
+        return found.replace(f"{HOME}/.cache/envmatrix", CACHE) if any_home else found
+
+    def matrix(self, text: str) -> str:
+        """Return the text of a matrix as a pack holds it: what is read elsewhere is not beside the same files."""
+        folders = {real: shown for real, shown in self.folders.items() if shown != MATRIX}
+        return replace(self, folders=folders).text(text, any_home=False)
+
+    def host(self, name: str) -> str:
+        """Return the names of hosts, comma-separated, as they are shown; a container's id is no host's name."""
+        return ",".join(map(self._host, name.split(",")))
+
+    def run(self, body: Mapping[str, object], *, any_home: bool = False) -> dict[str, object]:
+        """Return run.json as it is shown; ``any_home`` cannot be taken back by ``real``."""
+        found = _each(body, lambda text: self.text(text, any_home=any_home))
+        assert isinstance(found, dict)
+        host = found.get("host")
+        if isinstance(host, dict) and isinstance(host.get("name"), str):
+            found["host"] = {**host, "name": self.host(host["name"])}
+        return found
+
+    def trial(self, body: Mapping[str, object]) -> dict[str, object]:
+        """Return a line of trials.jsonl as it is shown."""
+        node = body.get("node")
+        shown = self.host(node) if isinstance(node, str) else node
+        found = _each(body, self.text)
+        assert isinstance(found, dict)
+        for rank in _ranks(found):
+            rank |= {key: self.host(name) for key in ("node", "host") if isinstance(name := rank.get(key), str)}
+        said = {key: _each(found[key], self._without_hosts) for key in ("reason", "unproven") if key in found}
+        return {**found, **({} if node is None else {"node": shown}), **said}
+
+    def real(self, value: object) -> object:
+        """Return a document in which placeholders are this machine's folders again."""
+        return _each(value, lambda text: _PLACEHOLDER.sub(lambda match: self._real.get(match[0], match[0]), text))
+
+    def save(self, file: Path) -> None:
+        """Write names.json."""
+        body = {"folders": dict(self.folders), "user": self.user, "hosts": self.hosts}
+        write_whole(file, json.dumps(body, indent=1) + "\n")
+
+    def real_host(self, shown: str) -> str:
+        """Return the name of a host that is shown as node-1; as it is shown where only others know it."""
+        return next((name for name, number in (self.hosts or {}).items() if number == shown), shown)
+
+    def _host(self, name: str) -> str:
+        if self.hosts is None or not name or _CONTAINER.fullmatch(name):
+            return name
+        if self.again and name in self.hosts.values():
+            return name
+        short = name.split(".")[0]  # some say n1, others n1.site.org
+        known = next((number for host, number in self.hosts.items() if host.split(".")[0] == short), None)
+        if known is None:
+            numbers = [int(match[1]) for number in self.hosts.values() if (match := _NUMBERED.fullmatch(number))]
+            known = self.hosts[name] = f"node-{max(numbers, default=0) + 1}"
+        return known
+
+    def _without_hosts(self, text: str) -> str:
+        for name, shown in (self.hosts or {}).items():
+            text = re.sub(rf"(?<![\w.-]){re.escape(name.split('.')[0])}(?:\.[\w-]+)*(?![\w-])", shown, text)
+        return text
+
+    @cached_property
+    def _real(self) -> dict[str, str]:
+        found = {shown: real for real, shown in reversed([*self.folders.items()])}
+        return {**found, **({USER: self.user} if self.user else {})}
+
+    @cached_property
+    def _known(self) -> re.Pattern[str]:
+        return self._pattern("")
+
+    @cached_property
+    def _known_and_homes(self) -> re.Pattern[str]:
+        return self._pattern(_ANY_HOME)
+
+    def _pattern(self, more: str) -> re.Pattern[str]:
+        known = [re.escape(folder) for folder in sorted(self.folders, key=len, reverse=True)]
+        return re.compile(f"{_BEFORE}(?:{'|'.join([*known, *filter(None, [more])]) or '(?!)'}){_AFTER}")
+
+    @cached_property
+    def _user(self) -> re.Pattern[str] | None:
+        if self.user in ("", "root"):
+            return None
+        return re.compile(rf"{_BEFORE}(/{_SYSTEM}(?:[\w.+-]+/)+|/){re.escape(self.user)}{_AFTER}")
+
+
+def is_numbered(host: str) -> bool:
+    """Say whether a host's name is one that is shown instead of it."""
+    return _NUMBERED.fullmatch(host) is not None
+
+
+def is_no_hosts(name: str) -> bool:
+    """Say whether a name tells no host: one that is shown instead, or a container's id."""
+    return is_numbered(name) or _CONTAINER.fullmatch(name) is not None
+
+
+def names_here(matrix: Path | None = None, hosts: dict[str, str] | None = None) -> Names:
+    """Return the names of what this machine and user have; ``matrix`` is the folder of the matrix."""
+    home = Path("~").expanduser()
+    named = {CACHE: project.cache_folder(), **({MATRIX: matrix.absolute()} if matrix else {}), HOME: home}
+    folders: dict[str, str] = {}
+    for shown, folder in named.items():
+        for path in (folder, folder.resolve()):
+            if len(path.parts) > (1 if shown == HOME else 2):  # others, such as /work, are no one's own
+                folders.setdefault(str(path), shown)
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = ""
+    return Names(folders, user, hosts)
+
+
+def read_names(file: Path) -> Names | None:
+    """Read names.json, and add what is this machine's today; None where there is no such file."""
+    if not exists(file):
+        return None
+    try:
+        kept = _Document.model_validate(read_json(file))
+    except ValidationError as error:
+        raise StoreError(
+            f"this is no names.json that envmatrix wrote ({first_mistake(error)[1]})", where=Where(file),
+            remedy="restore it from a copy, or remove it where the run is finished",
+        ) from error  # fmt: skip
+    here = names_here()
+    hosts = None if kept.hosts is None else dict(kept.hosts)
+    return Names({**kept.folders, **{k: v for k, v in here.folders.items() if k not in kept.folders}},
+                 kept.user or here.user, hosts)  # fmt: skip
+
+
+def _each(value: object, change: Callable[[str], str]) -> object:
+    """Return a JSON document with every text in it changed, keys too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _each(entry, change) for key, entry in value.items()}
+    return [_each(entry, change) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def _ranks(value: object) -> Iterator[dict[str, object]]:
+    """Yield what a document says of each process of a job."""
+    for entry in value.values() if isinstance(value, dict) else ():
+        yield from _ranks(entry)
+    ranks = value.get("ranks") if isinstance(value, dict) else None
+    yield from (rank for rank in ranks if isinstance(rank, dict)) if isinstance(ranks, list) else ()

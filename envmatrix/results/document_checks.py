@@ -1,0 +1,48 @@
+"""What a document on disk must be before its type is looked at, and words for what its type found wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from envmatrix.errors import InputError, StoreError, Where
+from envmatrix.system.validation_messages import in_words
+
+
+def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[str, object]:
+    """Return ``body`` as an object; refuse what is none, has no schema number, or comes from a newer envmatrix."""
+    where = Where(file, line, 1)
+    schema = body.get("schema") if isinstance(body, dict) else None
+    if not isinstance(body, dict) or isinstance(schema, bool) or not isinstance(schema, int):
+        raise StoreError("no schema number: not what envmatrix wrote", where=where, remedy="restore it from a copy")
+    if schema > newest:
+        raise StoreError(
+            f"schema {schema} is newer than this envmatrix knows ({newest})",
+            where=where, remedy="upgrade envmatrix; the file was left as it is",
+        )  # fmt: skip
+    return body
+
+
+def dotted(path: tuple[str | int, ...]) -> str:
+    """Write the place of a value in a document: arms[0].name."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def first_mistake(error: ValidationError) -> tuple[tuple[str | int, ...], str]:
+    """Return the place of a document's first mistake and what is wrong there."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    said = in_words(problem)
+    place = tuple(part for part in problem["loc"] if part != "[key]")
+    return place, f"{dotted(place)}: {said}" if place else said
+
+
+def place_of(text: str, file: Path, path: tuple[str | int, ...]) -> Where:
+    """Return line and column of a value in a JSON document, or of what is around it (JSON is YAML)."""
+    from envmatrix.matrix.yaml_positions import parse_yaml
+
+    try:
+        return parse_yaml(text, file).where(path)
+    except InputError:
+        return Where(file)

@@ -1,0 +1,81 @@
+"""Lines of trials.jsonl held against the plan: each is a trial that the plan has, and stands there once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from envmatrix.errors import StoreError, Where
+from envmatrix.plan import Arm, Plan, trial_name
+from envmatrix.results.trial import TrialFacts
+
+Line = TypeVar("Line", bound=TrialFacts)
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A line that is no trial of the plan, or one a second time: ``reason`` says which."""
+
+    number: int
+    reason: str
+
+
+#: What is done with a line that must not count.
+Refuse = Callable[[Misfit], None]
+
+
+class _Expected:
+    """The trials of a plan, each to be met once; a block's order is found when a line of it is met."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._orders: dict[int, list[Arm]] = {}
+        self._met: dict[str, int] = {}
+
+    def objection(self, trial: TrialFacts, number: int) -> str:
+        """Say why line ``number`` must not count, '' when it may."""
+        if not 0 <= trial.block < self._plan.max_blocks:
+            return f"block {trial.block} is not among the {self._plan.max_blocks} of the plan"
+        order = self._order(trial.block)
+        if not 0 <= trial.position < len(order):
+            return f"position {trial.position} is not among the {len(order)} of a block"
+        name = trial_name(trial.block, trial.position)
+        if trial.trial != name:
+            return f"the trial at position {trial.position} of block {trial.block} is {name}, not {trial.trial!r}"
+        arm = order[trial.position]
+        if (arm.environment, arm.workload, arm.engine) != (trial.environment, trial.workload, trial.engine):
+            return f"in the plan {name} is {arm.name}, not {trial.arm}"
+        first = self._met.setdefault(name, number)
+        return "" if first == number else f"{name} stands in line {first} already"
+
+    def _order(self, index: int) -> list[Arm]:
+        known = self._orders.get(index)
+        if known is None:
+            known = self._orders[index] = self._plan.order(index)
+        return known
+
+
+def planned_lines(plan: Plan, lines: Iterable[Line], refuse: Refuse) -> Iterator[Line]:
+    """Yield the trials of ``lines``, the first of which is line 1, that the plan has; the others go to ``refuse``."""
+    expected = _Expected(plan)
+    for number, trial in enumerate(lines, 1):
+        reason = expected.objection(trial, number)
+        if reason:
+            refuse(Misfit(number, reason))
+        else:
+            yield trial
+
+
+def refused(file: Path) -> Refuse:
+    """Return what raises a StoreError for the first line that must not count."""
+
+    def refuse(misfit: Misfit) -> None:
+        raise StoreError(
+            f"this line is no trial of this run: {misfit.reason}",
+            where=Where(file, misfit.number, 1),
+            remedy="restore the file from a copy, or `envmatrix resume` sets such lines aside",
+        )
+
+    return refuse

@@ -1,0 +1,195 @@
+"""run.json: what a run began with. Written once; what `resume` changes is a line of history.jsonl."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from envmatrix.system.host import Host, parse_cpus
+from envmatrix.matrix import Design
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import Arm, Plan, arm_name, plan_of
+from envmatrix.plan.environment import Environment, Library
+
+SCHEMA = 2
+
+
+def _written(workloads: Mapping[str, Workload]) -> dict[str, object]:
+    return {name: workload.model_dump(exclude_defaults=True) for name, workload in workloads.items()}
+
+
+#: What was asked of a launcher, by its options' names.
+Asked = Mapping[str, str | float | tuple[str, ...]]
+Workloads = Annotated[Mapping[str, Workload], PlainSerializer(_written)]
+
+
+def shown(value: float | Asked) -> str:
+    """Write a value as people read it."""
+    return f"{value:g}" if isinstance(value, (int, float)) else json.dumps(dict(value))
+
+
+class Change(BaseModel):
+    """One line of history.jsonl: what a `resume` found and changed, when, and with which version of this tool.
+
+    ``looked``: so many blocks were there to be read, as no line before says. Of the others None: left as it was.
+    ``launcher_options`` are all that hold from then on. ``was`` holds the values before, for people. ``files`` are the
+    digests of images ('image@engine') of a run that was begun without them: nobody knows what its trials before held.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_number: Literal[2] = Field(default=2, alias="schema")
+    at: str
+    envmatrix: str
+    budget: float | None = Field(default=None, gt=0, description="seconds, for the whole run")
+    target: float | None = Field(default=None, gt=0, lt=1)
+    max_blocks: int | None = Field(default=None, ge=1, description="blocks at most, for the whole run")
+    launcher_options: Asked | None = None
+    looked: int | None = Field(default=None, ge=1, description="blocks that could be read by then")
+    files: Mapping[str, str] = Field(default_factory=dict, description="files_digest of images that had none")
+    was: Mapping[str, str] = Field(default_factory=dict)
+    command: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """What was done to the run, as far as is known: it was ``read`` where nothing was changed, else ``resumed``."""
+        return "resumed" if self._asked() or self.launcher_options is not None or self.files else "read"
+
+    def text(self) -> str:
+        """Say what changed, for people: ``2026-11-21T10:00:00+00:00: budget 300 to 600 (envmatrix 0.1.0)``."""
+        asked: dict[str, float | Asked] = dict(self._asked())
+        if self.launcher_options is not None:
+            asked["launcher_options"] = self.launcher_options
+        said = [f"{name} {self.was.get(name, 'unknown')} to {shown(value)}" for name, value in asked.items()]
+        said = said if self.looked is None else [f"after {self.looked} blocks", *said]
+        said += [f"{image} is held to its files from here on, which may not be those before" for image in self.files]
+        return f"{self.at}: {', '.join(said)} (envmatrix {self.envmatrix})"
+
+    def _asked(self) -> dict[str, float]:
+        found = {"budget": self.budget, "target": self.target, "max_blocks": self.max_blocks}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def laid_over(self, design: Design) -> Design:
+        """Return the design with what this changed."""
+        return design.model_copy(update=self._asked())
+
+
+class SideOf(BaseModel):
+    """One side of a run that compares two matrices: what it was called, and what its images are made from.
+
+    Its locks and its matrix are kept in the run's folder.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    matrix: str = Field(description="the matrix, or the run, that was named")
+    matrix_digest: str
+    libraries: tuple[Library, ...]
+
+
+class Run(BaseModel):
+    """All that is needed to understand and to repeat a run.
+
+    ``design`` is the design as it stands: read from disk, what ``history`` changed is laid over it. ``libraries`` are
+    those of the whole matrix, which every image holds (None: a run of schema 1, whose matrix says it); ``images``
+    maps 'image@engine' to its facts, ``skipped`` an arm's name to why it cannot be run here. ``programs`` has
+    the digest of each file of a workload's own program, as it was when the run began. ``launcher_options`` are what was
+    asked of the launcher beside the design. ``sides`` are ``old`` and ``new`` where two matrices are compared; the rest
+    is of the new one then.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_number: Literal[2] = Field(default=2, alias="schema")
+    name: str
+    created: str
+    design: Design
+    arms: tuple[Arm, ...]
+    matrix_digest: str
+    bench_digest: str
+    host: Host
+    versions: Mapping[str, str]
+    environments: Mapping[str, Environment]
+    workloads: Workloads
+    programs: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
+    libraries: tuple[Library, ...] | None = None
+    images: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
+    skipped: Mapping[str, str] = Field(default_factory=dict)
+    sides: Mapping[str, SideOf] = Field(default_factory=dict)
+    launcher: str = "here"
+    launcher_options: Asked = Field(default_factory=dict)
+    parts: int = Field(default=1, ge=1, description="environments are dealt to so many blocks, each runs in one")
+    command: tuple[str, ...] = ()
+    shell_preload: str = Field(default="", description="LD_PRELOAD of the shell that began it, which no trial has")
+    history: SkipJsonSchema[tuple[Change, ...]] = Field(default=(), exclude=True)
+
+    @field_validator("name")
+    @classmethod
+    def _one_folder(cls, name: str) -> str:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:  # trials work in a folder of that name
+            msg = f"{name!r} is no name of a folder"
+            raise ValueError(msg)
+        return name
+
+    @field_validator("environments")
+    @classmethod
+    def _can_be_placed(cls, there: Mapping[str, Environment]) -> Mapping[str, Environment]:
+        for environment in there.values():
+            for listed in (environment.cpus, environment.memory_nodes):
+                if listed is not None and "{" not in listed:
+                    parse_cpus(listed)
+        return there
+
+    @field_validator("workloads")
+    @classmethod
+    def _of_all_arms(cls, there: Mapping[str, Workload], info: ValidationInfo) -> Mapping[str, Workload]:
+        missing = sorted({arm.workload for arm in info.data.get("arms", ())} - set(there))
+        if missing:
+            msg = f"{', '.join(missing)} is missing, which an arm names"
+            raise ValueError(msg)
+        return there
+
+    @field_validator("arms")
+    @classmethod
+    def _once(cls, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+        if not arms:
+            msg = "there are none"
+            raise ValueError(msg)
+        names = Counter(arm_name(arm.environment, arm.workload, arm.engine) for arm in arms)  # as trials name them
+        twice = sorted(name for name, times in names.items() if times > 1)
+        if twice:
+            msg = f"{', '.join(twice)} stands there more than once"
+            raise ValueError(msg)
+        for arm in arms:
+            wanted = arm_name(arm.environment, arm.workload, arm.engine)
+            if arm.name != wanted or (arm.reference is not None and arm.reference not in names):
+                msg = f"{arm.name} is none that a plan has: its trials would be {wanted}, compared with {arm.reference}"
+                raise ValueError(msg)
+        return arms
+
+    @property
+    def is_of_program(self) -> bool:
+        """Whether its matrix was made for a program on the command line, and lies nowhere else."""
+        return self.command[:1] in (("bench",), ("tune",)) and "--" in self.command
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run, as it stands."""
+        looked = tuple(at.looked for at in self.history if at.looked is not None)
+        return plan_of(self.design, self.arms, looked, self.parts)
+
+    def changed(self, changes: Iterable[Change]) -> Run:
+        """Return the run after further changes."""
+        design, options, history = self.design, self.launcher_options, (*self.history, *changes)
+        images = dict(self.images)
+        for change in history[len(self.history) :]:
+            design = change.laid_over(design)
+            options = options if change.launcher_options is None else change.launcher_options
+            images |= {name: {**images.get(name, {}), "files_digest": files} for name, files in change.files.items()}
+        stands = {"design": design, "launcher_options": options, "images": images, "history": history}
+        return self.model_copy(update=stands)

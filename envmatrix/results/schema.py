@@ -1,0 +1,21 @@
+"""The JSON Schemas of what a run leaves on disk, made from the types that read it."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue, TypeAdapter
+
+from envmatrix.results.run import Change, Run
+from envmatrix.results.trial import Trial
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> dict[str, JsonValue]:
+    """Return the schema of run.json; its ``$defs`` hold those of a line of history.jsonl and of trials.jsonl too."""
+    _, found = TypeAdapter.json_schemas(
+        [("run", "validation", TypeAdapter(Run)), ("history", "validation", TypeAdapter(Change)),
+         ("trial", "validation", TypeAdapter(Trial))],
+        ref_template="#/$defs/{model}",
+    )  # fmt: skip
+    definitions: dict[str, JsonValue] = found["$defs"]
+    return {"$schema": _DIALECT, "title": "envmatrix run.json", "$ref": "#/$defs/Run", "$defs": definitions}

@@ -1,0 +1,100 @@
+"""The running estimate: what is known after each block, cheap enough to be asked after every one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import Plan
+from envmatrix.results import Trial
+from envmatrix.runner.time_to_decision import called, outlook
+from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.effects import Effect, Flag, may_lead
+from envmatrix.stats.equal_work import unchecked, unstable_checks
+from envmatrix.stats.measurements import MeasurementBuilder
+from envmatrix.stats.precision import precise_enough
+from envmatrix.stats.racing import Race, next_arms
+
+_DOUBTS = {
+    Flag.UNEQUAL_WORK: "other work",
+    Flag.FAILS_MORE: "fails more",
+    Flag.UNPROVEN: "unproven",
+    Flag.CONTENDED: "busy machine",
+}
+
+
+def _doubts(effect: Effect) -> str:
+    """Return what a ratio may not be told without."""
+    said = ", ".join(text for flag, text in _DOUBTS.items() if flag in effect.flags)
+    return f" ({said})" if said else ""
+
+
+class RunningEstimate:
+    """Folds trials in as they come; estimates only when asked."""
+
+    def __init__(self, plan: Plan, workloads: Mapping[str, Workload]) -> None:
+        self._plan = plan
+        self._workloads = workloads
+        self._measured = MeasurementBuilder(plan)
+        self._analysis: Analysis | None = None
+
+    def add(self, trial: Trial) -> None:
+        """Take one more trial into account."""
+        self._measured.add(trial)
+        self._analysis = None
+
+    def outcomes(self) -> Mapping[str, Mapping[str, int]]:
+        """Return how the trials of each arm ended."""
+        return {arm: fact.outcomes for arm, fact in self._measured.measured().facts.items()}
+
+    def race(self) -> Race:
+        """Say which arms run in the next block; the same trials on disk always give the same answer."""
+        return next_arms(self._plan, self._measured.measured(), self._workloads)
+
+    @property
+    def analysis(self) -> Analysis:
+        """The estimate of everything added so far."""
+        if self._analysis is None:
+            measured = self._measured.measured()
+            self._analysis = estimate(self._plan, measured, workloads=self._workloads, metrics=())
+        return self._analysis
+
+    def _unchecked(self, workload: str) -> bool:
+        unstable = unstable_checks(self._measured.measured(), self._plan, workload)
+        return unchecked(self._workloads.get(workload), unstable)
+
+    def precise_enough(self, target: float, active: Collection[str]) -> bool:
+        """Whether the intervals of the ``active`` arms are narrow enough, and stayed so for some blocks."""
+        measured = self._measured.measured()
+        return precise_enough(self._plan, measured, target, self._workloads, active or None)
+
+    def standing(self) -> str:
+        """Say how all environments stand; no more than a first look, without interval and verdict."""
+        found = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
+        ordered = sorted(found, key=lambda effect: -(effect.ratio or 0.0))
+        said = ", ".join(f"{called(effect, found)} {effect.ratio:.2f}x{_doubts(effect)}" for effect in ordered)
+        unknown = any(self._unchecked(effect.workload) for effect in ordered)
+        return f"{said}; equal work not checked" if unknown else said
+
+    def outlook(self, budget_ends: float) -> str:
+        """Say when each open question of the arms that still run will be answered; '' before any is known."""
+        active = self.race().active if self._plan.race else ()
+        effects = [one for one in self.analysis.primary_effects() if not active or one.arm in active]
+        return outlook(effects, self._plan.target, budget_ends)
+
+    def headline(self) -> str:
+        """Say in a few words which environment is ahead.
+
+        No interval, no verdict: whoever sees one after every block and ends the run at a good one looks very often.
+        """
+        effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
+        if not effects:
+            return "no estimate yet"
+        ahead = [effect for effect in effects if (effect.ratio or 0.0) > 1.0 and may_lead(effect)]
+        if not ahead:
+            return "none ahead so far"
+        best = max(ahead, key=lambda effect: effect.ratio or 0.0)
+        said = ", equal work not checked" if self._unchecked(best.workload) else ""
+        return (
+            f"ahead so far: {called(best, effects)} {best.ratio:.2f}x{_doubts(best)}{said} (no verdict before the end)"
+        )

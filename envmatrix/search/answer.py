@@ -1,0 +1,234 @@
+"""What a search found: the recipe, what it gains on fresh blocks, what each setting brings, what was dropped."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from envmatrix.search.search import REFERENCES, Batch, Search
+from envmatrix.search.space import Space
+from envmatrix.search.steps import Step, dropped_levels, spent_s
+from envmatrix.stats.comparison import figure
+from envmatrix.stats.contention import EXPLAINED, told_busy
+from envmatrix.stats.effects import BARS, Effect, Flag, may_lead
+from envmatrix.stats.metrics import THROUGHPUT, Metric
+from envmatrix.stats.nodes import NodeGain
+from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.selection import told_gain
+from envmatrix.stats.slow_trials import LEAST_BLOCKS
+
+_WITHHELD: Mapping[str, str] = {
+    Flag.SLOW_TRIALS: f"; with slow trials there is no verdict below {LEAST_BLOCKS} blocks",
+    Flag.CONTENDED: f"; {EXPLAINED}",
+}
+#: How far the model's guess reaches to either side, in its own standard deviations.
+_REACH = 1.96
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """The model's guess of what the recipe would lose without one setting, as a ratio.
+
+    ``low`` to ``high`` is how far the model thinks it may be off. That is no interval of a known confidence: the model
+    has picked the recipe itself, and takes all configurations to be equally noisy.
+    """
+
+    factor: str
+    level: str
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the model expects of a cell before it is confirmed; as it picked that cell, it mostly expects too much."""
+
+    row: int
+    ratio: float
+
+
+@dataclass(frozen=True)
+class TuneAnswer:
+    """The answer of a search. ``settings`` (factor -> level) are the recipe's, {} where nothing is shown to gain.
+
+    ``effect`` is that of the ``tried`` recipe on fresh blocks (None: none were run), which chose nothing. ``dropped``
+    says of a level or a cell why it is out. ``phases`` counts the trials of each, ``cells`` are all of the space,
+    ``seen`` those that ran, ``ran_well`` whether any of them did. ``cautions`` are sentences that stand below the
+    headline, ``unchecked`` says that nothing shows equal work, ``nodes`` have what was confirmed on each. Of a search
+    that was ``interrupted`` nothing is claimed: whoever read an interval and went on for a better one would look twice.
+    """
+
+    settings: Mapping[str, str]
+    tried: Mapping[str, str]
+    effect: Effect | None
+    contributions: tuple[Contribution, ...]
+    dropped: Mapping[str, str]
+    phases: Mapping[str, int]
+    cells: int
+    seen: int
+    spent_s: float
+    ran_well: bool = True
+    metric: Metric = THROUGHPUT
+    cautions: tuple[str, ...] = ()
+    unchecked: bool = False
+    interrupted: bool = False
+    nodes: tuple[NodeGain, ...] = ()
+
+    @property
+    def of_nodes(self) -> str:
+        """What the recipe is on each node, the worst last; '' where one node ran it."""
+        if not self.nodes:
+            return ""
+        each = ", ".join(f"{figure(one.ratio)} on {one.node}" for one in self.nodes)
+        return f"By node ({sum(one.blocks for one in self.nodes)} blocks): {each}; {self.nodes[-1].node} is the worst."
+
+    @property
+    def gain(self) -> float | None:
+        """The ratio to tell: of a recipe less the luck of being told only if its interval is above 1."""
+        effect = self.effect
+        if not self.settings or effect is None or not effect.ratio or not effect.low or not effect.error:
+            return effect.ratio if effect else None
+        return ratio_of(told_gain(math.log(effect.ratio), math.log(effect.low), effect.error))
+
+    @property
+    def headline(self) -> str:
+        """The answer in a sentence."""
+        is_told = self.effect is not None and self.effect.low is not None
+        busy = told_busy(self.effect.contended, "the baseline", "it") if self.effect and is_told else ""
+        answer = f"{busy[:1].upper()}{busy[1:]}{self._answer}"
+        return f"{answer} Equal work not checked." if self.unchecked and is_told else answer
+
+    @property
+    def _answer(self) -> str:
+        effect, name = self.effect, text_of(self.tried)
+        if self.interrupted:
+            return f"Not over yet: {f'{name} is being confirmed' if self.tried else 'nothing is confirmed so far'}."
+        if not self.ran_well:
+            return "Not one configuration ran well beside the baseline: there is nothing to recommend."
+        if effect is None or effect.ratio is None:
+            return "No recipe could be confirmed: nothing is expected to gain anything over the baseline."
+        if effect.low is None or effect.high is None:
+            are = "block is" if effect.blocks == 1 else "blocks are"
+            return f"{name} was not confirmed: {effect.blocks} complete {are} too few for a claim."
+        said = f"(95 % interval {figure(effect.low)} to {figure(effect.high)}, {effect.blocks} fresh blocks)"
+        ratio, metric = f"{figure(self.gain or effect.ratio)} times", self.metric
+        if self.settings:
+            return f"{name} is {ratio} {metric.as_fast_as('the baseline')} {said}."
+        if not may_lead(effect):
+            reasons = ", ".join(sorted(BARS.intersection(effect.flags)))
+            return f"{name} is not recommended ({reasons}), whatever its speed."
+        waits = _WITHHELD.get(effect.withheld, "")
+        return (
+            f"Nothing is shown to be {metric.said('faster')} than the baseline: {name} is {ratio} as "
+            f"{metric.said('fast')} {said}{waits}."
+        )
+
+
+def text_of(settings: Mapping[str, str]) -> str:
+    """Write settings for people."""
+    return ", ".join(f"{factor}={level}" for factor, level in settings.items()) or "the baseline"
+
+
+def expected(search: Search, steps: Sequence[Step]) -> Expected | None:
+    """Return the best so far and what the model expects of it, allowing for all it has seen; None: nothing gains."""
+    batches = [step.batch for step in steps]
+    posterior = search.posterior(batches)
+    row = search.winner(batches, dropped_levels(search.space, steps), posterior)
+    if not row:
+        return None
+    mean, _ = posterior.of_rows([row], search.columns[[row]])
+    return Expected(row, ratio_of(mean[0]))
+
+
+def answer(
+    search: Search, steps: Sequence[Step], sessions: Sequence[float] = (), *, interrupted: bool = False
+) -> TuneAnswer:  # fmt: skip
+    """Return what the steps on disk amount to; of those of a search that was ``interrupted`` there is no effect yet.
+
+    ``sessions``: when the search began and went on.
+    """
+    space = search.space
+    confirmed = [step for step in steps if step.batch.phase == "confirm"]
+    row = confirmed[-1].batch.rows[0] if confirmed else 0
+    effect = None if interrupted else next((one for step in confirmed[-1:] for one in step.effects), None)
+    last = confirmed[-1] if confirmed else None
+    # Where there are slow trials an interval above 1 is no verdict yet.
+    waits = effect is not None and effect.verdict == "undecided"
+    gains = bool(effect and effect.low is not None and effect.low > 1.0 and may_lead(effect) and not waits)
+    phases: Counter[str] = Counter()
+    for step in steps:
+        phases[step.batch.phase] += step.batch.trials
+    return TuneAnswer(
+        settings=space.settings(row) if gains else {},
+        tried=space.settings(row),
+        effect=effect,
+        contributions=contributions(search, [step.batch for step in steps], row) if row else (),
+        dropped=_dropped(search, steps),
+        phases=dict(phases),
+        cells=len(space.codes),
+        seen=len({cell for step in steps for cell in step.batch.rows}),
+        spent_s=spent_s(steps, sessions),
+        metric=last.metric if last else THROUGHPUT,
+        cautions=last.cautions if last and effect and effect.low is not None else (),
+        unchecked=bool(last and last.unchecked),
+        interrupted=interrupted,
+        nodes=last.nodes if last and effect and effect.low is not None else (),
+        ran_well=any(np.isfinite(step.batch.scores[REFERENCES:]).any() for step in steps),
+    )
+
+
+def contributions(search: Search, batches: Sequence[Batch], row: int) -> tuple[Contribution, ...]:
+    """Compare the recipe with itself without each of its settings, after the model of all readings but the last."""
+    space, found = search.space, []
+    posterior = search.posterior(batches)
+    for factor in np.flatnonzero(space.codes[row]).tolist():
+        fewer = space.codes[[row, row]].copy()
+        fewer[1, factor] = 0
+        other = next(map(int, np.flatnonzero((space.codes == fewer[1]).all(axis=1))), -1)
+        mean, covariance = posterior.of_rows([row, other], posterior.terms.columns(fewer))
+        own = posterior.own**2 * sum(one not in posterior.watched and one != 0 for one in (row, other))
+        reach = _REACH * float(np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1] + own))
+        name, level = space.factors[factor], space.levels[factor][space.codes[row, factor]]
+        change = float(mean[0] - mean[1])
+        found.append(Contribution(name, level, ratio_of(change), ratio_of(change - reach), ratio_of(change + reach)))
+    return tuple(sorted(found, key=lambda one: -one.ratio))
+
+
+def _dropped(search: Search, steps: Sequence[Step]) -> dict[str, str]:
+    space = search.space
+    known = search.known([step.batch for step in steps])
+    reasons = {row: why for step in steps for row, why in step.reasons.items()}
+    found = {_level(space, *level): why for level, why in dropped_levels(space, steps).items()}
+    for factor, level in known.failing:
+        alone = [row for row in reasons if space.codes[row, factor] == level]
+        simplest = min(alone, key=lambda row: int((space.codes[row] > 0).sum()))
+        found[_level(space, factor, level)] = reasons[simplest]
+    out = set(known.failing)
+    cells: dict[str, list[int]] = {}
+    for row, why in reasons.items():
+        if out.isdisjoint((factor, int(code)) for factor, code in enumerate(space.codes[row]) if code):
+            cells.setdefault(why, []).append(row)
+    for why, rows in cells.items():
+        name = _cells(space, rows)
+        found[name] = f"{found[name]}; others: {why}" if name in found else why
+    return found
+
+
+def _cells(space: Space, rows: Sequence[int]) -> str:
+    """Name one cell by its settings, several by those that they share."""
+    if len(rows) == 1:
+        return text_of(space.settings(rows[0]))
+    first = space.settings(rows[0])
+    every = [space.settings(row).items() for row in rows]
+    shared = dict(item for item in first.items() if all(item in settings for settings in every))
+    which = f"with {text_of(shared)}" if shared else f"such as {text_of(first)}"
+    return f"{len(rows)} configurations {which}"
+
+
+def _level(space: Space, factor: int, level: int) -> str:
+    return f"{space.factors[factor]}={space.levels[factor][level]}"

@@ -1,0 +1,152 @@
+"""Which cells of a search may still be the best: what fails is out, the hopeless leave, the simplest of equals wins."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.search.space import Codes
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+#: Cells whose expected log gains differ by less are equal: the one with the fewest settings is taken.
+EQUAL = 0.01
+#: So often something has failed, and never worked, before it is out.
+_OUT = 2
+_DRAWS = 1000
+#: A cell leaves the race when it is the best in fewer draws than this share.
+_HOPELESS = 0.03
+
+
+@dataclass(frozen=True, eq=False)
+class Broken:
+    """Per cell: how many of its trials were good, and how much counts against it."""
+
+    good: NDArray[np.int64]
+    bad: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What failed in a search. ``dropped`` are (factor, level) that change nothing."""
+
+    codes: Codes
+    sizes: Sequence[int]
+    broken: Broken
+    dropped: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def worked(self) -> Bools:
+        """Which cells had a good trial."""
+        return np.asarray(self.broken.good > 0)
+
+    @cached_property
+    def failing(self) -> tuple[tuple[int, int], ...]:
+        """Levels that failed wherever they were tried, at least once without another suspect."""
+        tried = np.flatnonzero(self.broken.good + self.broken.bad)
+        codes, good, bad = self.codes[tried], self.broken.good[tried], self.broken.bad[tried]
+        worked = {
+            (factor, level): bool(good[codes[:, factor] == level].sum())
+            for factor, size in enumerate(self.sizes)
+            for level in range(1, size)
+        }
+        found = []
+        for (factor, level), fine in worked.items():
+            there = codes[:, factor] == level
+            if fine or bad[there].sum() < _OUT:
+                continue
+            alone = any(
+                all(worked[other, at] for other, at in enumerate(cell) if at and other != factor)
+                for cell in codes[there & (bad > 0)].tolist()
+            )
+            found += [(factor, level)] if alone else []
+        return tuple(found)
+
+    @cached_property
+    def allowed(self) -> Bools:
+        """Which cells may be proposed."""
+        fine: Bools = np.asarray(self.broken.bad == 0)
+        fine[0] = True
+        for factor, level in (*self.failing, *self.dropped):
+            fine &= self.codes[:, factor] != level
+        for a, one, b, other in self._failing_pairs():
+            fine &= (self.codes[:, a] != one) | (self.codes[:, b] != other)
+        return fine
+
+    def _failing_pairs(self) -> list[tuple[int, int, int, int]]:
+        """Return the fewest pairs of levels, which never worked, that explain what failed more than once.
+
+        The pair that explains most is taken first (greedy set cover).
+        """
+        worked = self.codes[np.flatnonzero(self.broken.good)]
+        suspects: dict[tuple[int, int, int, int], set[int]] = {}
+        for row in np.flatnonzero(self.broken.bad).tolist():
+            levels = [(factor, int(level)) for factor, level in enumerate(self.codes[row]) if level]
+            if not set(self.failing).isdisjoint(levels):
+                continue
+            for (a, one), (b, other) in itertools.combinations(levels, 2):
+                suspects.setdefault((a, one, b, other), set()).add(row)
+        suspects = {
+            pair: rows for pair, rows in suspects.items()
+            if len(rows) >= _OUT and not ((worked[:, pair[0]] == pair[1]) & (worked[:, pair[2]] == pair[3])).any()
+        }  # fmt: skip
+        found = []
+        while suspects:
+            pair = max(suspects, key=lambda one: len(suspects[one]))
+            explained = suspects[pair]
+            found.append(pair)
+            left = {one: rows - explained for one, rows in suspects.items()}
+            suspects = {one: rows for one, rows in left.items() if len(rows) >= _OUT}
+        return found
+
+
+class Neighbours:
+    """Finds the cell without one of its settings by a table: a space may have tens of thousands of cells."""
+
+    def __init__(self, codes: Codes) -> None:
+        sizes = codes.max(axis=0).astype(np.int64) + 1
+        self._codes = codes
+        self._weights = np.concatenate([np.cumprod(sizes[:0:-1])[::-1], [1]]).astype(np.int64)
+        self._numbers = codes.astype(np.int64) @ self._weights
+        self._rows = np.zeros(int(sizes.prod()), np.int64)
+        self._rows[self._numbers] = np.arange(len(codes))
+
+    def fewer(self, row: int) -> Ints:
+        """Return the rows that lack one setting of ``row``; 0, the baseline, where there is no such cell."""
+        cell = self._codes[row].astype(np.int64)
+        has = np.flatnonzero(cell)
+        return np.asarray(self._rows[self._numbers[row] - cell[has] * self._weights[has]])
+
+
+def pruned(row: int, neighbours: Neighbours, gains: Floats) -> int:
+    """Return the cell that is left when settings go one by one, while in all no more than EQUAL of the gain does.
+
+    ``gains`` of all cells; -inf: not allowed. Row 0, the baseline, is never returned unless it was given.
+    """
+    floor, at = gains[row] - EQUAL, row
+    while True:
+        fewer = neighbours.fewer(at)
+        found = fewer[(fewer > 0) & (gains[fewer] >= floor)]
+        if not found.size:
+            return at
+        at = int(found[np.argmax(gains[found])])
+
+
+def still_in(rows: Sequence[int], mean: Floats, covariance: Floats, chance: np.random.Generator) -> tuple[int, ...]:
+    """Return the rows that may be the best: those that are in enough draws of their gains."""
+    draws = chance.multivariate_normal(mean, covariance, _DRAWS, method="cholesky", check_valid="ignore")
+    share = np.bincount(draws.argmax(axis=1), minlength=len(rows)) / _DRAWS
+    return tuple(row for row, often in zip(rows, share, strict=True) if often >= _HOPELESS)
+
+
+def best_of(rows: Sequence[int], mean: Floats, codes: Codes) -> int:
+    """Return the row with the fewest settings of those that lie within EQUAL of the best; of equal ones the fastest."""
+    top = float(mean.max())
+    equal = [at for at in range(len(rows)) if mean[at] >= top - EQUAL]
+    return rows[min(equal, key=lambda at: (int((codes[rows[at]] > 0).sum()), -float(mean[at])))]

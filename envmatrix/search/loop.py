@@ -1,0 +1,312 @@
+"""The loop of a search: what is on disk says what runs next, each step a run of its own in the study's folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from envmatrix.errors import EnvmatrixError, InputError, NothingRanError
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
+from envmatrix.matrix import Matrix
+from envmatrix.matrix.override import with_design
+from envmatrix.report.formatting import count
+from envmatrix.results.folder import RunFolder
+from envmatrix.runner.loop import Ended
+from envmatrix.runner.loop import run as run_trials
+from envmatrix.runner.progress import LineProgress
+from envmatrix.search.answer import expected, text_of
+from envmatrix.search.search import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
+from envmatrix.search.space import Space
+from envmatrix.search.steps import Step, dropped_levels, read_step, running_share, spent_s, trials_of
+from envmatrix.search.study import Place, Study, StudyFolder
+from envmatrix.system.progress import ProgressCallback, left_text, once
+from envmatrix.trials.experiment import Experiment, begin, reopen
+from envmatrix.trials.resume import note_reading, resumed
+from envmatrix.units import as_duration, as_hours, is_too_long
+
+#: A step of one block is never ended by its budget (seconds).
+_NO_END_S = 7 * 24 * 3600.0
+#: A candidate that takes so many times as long as the baseline is hopeless: its trial ends.
+_HOPELESS, _LEAST_LIMIT_S = 4.0, 10.0
+#: Time that confirming takes beside its trials.
+_SPARE = 1.2
+#: A search that was given no budget has so many times the time that the fewest trials take.
+_LEAST = 1.15
+#: A confirmation goes on where a longer budget of the search leaves so many times as much for it.
+_MORE = 1.01
+
+Watch = Callable[[Experiment, str], AbstractContextManager[LineProgress]]
+
+
+@dataclass
+class Tuning:
+    """A search that goes on: its study, its space, the steps that were read, and when it began and went on."""
+
+    folder: StudyFolder
+    study: Study
+    matrix: Matrix
+    search: Search
+    progress: ProgressCallback
+    steps: list[Step] = field(default_factory=list)
+    sessions: tuple[float, ...] = ()
+
+    @cached_property
+    def say_once(self) -> ProgressCallback:
+        """Who is told what getting a step ready has to say, which is mostly the same for all of them."""
+        return once(self.progress)
+
+    @property
+    def space(self) -> Space:
+        """What is searched."""
+        return self.search.space
+
+    @property
+    def budget_s(self) -> float:
+        """Seconds of the whole search: those that were asked for, else as many as it takes to confirm anything."""
+        if self.study.asked or not self.steps:
+            return self.study.budget
+        first = self.steps[:1]  # it has run to its end before anything else is asked
+        return max(self.study.budget, least_s(self.search, spent_s(first, self.sessions) / max(1, trials_of(first))))
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        return max(0.0, self.budget_s - spent_s(self.steps, self.sessions))
+
+    @property
+    def trial_s(self) -> float:
+        """Seconds that a trial takes with all that belongs to it."""
+        trials = trials_of(self.steps)
+        return spent_s(self.steps, self.sessions) / trials if trials else self.study.trial_s or 1.0
+
+    @property
+    def running_s(self) -> float:
+        """Seconds that are left for trials alone, without what lies between them: what a run counts."""
+        return self.left_s * running_share(self.steps, self.sessions)
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """The most bytes that a process of each workload had so far."""
+        found: dict[str, int] = {}
+        for workload, most in (item for step in self.steps for item in step.peaks.items()):
+            found[workload] = max(found.get(workload, 0), most)
+        return found
+
+    def begin_session(self, at: float) -> None:
+        """Note that the search goes on from now, ``at`` (seconds since the epoch)."""
+        self.folder.note_session(at)
+        self.sessions = self.folder.sessions()
+
+    def budget(self) -> Budget:
+        """Return the budget in trials."""
+        return Budget(self.budget_s / self.trial_s, self.left_s / self.trial_s)
+
+    def next_step(self) -> Proposal | None:
+        """Return what runs next: a function of what is on disk."""
+        batches = [step.batch for step in self.steps]
+        return self.search.next_step(batches, self.budget(), dropped_levels(self.space, self.steps))
+
+
+def least_s(search: Search, trial_s: float) -> float:
+    """Return the seconds that a search takes at least where a trial takes ``trial_s``, with some to spare."""
+    return search.fewest_trials() * trial_s * _LEAST
+
+
+def check_budget(search: Search, budget_s: float, trial_s: float, name: str = "") -> None:
+    """Raise InputError for a budget that cannot confirm anything, with the one that can.
+
+    ``name``: of a search that has begun, and goes on with it.
+    """
+    needed_s = search.fewest_trials() * trial_s
+    if needed_s > budget_s:
+        first = len(search.first) + REFERENCES
+        enough = f"--budget {as_duration(max(60.0, needed_s * 1.1))}"
+        longer = f"`envmatrix resume {name} {enough}` goes on" if name else f"give it {enough}"
+        longer = f"that is about {as_hours(needed_s)}: try a shorter program" if is_too_long(needed_s) else longer
+        raise InputError(
+            f"{as_duration(budget_s)} are too few to confirm anything: with {trial_s:.1f} s a trial it takes "
+            f"{search.fewest_trials()} trials ({first} to see each level once, a screen, {MIN_BLOCKS} fresh blocks)",
+            remedy=f"{longer}, or begin another one with fewer factors: --factors A,B",
+        )
+
+
+def announce(search: Search, study: Study, progress: ProgressCallback) -> None:
+    """Say what is searched, and, where nobody knows yet how long a trial takes, how long it may take."""
+    space, fewest = search.space, search.fewest_trials()
+    out = {"equal": space.equal, "impossible": space.impossible}
+    left = [f"{number} {which}" for which, number in out.items() if number]
+    left_out = f" ({' and '.join(left)} left out)" if left else ""
+    progress(f"searching {count(len(space.codes) - 1, 'configuration')} of {', '.join(space.factors)}{left_out}")
+    if study.trial_s is None and study.asked:
+        longest_s = study.budget * search.width / fewest
+        longest = as_duration(longest_s) if longest_s >= 10 else f"{longest_s:.2g} s"
+        side_by_side = f", {search.width} side by side" if search.width > 1 else ""
+        progress(
+            f"it takes {fewest} trials at least{side_by_side}: {as_duration(study.budget)} are enough where one takes "
+            f"up to {longest}"
+        )
+
+
+def search_on(tuning: Tuning, watch: Watch, *, engine: str) -> Ended | None:
+    """Go on until the search is over or interrupted; return how the step ended that ended it, None: it is over.
+
+    Raises NothingRanError where the baseline fails, InputError where the budget turns out to be too small.
+    """
+    with _told_of(tuning.study.name):
+        for number, folder in enumerate(folders := tuning.folder.steps(), 1):
+            if number == len(folders):  # it may have been killed in its middle
+                note_reading(folder)  # and somebody may have read it: its interval is that of a later look
+                experiment = _with_more(tuning, reopen(folder, Path(tuning.matrix.path), tuning.say_once))
+                ended = _run(tuning, experiment, number, watch)
+                if ended.interrupted:
+                    return ended
+                if number == 1:  # whatever ended a later one may be mended by now: the next step tells
+                    _check_baseline(tuning, ended)
+            else:
+                _read(tuning, folder)
+        return _further(tuning, watch, engine)
+
+
+def _further(tuning: Tuning, watch: Watch, engine: str) -> Ended | None:
+    """Run further steps until the search is over or interrupted."""
+    while step := tuning.next_step():
+        number = len(tuning.steps) + 1
+        if number == 2:  # now it is known what a trial takes
+            check_budget(tuning.search, tuning.budget_s, tuning.trial_s, tuning.study.name)
+            if tuning.budget_s > tuning.study.budget:
+                fewest = f"{tuning.search.fewest_trials()} trials of {tuning.trial_s:.1f} s"
+                tuning.progress(f"no --budget was given: it takes {as_duration(tuning.budget_s)} ({fewest} at least)")
+        _tell(tuning, step, number)
+        ended = _run(tuning, _begun(tuning, step, number, engine), number, watch)
+        if ended.interrupted:
+            return ended
+        _check_baseline(tuning, ended)
+    return None
+
+
+@contextmanager
+def _told_of(name: str) -> Iterator[None]:
+    """Let what stops a step say how the search goes on, which is no run called as the step is."""
+    try:
+        yield
+    except EnvmatrixError as error:
+        step = rf"envmatrix resume \d+-\w+-{re.escape(name)}"
+        error.remedy = re.sub(step, f"envmatrix resume {name}", error.remedy)
+        raise
+
+
+def _with_more(tuning: Tuning, experiment: Experiment) -> Experiment:
+    """Give a confirmation the time that a longer budget of its search leaves for it."""
+    plan, left_s = experiment.plan, tuning.running_s
+    if experiment.run.design.name != "confirm" or left_s <= _MORE * plan.budget_s:
+        return experiment
+    blocks = max(plan.max_blocks, int(tuning.budget().left / (1 + REFERENCES)))
+    return resumed(experiment, budget=left_s, max_blocks=blocks, command=("tune", tuning.study.name))
+
+
+def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experiment:
+    study, space = tuning.study, tuning.space
+    home = tuning.matrix.environments[study.design.baseline].levels
+    names = {space.name(row): {**home, **space.chosen(row)} for row in step.rows}
+    design = _design(tuning, step, number, names)
+    added = {name: levels for name, levels in names.items() if name not in space.named}
+    matrix = with_design(tuning.matrix, step.phase, design, added)
+    matrix = matrix.model_copy(update={"workloads": {**matrix.workloads, **tuning.matrix.workloads}})
+    where = study.place or Place(launcher=DEFAULT)
+    looked_at = () if study.trial_s is None else ("--",)  # it is a program's, and no matrix is there to be edited
+    label = f"{number:03d}-{step.phase}-{study.name}"  # no other run is called so
+    command = ("tune", study.name, label, "--matrix", tuning.matrix.path, *looked_at)
+    return begin(
+        matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say_once, command, where.launcher,
+        where.host, where.options, name=label, parts=step.parts,
+    )  # fmt: skip
+
+
+def _design(tuning: Tuning, step: Proposal, number: int, names: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
+    study = tuning.study
+    kept = study.design.model_dump(mode="json", exclude_defaults=True)
+    for key in ("name", "description", "factors", "cumulative", "application", "reference_values", "race", "steady",
+                "claims_first"):  # fmt: skip
+        kept.pop(key, None)
+    confirms = step.phase == "confirm"
+    needed_s = MIN_BLOCKS * (1 + REFERENCES) * tuning.trial_s * _SPARE
+    walls = [one.baseline_s for one in tuning.steps if one.baseline_s]
+    limit_s = min(study.design.trial_limit, max(_LEAST_LIMIT_S, _HOPELESS * max(walls))) if walls else None
+    kept |= {
+        "environments": list(names), "seed": study.design.seed + number,
+        "max_blocks": step.blocks, "budget": max(tuning.running_s, needed_s) if confirms else _NO_END_S,
+        **({"min_blocks": MIN_BLOCKS} if confirms else {"target": 0.0001}),
+        **({"trial_limit": limit_s} if limit_s else {}),
+    }  # fmt: skip
+    if confirms and not _takes_turns(tuning.matrix, names.values()):
+        kept["schedule"] = "sequential"  # its trials would be held against one copy of the baseline, not against two
+    if not confirms:
+        kept.pop("min_blocks", None)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
+
+
+def _takes_turns(matrix: Matrix, cells: Iterable[Mapping[str, str]]) -> bool:
+    levels = [matrix.factors[factor].levels[level] for cell in cells for factor, level in cell.items()]
+    return all(level.turns for level in levels)
+
+
+def _run(tuning: Tuning, experiment: Experiment, number: int, watch: Watch) -> Ended:
+    """Run what is left of a step and read it."""
+    label = f"{experiment.run.design.name} ({number})"
+    with watch(experiment, label) as observer:
+        launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.progress, None)
+        try:
+            ended = run_trials(experiment, launcher, observer, observer.progress, tuning.peaks)
+        finally:
+            experiment.folder.unlock()
+    _read(tuning, experiment.folder)
+    return ended
+
+
+def _check_baseline(tuning: Tuning, ended: Ended) -> None:
+    """Raise NothingRanError where the baseline failed in the first step, or in two that follow one another.
+
+    Of a step in which it failed once nothing is learned, and the search goes on.
+    """
+    failed = [not _has_baseline(step) for step in tuning.steps[-2:]]
+    if not failed[-1]:
+        return
+    folder = tuning.folder.steps()[-1]
+    if all(failed):
+        anew = f"begin another one (another --name, or remove {tuning.folder.path})"
+        again = f"`envmatrix resume {tuning.study.name}`" if len(failed) > 1 else anew
+        raise NothingRanError(
+            f"the baseline fails, with which all is compared: {ended.why or 'it never ran well'}",
+            remedy=f"its logs are in {folder.logs}; when that is mended: {again}",
+        )
+    tuning.progress(f"the baseline failed in this step, which says nothing then; its logs are in {folder.logs}")
+
+
+def _has_baseline(step: Step) -> bool:
+    return bool(np.isfinite(step.batch.scores[:REFERENCES]).any())
+
+
+def _read(tuning: Tuning, folder: RunFolder) -> None:
+    tuning.steps.append(read_step(folder, tuning.space))
+
+
+def _tell(tuning: Tuning, step: Proposal, number: int) -> None:
+    """Say where the search stands and what comes now."""
+    seen = len({row for one in tuning.steps for row in one.batch.rows})
+    best = expected(tuning.search, tuning.steps) if tuning.steps else None
+    ahead = "none ahead so far"
+    if best:
+        name = text_of(tuning.space.settings(best.row))
+        ahead = f"best so far {name}: the model expects {best.ratio:.2f}x, not confirmed"
+    what = f"{step.blocks} blocks of it" if step.phase == "confirm" else count(len(step.rows), "configuration")
+    what += f" in {step.blocks} blocks side by side" if step.phase != "confirm" and step.blocks > 1 else ""
+    tuning.progress(
+        f"{step.phase} ({number}): {what}; {seen:,} of {len(tuning.space.codes) - 1:,} seen; "
+        f"{ahead}; {left_text(tuning.left_s)} left"
+    )

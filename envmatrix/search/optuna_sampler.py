@@ -1,0 +1,89 @@
+"""What Optuna's samplers propose for the screen of a search; what they find is raced and confirmed like anything else.
+
+Optuna is an extra of the package: it brings a data base's libraries along, and envmatrix's own model needs none of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from envmatrix.errors import InputError, suggestion
+from envmatrix.search.candidates import Bools
+
+if TYPE_CHECKING:
+    from envmatrix.search.search import Batch
+    from envmatrix.search.space import Space
+
+#: Words of ``--sampler`` and Optuna's classes.
+SAMPLERS = {"tpe": "TPESampler", "nsga2": "NSGAIISampler", "random": "RandomSampler"}
+_REFERENCES = 2
+#: A sampler that knows nothing of cells that cannot be is asked so many times for each that can.
+_TRIES = 20
+
+
+def check_sampler(name: str) -> None:
+    """Raise InputError for a sampler that there is not, or where Optuna is not installed."""
+    if name not in SAMPLERS:
+        raise InputError(f"--sampler: no sampler {name!r}", remedy=suggestion(name, SAMPLERS))
+    _optuna()
+
+
+def proposed(
+    space: Space, batches: Sequence[Batch], allowed: Bools, count: int, name: str, seed: Sequence[int]
+) -> tuple[int, ...]:
+    """Return up to ``count`` rows that a sampler proposes after what was read; it depends on its arguments alone."""
+    optuna = _optuna()
+    number = int(np.random.SeedSequence(list(seed)).generate_state(1)[0])
+    study = optuna.create_study(direction="maximize", sampler=getattr(optuna.samplers, SAMPLERS[name])(seed=number))
+    levels = {
+        factor: optuna.distributions.CategoricalDistribution(tuple(range(size)))
+        for factor, size in zip(space.factors, space.sizes, strict=True)
+    }
+    read = list(_readings(batches))
+    worst = min((gain for _, gain in read if np.isfinite(gain)), default=0.0)
+    for row, gain in read:
+        params = dict(zip(space.factors, space.codes[row].tolist(), strict=True))
+        value = gain if np.isfinite(gain) else worst
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=levels, value=value))
+    at = {cell.tobytes(): row for row, cell in enumerate(space.codes)}
+    found: dict[int, None] = {}
+    for _ in range(_TRIES * count):
+        if len(found) == count:
+            break
+        asked = study.ask(levels)
+        cell = np.array([asked.params[factor] for factor in space.factors], space.codes.dtype)
+        row = at.get(cell.tobytes(), 0)
+        if row and allowed[row]:
+            found[row] = None
+        study.tell(asked, worst)  # so it proposes something else next, of what cannot be too
+    left = [int(row) for row in np.random.default_rng(number).permutation(np.flatnonzero(allowed)) if row]
+    found |= dict.fromkeys(left)  # where it insists on few cells, chance adds others
+    return tuple(found)[:count]
+
+
+def _readings(batches: Sequence[Batch]) -> Iterator[tuple[int, float]]:
+    """Yield row and log gain over its block's references, NaN where it failed."""
+    for batch in batches:
+        for column, broken in zip(batch.scores.T, batch.broken.T, strict=True):
+            references = column[:_REFERENCES][np.isfinite(column[:_REFERENCES])]
+            for place, row in enumerate(batch.rows, _REFERENCES):
+                if broken[place]:
+                    yield row, float("nan")
+                elif references.size and np.isfinite(column[place]):
+                    yield row, float(column[place] - references.mean())
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise InputError(
+            f"Optuna, whose samplers --sampler takes, cannot be used here ({error})",
+            remedy=f"{sys.executable} -m pip install optuna, or leave --sampler out: the own model needs nothing",
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

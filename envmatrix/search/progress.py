@@ -1,0 +1,45 @@
+"""Live progress of a search: what each step says is told by the loop, so that of its trials only trouble is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from envmatrix.plan import Slot
+from envmatrix.runner.progress import LineProgress
+from envmatrix.runner.running_estimate import RunningEstimate
+from envmatrix.system.progress import ProgressCallback, left_text
+from envmatrix.trials.experiment import Experiment
+
+
+class StepProgress(LineProgress):
+    """Tells failures at once, a trial that takes long now and then, and, while it is confirmed, every fifth block."""
+
+    def __init__(
+        self, experiment: Experiment, label: str, *, quiet: bool, tell: ProgressCallback, show_output: bool
+    ) -> None:
+        super().__init__(experiment, quiet=quiet, tell=tell, show_output=show_output)
+        self.label = label
+
+    def where(self, slot: Slot) -> str:
+        """Say which trial of which step this is."""
+        arms = len(self.plan.arms_of(slot.block))
+        return f"{self.label}, trial {slot.position + 1} of {arms}: {slot.arm.environment}"
+
+    def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
+        """Say how far the confirmation is; what it comes to is said at its end alone."""
+        if not self.quiet and self.plan.max_blocks > 1 and block % 5 == 4:
+            time_left = left_text(self.until_end_s(block, left_s, left))
+            self.progress(f"{self.label}: {block + 1} of up to {self.plan.max_blocks} blocks, {time_left} left")
+
+
+@contextmanager
+def watch_step(
+    experiment: Experiment, label: str, *, quiet: bool, tell: ProgressCallback, show_output: bool = False
+) -> Iterator[StepProgress]:
+    """Show the progress of a step while the context is open."""
+    lines = StepProgress(experiment, label, quiet=quiet, tell=tell, show_output=show_output)
+    try:
+        yield lines
+    finally:
+        lines.close()

@@ -1,0 +1,162 @@
+"""What a search is shown as: lines for a terminal, JSON, and a page with its history, effects and confirmation."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from envmatrix.report.formatting import bounds, count, ratio
+from envmatrix.report.html_file import page_environment, page_values
+from envmatrix.report.svg import drawing, line, mark, text, ticks
+from envmatrix.results import Run
+from envmatrix.search.answer import TuneAnswer
+from envmatrix.search.search import REFERENCES, Search
+from envmatrix.search.study import Study
+from envmatrix.system.printable import one_line
+
+if TYPE_CHECKING:
+    from envmatrix.search.steps import Step
+
+_PHASES = ("evidence", "screen", "race", "confirm")
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 50.0, 34.0, 24.0
+
+
+def lines_of(answer: TuneAnswer) -> list[str]:
+    """Return the answer as lines of text."""
+    found = [answer.headline, *filter(None, [answer.of_nodes]), *answer.cautions]
+    if answer.contributions:
+        after = "the model's guess and how far it may be off; not confirmed, no 95 % interval"
+        found += ["", f"what each setting brings in it ({after}):"]
+        found += [
+            f"  {one.factor + '=' + one.level:34} {ratio(one.ratio)} ({bounds(one.low, one.high)})"
+            for one in answer.contributions
+        ]
+    if answer.dropped:
+        found += ["", "dropped:"]
+        found += [f"  {name:34} {one_line(why)}" for name, why in answer.dropped.items()]
+    phases = ", ".join(f"{name} {trials}" for name, trials in answer.phases.items())
+    found += [
+        "",
+        f"{_tried(answer)} (trials: {phases})",
+    ]
+    return found
+
+
+def _tried(answer: TuneAnswer) -> str:
+    """Say how much of the space was tried, and in which time."""
+    return f"{answer.seen:,} of {count(answer.cells - 1, 'configuration')} tried in {answer.spent_s:.0f} s"
+
+
+def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
+    """Return the answer for programs; ratios above 1 are faster."""
+    effect = answer.effect
+    return {
+        "schema": 1,
+        "study": name,
+        "headline": answer.headline,
+        "interrupted": answer.interrupted,
+        "recommended": dict(answer.settings) if answer.settings else None,
+        "tried": dict(answer.tried),
+        "ratio": effect.ratio if effect else None,
+        "gain": answer.gain,
+        "low": effect.low if effect else None,
+        "high": effect.high if effect else None,
+        "blocks": effect.blocks if effect else 0,
+        "flags": list(effect.flags) if effect else [],
+        "equal_work_checked": not answer.unchecked,
+        "cautions": list(answer.cautions),
+        "nodes": [asdict(one) for one in answer.nodes],
+        "contributions": [asdict(one) for one in answer.contributions],
+        "dropped": dict(answer.dropped),
+        "trials": dict(answer.phases),
+        "configurations": answer.cells - 1,
+        "seen": answer.seen,
+        "spent_s": answer.spent_s,
+        "export": lines,
+    }
+
+
+def subject_of(study: Study, run: Run) -> str:
+    """Say what a search is of, where it ran, and since when; ``run`` is its first step."""
+    workload = run.workloads[study.design.workloads[0]]
+    what = shlex.join(workload.command) if workload.command else f"workload {workload.name}"
+    place = study.place.launcher if study.place and study.place.host else ""  # no host: it ran here
+    cpus = f"{count(len(run.host.cpus), 'CPU')} ({run.host.cpu_model})" if run.host.cpu_model else ""
+    where = ", ".join(filter(None, [f"engine {study.design.engines[0]}", f"launcher {place}" if place else "", cpus]))
+    return f"Of {what} ({where}), begun {study.created[:16].replace('T', ' ')} UTC."
+
+
+def to_html(
+    name: str, answer: TuneAnswer, search: Search, steps: Sequence[Step], lines: str, subject: str
+) -> str:  # fmt: skip
+    """Return the page of a search; ``subject`` is a sentence of what it is of."""
+    from markupsafe import Markup  # every text inside is escaped where the figure is made
+
+    return page_environment().get_template("tune.html.j2").render(
+        **page_values(len(_PHASES)), name=name, answer=answer, lines=lines, figure=Markup(_history(steps)),  # noqa: S704
+        legend=[(kind, phase, Markup(mark(6, 6, kind, 4.0))) for kind, phase in enumerate(_PHASES)],  # noqa: S704
+        levels=_levels(search, steps), subject=subject, tried=_tried(answer),
+    )  # fmt: skip
+
+
+def _levels(search: Search, steps: Sequence[Step]) -> list[tuple[str, float, float, float, int]]:
+    """Return the model's guess of each level that was read: name, ratio, how far it may be off, and its trials."""
+    posterior, space = search.posterior([step.batch for step in steps]), search.space
+    spread = np.sqrt(np.diag(posterior.covariance))
+    found = []
+    for factor, (name, levels) in enumerate(zip(space.factors, space.levels, strict=True)):
+        for level in range(1, len(levels)):
+            at = int(search.terms.mains[factor]) + level - 1
+            mean, reach = float(posterior.mean[at]), 1.96 * float(spread[at])
+            met = sum(
+                int(np.isfinite(step.batch.scores[place]).sum())
+                for step in steps
+                for place, row in enumerate(step.batch.rows, REFERENCES)
+                if space.codes[row, factor] == level
+            )
+            if met:  # without a reading the model has only what it began with
+                found.append((f"{name}={levels[level]}", *np.exp([mean, mean - reach, mean + reach]).tolist(), met))
+    return found
+
+
+def _history(steps: Sequence[Step]) -> str:
+    """Draw every reading over the mean of its block's references, in the order of the steps."""
+    points: list[tuple[int, str, float]] = []
+    number = 0
+    for step in steps:
+        references = step.batch.scores[:REFERENCES]
+        ran = np.isfinite(references).sum(axis=0)
+        base = np.nansum(references, axis=0) / np.where(ran, ran, np.nan)
+        for at in range(REFERENCES, len(step.batch.scores)):
+            for gain in step.batch.scores[at] - base:
+                number += 1
+                if np.isfinite(gain):
+                    points.append((number, step.batch.phase, float(np.exp(gain))))
+    if not points:
+        return ""
+    values = [value for *_, value in points]
+    low, high = min(0.95, *values), max(1.05, *values)
+
+    def x(place: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * place / max(1, number)
+
+    def y(value: float) -> float:
+        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - value) / (high - low)
+
+    body = "".join(
+        line(_LEFT, y(tick), _WIDTH - _RIGHT, y(tick), "grid")
+        + text(_LEFT - 8, y(tick) + 4, f"{tick:g}", "end")
+        + text(_WIDTH - _RIGHT + 10, y(tick) + 4, f"{tick:g}")  # the end that a narrow screen shows
+        for tick in ticks(low, high)
+    )
+    for at, phase, value in points:
+        kind = _PHASES.index(phase)
+        body += f'<g class="k{kind}">{mark(x(at), y(value), kind, 3.0)}</g>'
+    body += text(4, 12, "speed over the baseline", "soft")
+    body += text(_WIDTH - _RIGHT, _HEIGHT - 6, "trials, in the order they ran", "end soft")
+    told = "Each trial's speed over the baseline of its block, in the order they ran"
+    return drawing(_WIDTH, _HEIGHT, "Search history", told, body, "search")

@@ -1,0 +1,298 @@
+"""A search for the best cell of a space: what has been read decides alone what is tried next.
+
+Phases: ``evidence`` (each level once, and the named recipes), ``screen`` (a balanced design, then what may be the best
+by a draw of the model: Thompson 1933), ``race`` (a shortlist, on complete blocks, the hopeless leaving), ``confirm``
+(the winner against two copies of the baseline, on fresh blocks, which alone say what it gains).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.search.candidates import Broken, Known, Neighbours, best_of, pruned, still_in
+from envmatrix.search.model import Ints, Posterior, Terms, fit
+from envmatrix.search.space import Space
+
+Floats = NDArray[np.float64]
+Phase = Literal["evidence", "screen", "race", "confirm"]
+#: The baseline and its copy, which are in every block.
+REFERENCES = 2
+#: No claim is made of fewer blocks.
+MIN_BLOCKS = 6
+#: Of all trials: when the balanced design, the screen and the race end. Chosen on simulated worlds (docs/tune.md).
+BALANCED, SCREENED, RACED = 0.30, 0.55, 0.70
+_A_BLOCK, _FEWEST_OF_A_BLOCK = 12, 4
+#: A search learns between so many steps of its screen at least, where blocks run side by side.
+_STEPS = 6
+_SHORTLIST = 8
+_FEWEST_OF_A_RACE = 2
+_POOL = 400
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Candidates that ran together: ``scores`` (2 + rows, blocks) are logs, higher is better, nan where none is.
+
+    The first two are the baseline and its copy. ``broken`` counts against a cell: 1 where a trial failed, 2 where it
+    would fail again (a claim that is not met, an image that cannot be had).
+    """
+
+    phase: Phase
+    rows: tuple[int, ...]
+    scores: Floats
+    broken: NDArray[np.int64]
+
+    @property
+    def trials(self) -> int:
+        """How many trials ran."""
+        return int((np.isfinite(self.scores) | (self.broken > 0)).sum())
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What runs next: so many blocks of the baseline, its copy, and these rows of the space.
+
+    Of several ``parts`` there are as many blocks, and each row runs in one of them.
+    """
+
+    phase: Phase
+    rows: tuple[int, ...]
+    blocks: int
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Trials that the whole search may take, and those that are left of them."""
+
+    total: float
+    left: float
+
+    @property
+    def spent(self) -> float:
+        """Share that is spent."""
+        return 1.0 - self.left / self.total if self.total else 1.0
+
+
+class Search:
+    """A space, and what can be said of it once for all proposals. ``seed`` decides all that chance decides.
+
+    ``width`` machines run a block each, side by side: candidates are dealt to them, and each has its own baseline.
+    ``sampler``: one of Optuna's proposes what is screened, in place of the model ('').
+    """
+
+    def __init__(self, space: Space, seed: int = 1, width: int = 1, sampler: str = "") -> None:
+        self.space = space
+        self.seed = seed
+        self.width = width
+        self.sampler = sampler
+        self.terms = Terms(space.sizes)
+
+    @cached_property
+    def columns(self) -> Ints:
+        """The coefficients of every cell."""
+        return self.terms.columns(self.space.codes)
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """Which cell each one is without one of its settings."""
+        return Neighbours(self.space.codes)
+
+    @cached_property
+    def _couples(self) -> tuple[Ints, Ints, Ints]:
+        """Each pair of factors, and the number of its first pair of levels; the last is how many there are in all."""
+        one, other = np.triu_indices(len(self.space.sizes), 1)
+        sizes = np.array(self.space.sizes, np.int64)
+        return one, other, np.append(0, np.cumsum(sizes[one] * sizes[other]))
+
+    def meetings(self, rows: Sequence[int] | Ints) -> Ints:
+        """Return the pairs of levels, (rows, pairs of factors) numbers, that cells have; a reference is a level too."""
+        one, other, starts = self._couples
+        codes = self.space.codes[np.asarray(rows, np.int64)].astype(np.int64)
+        return np.asarray(starts[:-1] + codes[:, one] * np.array(self.space.sizes)[other] + codes[:, other])
+
+    @cached_property
+    def first(self) -> tuple[int, ...]:
+        """Cells that show each level once, with as few others as it takes, and the named recipes."""
+        codes = self.space.codes
+        settings = (codes > 0).sum(axis=1)
+        found: dict[int, None] = {}
+        for factor, size in enumerate(self.space.sizes):
+            for level in range(1, size):
+                rows = np.flatnonzero(codes[:, factor] == level)
+                if rows.size:
+                    found[int(rows[np.argmin(settings[rows])])] = None
+        found |= dict.fromkeys(sorted(self.space.named.values()))
+        return tuple(found)
+
+    def fewest_trials(self) -> int:
+        """Return with how many trials a search can confirm anything: the first cells, a screen as large, a claim."""
+        first = len(self.first) + REFERENCES * self._parts(len(self.first))
+        return max(2 * first, _A_BLOCK) + math.ceil((MIN_BLOCKS * (1 + REFERENCES)) / (1 - RACED) * (1 - SCREENED))
+
+    def known(self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = ()) -> Known:
+        """Return which cells may still be proposed; ``dropped`` are levels (factor, level) that change nothing."""
+        good, bad = np.zeros(len(self.space.codes), np.int64), np.zeros(len(self.space.codes), np.int64)
+        for batch in batches:
+            rows = np.array(batch.rows, np.int64)
+            np.add.at(good, rows, np.isfinite(batch.scores[REFERENCES:]).sum(axis=1))
+            np.add.at(bad, rows, batch.broken[REFERENCES:].sum(axis=1))
+        return Known(self.space.codes, self.space.sizes, Broken(good, bad), tuple(dropped))
+
+    def posterior(self, batches: Sequence[Batch]) -> Posterior:
+        """Learn from all readings but those that confirm."""
+        rows: list[int] = []
+        blocks: list[int] = []
+        values: list[float] = []
+        number = 0
+        for batch in batches:
+            if batch.phase == "confirm":
+                continue
+            cells = np.array([0, 0, *batch.rows])
+            for column in batch.scores.T:
+                there = np.flatnonzero(np.isfinite(column))
+                rows += cells[there].tolist()
+                values += column[there].tolist()
+                blocks += [number] * there.size
+                number += 1
+        watched = sorted({row for batch in batches if batch.phase == "race" for row in batch.rows})
+        return fit(self.terms, self.columns, np.array(rows, np.int64), np.array(blocks, np.int64),
+                   np.array(values, np.float64), watched)  # fmt: skip
+
+    def next_step(
+        self, batches: Sequence[Batch], budget: Budget, dropped: Iterable[tuple[int, int]] = ()
+    ) -> Proposal | None:
+        """Return what runs next; None: the search is over. It depends on nothing but its arguments."""
+        if not batches:
+            return self._dealt("evidence", self.first)
+        if batches[-1].phase == "confirm":
+            if np.isfinite(batches[-1].scores[:REFERENCES]).any():
+                return None
+            return self.next_step(batches[:-1], budget, dropped)  # its baseline never ran: it is confirmed again
+        known = self.known(batches, dropped)
+        chance = np.random.default_rng((self.seed, len(batches)))
+        left = SCREENED * budget.total - (budget.total - budget.left)
+        size = self._block_of(budget.total)
+        affordable = int(min(size * self.width, left - REFERENCES * self.width))
+        if affordable >= self.width * (size // 2) and batches[-1].phase != "race":
+            rows = (
+                self._balanced(batches, known, affordable, chance)
+                if budget.spent < BALANCED
+                else self._promising(batches, known, affordable, chance)
+            )
+            if rows:
+                return self._dealt("screen", rows)
+        posterior = self.posterior(batches)
+        rows = self._raced(batches, known, posterior, chance)
+        left = RACED * budget.total - (budget.total - budget.left)
+        fits = int(min(left, budget.left - MIN_BLOCKS * (1 + REFERENCES))) - REFERENCES
+        if batches[-1].phase != "race" and fits >= _FEWEST_OF_A_RACE:
+            rows = rows[:fits]  # without a race only what was screened can be confirmed
+        if (len(rows) > 1 or not known.worked[list(rows)].all()) and left >= len(rows) + REFERENCES:
+            return Proposal("race", rows, max(1, min(self.width, int(left / (len(rows) + REFERENCES)))))
+        winner = self.winner(batches, dropped, posterior)
+        blocks = max(MIN_BLOCKS, int(budget.left / (1 + REFERENCES)))
+        return Proposal("confirm", (winner,), blocks) if winner else None
+
+    def _block_of(self, trials: float) -> int:
+        """Return how many candidates a block has: fewer where many at once would leave few steps to learn between."""
+        if self.width == 1:
+            return _A_BLOCK
+        a_block = SCREENED * trials / (_STEPS * self.width)
+        return int(min(_A_BLOCK, max(_FEWEST_OF_A_BLOCK, a_block - REFERENCES)))
+
+    def _parts(self, rows: int) -> int:
+        """Return to how many blocks so many rows are dealt."""
+        return max(1, min(self.width, rows))
+
+    def _dealt(self, phase: Phase, rows: tuple[int, ...]) -> Proposal:
+        parts = self._parts(len(rows))
+        return Proposal(phase, rows, parts, parts)
+
+    def winner(
+        self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = (), posterior: Posterior | None = None
+    ) -> int:
+        """Return the row to confirm, the one that was where one was; 0: nothing is expected to gain.
+
+        Only what worked in some trial is confirmed: what the model expects of others may be a recipe that cannot run.
+        ``posterior`` is what was learned from these batches (None: it is worked out).
+        """
+        confirmed = [batch.rows[0] for batch in batches if batch.phase == "confirm"]
+        if confirmed:
+            return confirmed[-1]
+        known, posterior = self.known(batches, dropped), posterior or self.posterior(batches)
+        rows = [row for row in posterior.watched if known.allowed[row]] or list(self._shortlist(known, posterior))
+        able = known.allowed & known.worked
+        rows = [row for row in rows if able[row]] or (np.flatnonzero(able[1:]) + 1).tolist()
+        if not rows:
+            return 0
+        mean, _ = posterior.of_rows(rows, self.columns[rows])
+        chosen = best_of(rows, mean, self.space.codes)
+        return chosen if float(mean[rows.index(chosen)]) > 0 else 0
+
+    def _balanced(
+        self, batches: Sequence[Batch], known: Known, count: int, chance: np.random.Generator
+    ) -> tuple[int, ...]:
+        """Return cells whose pairs of levels were met least, a reference being a level too; new cells first."""
+        seen = [row for batch in batches for row in batch.rows]
+        able = np.flatnonzero(known.allowed)[1:]
+        new = np.setdiff1d(able, seen)
+        able = new if len(new) >= count else able
+        met = np.bincount(self.meetings(seen).ravel(), minlength=self._couples[2][-1])
+        found: list[int] = []
+        for _ in range(min(count, len(able))):
+            pool = np.setdiff1d(chance.choice(able, min(_POOL, len(able)), replace=False), found)
+            if not pool.size:
+                break
+            row = int(pool[np.argmax((1.0 / (1.0 + met))[self.meetings(pool)].sum(axis=1))])
+            met[self.meetings([row])] += 1
+            found.append(row)
+        return tuple(found)
+
+    def _promising(
+        self, batches: Sequence[Batch], known: Known, count: int, chance: np.random.Generator
+    ) -> tuple[int, ...]:
+        """Return cells that may be the best: each the best one in a draw of the model, or proposed by the sampler."""
+        if self.sampler:
+            from envmatrix.search.optuna_sampler import proposed
+
+            seed = (self.seed, len(batches))
+            return proposed(self.space, batches, known.allowed, count, self.sampler, seed)
+        posterior = self.posterior(batches)
+        out = ~known.allowed
+        out[0] = True
+        found: dict[int, None] = {}
+        for drawn in posterior.draws(self.columns, min(count, int((~out).sum())), chance):
+            drawn[out] = -np.inf
+            row = int(np.argmax(drawn))
+            found[row] = None
+            out[row] = True
+        return tuple(found)
+
+    def _shortlist(self, known: Known, posterior: Posterior) -> tuple[int, ...]:
+        """Return the most promising cells, each with fewer settings where the model expects no loss of that."""
+        gains = posterior.gains(self.columns)
+        gains[~known.allowed] = -np.inf
+        gains[0] = -np.inf
+        found: dict[int, None] = {}
+        for row in np.argsort(-gains)[: 4 * _SHORTLIST]:
+            if np.isfinite(gains[row]):
+                found[pruned(int(row), self.neighbours, gains)] = None
+            if len(found) == _SHORTLIST:
+                break
+        return tuple(row for row in found if row)
+
+    def _raced(
+        self, batches: Sequence[Batch], known: Known, posterior: Posterior, chance: np.random.Generator
+    ) -> tuple[int, ...]:
+        if batches[-1].phase != "race":
+            return self._shortlist(known, posterior)
+        rows = [row for row in batches[-1].rows if known.allowed[row]]
+        return still_in(rows, *posterior.of_rows(rows, self.columns[rows]), chance) if rows else ()

@@ -1,0 +1,122 @@
+"""results/STUDY/: study.json, written once, and a run for each step of a search, which is resumed from them alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from envmatrix.errors import StoreError, Where
+from envmatrix.matrix.model import Design
+from envmatrix.results.document_checks import check_schema, first_mistake
+from envmatrix.results.folder import RunFolder
+from envmatrix.results.json_text import json_of, json_of_line
+from envmatrix.results.run import Asked
+from envmatrix.system.atomic_files import append_line, mend_lines, os_error, read_text, read_whole_lines, write_whole
+from envmatrix.system.host import Host
+
+SCHEMA = 1
+_RESTORE = "restore the file from a copy"
+
+
+class Place(BaseModel):
+    """Where the trials of a search run: a launcher, what was asked of it, and how many blocks it runs side by side.
+
+    ``host`` is the machine that they run on (None: this one).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    launcher: str
+    options: Asked = Field(default_factory=dict)
+    width: int = Field(default=1, ge=1)
+    host: Host | None = None
+
+
+class Study(BaseModel):
+    """What a search began with. ``budget`` is in seconds, ``factors`` are the levels it searches.
+
+    ``design`` is what every trial keeps to: the workload, the baseline, the engine, limits. ``trial_s`` is how long the
+    program took before the search (None: nobody looked), ``place`` where trials run (None: where the search goes on),
+    ``sampler`` the one of Optuna that proposes ('': none). ``asked``: somebody gave the budget, and no more is spent.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_number: Literal[1] = Field(default=1, alias="schema")
+    name: str
+    created: str
+    envmatrix: str
+    design: Design
+    budget: float = Field(gt=0)
+    factors: Mapping[str, tuple[str, ...]]
+    named: tuple[str, ...] = ()
+    trial_s: float | None = None
+    place: Place | None = None
+    sampler: str = ""
+    asked: bool = True
+
+
+class StudyFolder:
+    """The folder of one search."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = path / "study.json"
+        self.sessions_file = path / "sessions.jsonl"
+        self._whole = RunFolder(path)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether a search was begun in it and ended before its first step was: nothing is lost when it begins anew."""
+        return self.file.exists() and not self.steps() and not self._whole.is_written()
+
+    def lock(self) -> None:
+        """Hold the search until ``unlock`` or the end of this process; StoreError when another one holds it."""
+        self._whole.lock()
+
+    def unlock(self) -> None:
+        """Let another writer in."""
+        self._whole.unlock()
+
+    def create(self, study: Study) -> None:
+        """Make the folder and write study.json."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise os_error(error, self.path) from error
+        write_whole(self.file, json.dumps(study.model_dump(mode="json", by_alias=True), indent=1) + "\n")
+
+    def load(self) -> Study:
+        """Read study.json. Raises StoreError."""
+        body = check_schema(json_of(read_text(self.file), self.file), self.file, SCHEMA)
+        try:
+            return Study.model_validate(body)
+        except ValidationError as error:
+            said = f"this is no study.json that envmatrix wrote ({first_mistake(error)[1]})"
+            raise StoreError(said, where=Where(self.file), remedy=_RESTORE) from error
+
+    def note_session(self, at: float) -> None:
+        """Note that the search begins, or goes on, at ``at`` (seconds since the epoch): before it, it was stopped."""
+        mend_lines(self.sessions_file, self.path / "sessions.half-written")
+        append_line(self.sessions_file, json.dumps({"schema": SCHEMA, "began": round(at, 3)}))
+
+    def sessions(self) -> tuple[float, ...]:
+        """Return when the search began and went on (seconds since the epoch); () of one that noted nothing of it."""
+        found = []
+        for number, line in read_whole_lines(self.sessions_file):
+            body = json_of_line(line.decode(errors="replace"), self.sessions_file, number, _RESTORE)
+            began = check_schema(body, self.sessions_file, SCHEMA, number).get("began")
+            if not isinstance(began, (int, float)):
+                said = "this line does not say when the search went on"
+                raise StoreError(said, where=Where(self.sessions_file, number), remedy=_RESTORE)
+            found.append(float(began))
+        return tuple(found)
+
+    def steps(self) -> list[RunFolder]:
+        """Return the runs of its steps, in order."""
+        folders = [file.parent for file in self.path.glob("[0-9]*/run.json")]
+        return [RunFolder(path) for path in sorted(folders, key=lambda path: (int(path.name.split("-")[0]), path.name))]

@@ -1,0 +1,43 @@
+"""The machine of a run, where a scheduler chose it: what its trials saw of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from envmatrix.stats.measurements import Measurements
+from envmatrix.system.host import Host
+
+
+def seen_host(host: Host, measured: Measurements) -> Host:
+    """Return the host of a run, with what its trials saw where it is nodes of a cluster.
+
+    None: no trial says so, or not all say the same. The distribution stays undefined: a trial sees its image's.
+    """
+    if host.kernel is not None:
+        return host
+    flags = _seen(measured, "cpu.flags")
+    return replace(
+        host,
+        kernel=_text(measured, "system.kernel"),
+        machine=_text(measured, "cpu.architecture"),
+        cpu_model=_text(measured, "cpu.model"),
+        numa_nodes=_whole(measured, "memory.numa_nodes"),
+        memory_bytes=_whole(measured, "memory.total_bytes"),
+        hypervisor="hypervisor" in flags if isinstance(flags, list) else None,
+    )
+
+
+def _text(measured: Measurements, path: str) -> str | None:
+    found = _seen(measured, path)
+    return found if isinstance(found, str) else None
+
+
+def _whole(measured: Measurements, path: str) -> int | None:
+    found = _seen(measured, path)
+    return found if isinstance(found, int) else None
+
+
+def _seen(measured: Measurements, path: str) -> object:
+    values = list(measured.machine.get(path, ()))
+    return json.loads(values[0]) if len(values) == 1 else None

@@ -1,0 +1,78 @@
+"""Which metric a workload's verdicts rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from envmatrix.matrix.metrics import MetricSource
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import Plan
+from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.metrics import (
+    METRICS,
+    THROUGHPUT,
+    VALUE,
+    Metric,
+    own_column,
+    show_bytes,
+    show_rate,
+    show_seconds,
+    show_value,
+)
+
+_STEPS = "steps/s"
+_SHOWN = {"s": show_seconds, "B": show_bytes}
+
+
+def primary_metric(workload: Workload | None) -> Metric:
+    """Return the metric that a workload's verdict rests on.
+
+    The built-in benchmark is judged by throughput, a user's own command by the value it reports, in the direction
+    its ``metric`` names (wall time, which is what counts where no metric is named: lower is better).
+    """
+    if workload is None or not workload.command:
+        return THROUGHPUT
+    (name, source), *_ = workload.sources.items()
+    return _metric(VALUE.name, name, source)
+
+
+def own_metrics(workload: Workload | None) -> tuple[Metric, ...]:
+    """Return the further metrics of a user's own command, beside the one that verdicts rest on."""
+    if workload is None or not workload.command:
+        return ()
+    _, *more = workload.sources.items()
+    return tuple(_metric(own_column(name), name, source) for name, source in more)
+
+
+def _metric(column: str, name: str, source: MetricSource) -> Metric:
+    if source.wall:
+        return Metric(column, name or "wall time", "s", "lower", show_seconds)
+    if source.steps:
+        return Metric(column, name or "steps a second", _STEPS, "higher", show_rate)
+    shown = _SHOWN.get(source.unit, show_value)
+    named = Metric(column, name or source.called or VALUE.label, source.unit, source.better, shown)
+    return replace(named, label=THROUGHPUT.label) if named.is_rate and named.label == VALUE.label else named
+
+
+def told_metric(name: str, label: str, unit: str, better: str) -> Metric:
+    """Return the metric of a column as a summary told of it, for what a program of the user's own reported."""
+    known = METRICS.get(name, VALUE)
+    if known is not VALUE or not label:
+        return known
+    shown = show_rate if unit == _STEPS else _SHOWN.get(unit, show_value)
+    return replace(known, label=label, unit=unit, better="lower" if better == "lower" else "higher", show=shown)
+
+
+def primary_metrics(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> dict[str, Metric]:
+    """Return each workload's primary metric; a run without workload entries is judged by what it measured."""
+    chosen: dict[str, Metric] = {}
+    for arm in plan.arms:
+        metric = primary_metric(workloads.get(arm.workload))
+        has_value = np.isfinite(measured.of(arm.name, "value")).any()
+        if arm.workload not in workloads and has_value:
+            metric = METRICS["value"]
+        chosen[arm.workload] = chosen.get(arm.workload, metric)
+    return chosen

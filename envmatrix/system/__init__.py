@@ -1,0 +1,1 @@
+"""The machine and its processes: host facts, starting and ending processes, files, locks, progress."""

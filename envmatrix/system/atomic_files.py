@@ -1,0 +1,197 @@
+"""Files of a results folder: written whole or not at all, and what to do when the disk says no."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from pydantic import JsonValue
+
+from envmatrix.errors import StoreError, Where
+from envmatrix.results.json_text import json_of
+from envmatrix.system.regular_files import RefusedFileError, open_regular, read_bytes, read_lines, where_of
+from envmatrix.system.write_retry import insisting
+
+_PIECE = 2**16
+_RESTORE = "restore it from a copy"
+_REMEDIES = {
+    errno.ENOSPC: "free some space, then `envmatrix resume`",
+    errno.EDQUOT: "your quota there is full: free some space, then `envmatrix resume`",
+    errno.EACCES: "check who may write there",
+    errno.EROFS: "its file system is read-only: make it writable, or name another folder",
+    errno.ENOENT: "check the name, and that its folder is there",
+    errno.ENOLCK: "its file system has no locks: mount it with them (flock), or name another folder: --output",
+    errno.ESTALE: "the file system that holds it went away: when it is back, `envmatrix resume`",
+}
+
+
+def os_error(error: OSError, path: Path, line: int | None = None) -> StoreError:
+    """Return what the system said of a file, with its remedy where there is one."""
+    remedy = _RESTORE if isinstance(error, RefusedFileError) else _REMEDIES.get(error.errno or 0, "")
+    return StoreError(f"{error.strerror}", where=Where(path, line), remedy=remedy)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file to write so that a reader sees all of it or the old one: temporary file, fsync, rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def named_file(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file that a person named, as ``whole_file``; a link, a pipe or /dev/null keeps its place."""
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file():
+        with real.open("wb") as file:
+            yield file
+        return
+    with whole_file(real) as file:
+        yield file
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def write_whole(path: Path, text: str | bytes) -> None:
+    """Write a file whole or not at all; a StoreError says why it cannot be written."""
+
+    def write() -> None:
+        with whole_file(path) as file:
+            file.write(_bytes(text))
+
+    try:
+        insisting(write, path)
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
+def write_named(path: Path, text: str | bytes) -> None:
+    """Write a file where a person said, as ``write_whole`` does."""
+    try:
+        with named_file(path) as file:
+            file.write(_bytes(text))
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line and make sure that it is on disk before returning."""
+    before: list[int] = []
+
+    def append() -> None:
+        with path.open("ab") as file:
+            if before:  # what an earlier try may have written of it
+                file.truncate(before[0])
+            before[:] = [file.tell()]
+            file.write(line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    try:
+        insisting(append, path)
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
+def check_room(folder: Path) -> None:
+    """Raise a StoreError where a disk is full: what was written there meanwhile may be cut short, or have failed."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_PIECE))
+            file.flush()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise os_error(error, folder) from error
+
+
+def mend_lines(path: Path, aside: Path) -> bool:
+    """Move a last line that a crash left half-written to ``aside``; say whether there was one."""
+    try:
+        with open_regular(path, to_change=True) as file:
+            whole = _end_of_last_line(file)
+            if whole == file.seek(0, os.SEEK_END):
+                return False
+            file.seek(whole)
+            with aside.open("ab") as left:
+                shutil.copyfileobj(file, left)
+                left.write(b"\n")
+            file.truncate(whole)
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise os_error(error, path) from error
+    return True
+
+
+def _end_of_last_line(file: IO[bytes]) -> int:
+    """Return the position after the last line break, looking from the end."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - _PIECE)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def take_lines(path: Path, numbers: Collection[int], aside: Path) -> None:
+    """Move the lines of these numbers, from 1, to ``aside``; they are on disk there before the file is without them."""
+    try:
+        with path.open("rb") as file, whole_file(path) as kept, aside.open("ab") as taken:
+            for number, line in enumerate(file, 1):
+                (taken if number in numbers else kept).write(line)
+            taken.flush()
+            os.fsync(taken.fileno())
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
+def read_text(file: Path) -> str:
+    """Read a text file; a StoreError says why it cannot be read."""
+    try:
+        return read_bytes(file).decode()
+    except OSError as error:
+        raise os_error(error, file) from error
+    except UnicodeDecodeError as error:
+        said, where = f"not UTF-8 text (byte {error.start})", where_of(error, file)
+        raise StoreError(said, where=where, remedy=_RESTORE) from error
+
+
+def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of each line that is whole, nothing where there is no such file."""
+    number = 0
+    lines = read_lines(file)
+    while True:
+        try:
+            line = next(lines, None)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise os_error(error, file, number + 1) from error
+        if line is None:
+            return
+        number += 1
+        yield number, line
+
+
+def read_json(file: Path) -> JsonValue:
+    """Read a JSON file; a StoreError says what is wrong with it."""
+    return json_of(read_text(file), file)

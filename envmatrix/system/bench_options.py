@@ -1,0 +1,265 @@
+"""What host and benchmark must never answer differently, so that the benchmark's own four files answer for both.
+
+``bench`` is not imported: what runs in a trial stays apart from what starts it. But ``bench/options.py``,
+``bench/digest.py``, ``bench/variables.py`` and ``bench/quantities.py`` need the standard library alone, and are loaded
+here by their path, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from envmatrix.system.project import bench_folder
+
+#: What claims on the versions of packages begin with.
+_PACKAGE = "packages."
+OptionValue: TypeAlias = bool | int | float | str | list[int] | None
+
+
+class Option(BaseModel):
+    """One option of the built-in workloads; ``type`` is int, float, bool, str or list-of-int.
+
+    ``entry_points`` is the group in which other packages offer further ``choices``; '' where there are no others.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    type: str
+    default: OptionValue
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    entry_points: str = ""
+
+
+class UnknownOptionError(KeyError):
+    """The benchmark has no option of this name."""
+
+
+class WrongValueError(ValueError):
+    """What was written is no value of its option: ``message`` says what it must be, ``remedy`` what to write."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+class BrokenRule(Protocol):
+    """A rule that a combination breaks: its words, and the options that it is about, the offending one first."""
+
+    @property
+    def message(self) -> str:
+        """Why the options do not go together, and which value is in the way."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Their names."""
+
+
+class _OptionError(Exception):
+    text: str
+    remedy: str
+
+
+class _Options(Protocol):
+    """What is used of bench/options.py."""
+
+    OptionError: type[_OptionError]
+
+    def listed(self) -> Mapping[str, Mapping[str, object]]: ...
+    def convert(self, option: Mapping[str, object], given: object) -> OptionValue: ...
+    def broken_rules(self, values: Mapping[str, OptionValue]) -> Sequence[BrokenRule]: ...
+    def check_shares(
+        self, values: Mapping[str, OptionValue], variables: Mapping[str, str], threads: int = 1
+    ) -> None: ...
+
+
+class _Digest(Protocol):
+    """What is used of bench/digest.py."""
+
+    def folder_digest(self, folder: str) -> str: ...
+
+
+class _Variables(Protocol):
+    """What is used of bench/variables.py."""
+
+    HIDDEN: str
+    NAMES: str
+    PACKAGES: str
+    SET: str
+
+    def bears_on_performance(self, name: str) -> bool: ...
+    def shown(self, name: str, value: str, named: Collection[str] = ()) -> str: ...
+    def without_userinfo(self, text: str) -> str: ...
+
+
+class Unit(Protocol):
+    """A unit as bench/quantities.py reads it: its ``kind`` is time, rate, size or count."""
+
+    text: str
+    kind: str
+    scale: float
+    per: str
+    by_device: bool
+
+
+class NumberField(Protocol):
+    """A number of a line as bench/quantities.py reads it."""
+
+    start: int
+    end: int
+    value: float
+    label: str
+    connector: str
+    wrapper: str
+    unit: Unit | None
+    unit_end: int
+    unclear: bool
+
+
+class _Quantities(Protocol):
+    """What is used of bench/quantities.py."""
+
+    def plain(self, text: str) -> str: ...
+    def without_colours(self, text: str) -> str: ...
+    def words(self, label: str) -> str: ...
+    def masked(self, line: str) -> tuple[str, bool]: ...
+    def unit_of(self, text: str) -> Unit | None: ...
+    def fields(self, line: str) -> Sequence[NumberField]: ...
+    def of_label(self, label: str) -> bool: ...
+    def is_other(self, label: str) -> bool: ...
+    def is_counter(self, label: str) -> bool: ...
+    def field_at(self, line: str, start: int, end: int, *, literally: bool) -> NumberField: ...
+    def converted(self, field: NumberField, wanted: str, better: str) -> float: ...
+
+
+@lru_cache
+def _loaded(file: Path) -> object:
+    spec = importlib.util.spec_from_file_location(f"_envmatrix_bench_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _options() -> _Options:
+    return cast("_Options", _loaded(bench_folder() / "options.py"))
+
+
+@lru_cache(maxsize=1)
+def options() -> Mapping[str, Option]:
+    """Return the options of the built-in workloads by their names."""
+    return {name: Option.model_validate(entry) for name, entry in _options().listed().items()}
+
+
+def convert(name: str, written: object) -> OptionValue:
+    """Turn what matrix.yaml says of an option (a text, None, a list of texts) into its value.
+
+    Raises UnknownOptionError, or WrongValueError.
+    """
+    bench = _options()
+    if name not in bench.listed():
+        raise UnknownOptionError(name)
+    try:
+        return bench.convert(bench.listed()[name], written)
+    except bench.OptionError as error:
+        raise WrongValueError(error.text, error.remedy) from None
+
+
+def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[BrokenRule]:
+    """Return every rule of the benchmark that a combination of options breaks; the others have their defaults."""
+    return _options().broken_rules(values)
+
+
+def check_shares(values: Mapping[str, OptionValue], variables: Mapping[str, str]) -> None:
+    """Raise WrongValueError for a batch that processes cannot share equally, or processes that nodes cannot."""
+    bench = _options()
+    try:
+        bench.check_shares(values, variables)
+    except bench.OptionError as error:
+        raise WrongValueError(error.text, error.remedy) from None
+
+
+def arguments(values: Mapping[str, OptionValue]) -> list[str]:
+    """Write options as arguments of ``python -m bench run``, which reads the same values from them."""
+    return [f"--{name.replace('_', '-')}={_text(value)}" for name, value in values.items()]
+
+
+def _text(value: OptionValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def folder_digest(folder: Path) -> str:
+    """Return the digest of a ``bench`` folder, as the benchmark writes it into its records."""
+    return cast("_Digest", _loaded(bench_folder() / "digest.py")).folder_digest(str(folder))
+
+
+def _variables() -> _Variables:
+    return cast("_Variables", _loaded(bench_folder() / "variables.py"))
+
+
+@lru_cache(maxsize=1)
+def quantities() -> _Quantities:
+    """Return what reads a program's numbers, on the host and in a trial."""
+    return cast("_Quantities", _loaded(bench_folder() / "quantities.py"))
+
+
+def variables_to_show(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that tells the benchmark which values an environment sets itself, nothing where it knows."""
+    names = sorted(name for name in variables if not _variables().bears_on_performance(name))
+    return {_variables().NAMES: ",".join(names)} if names else {}
+
+
+def packages_to_look_up(claimed: Iterable[str]) -> dict[str, str]:
+    """Return the variable that tells the benchmark which packages these paths of claims name, nothing for none."""
+    names = sorted({path.removeprefix(_PACKAGE) for path in claimed if path.startswith(_PACKAGE)})
+    return {_variables().PACKAGES: ",".join(names)} if names else {}
+
+
+def shown_variable(name: str, value: str) -> str:
+    """Return what a record says of a variable that the environment sets."""
+    return _variables().shown(name, value, (name,))
+
+
+def is_secret(said: str | None) -> bool:
+    """Whether a record says of a variable only that it was there, as its name looks like a secret's."""
+    return said == _variables().HIDDEN
+
+
+def is_only_set(said: str | None) -> bool:
+    """Whether a record says of a variable only that it was there: its process was not told that the value matters."""
+    return said == _variables().SET
+
+
+def bears_on_performance(name: str) -> bool:
+    """Say whether the values of a variable are always written into a record."""
+    return _variables().bears_on_performance(name)
+
+
+def hides(name: str) -> bool:
+    """Say whether a record hides the value of a variable, as its name looks like a secret's."""
+    return _variables().shown(name, "", (name,)) == _variables().HIDDEN
+
+
+def without_userinfo(text: str) -> str:
+    """Return a text whose URLs hold no password and no token."""
+    return _variables().without_userinfo(text)
+
+
+def nodes_of(values: Mapping[str, OptionValue]) -> int:
+    """Return how many machines a workload with these options is spread over; 1 for a program of the user's own."""
+    return cast("int", values.get("nodes") or 1)

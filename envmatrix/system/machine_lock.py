@@ -1,0 +1,31 @@
+"""Whoever measures on a machine is alone there: each would spoil the other's figures."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+
+from envmatrix.system import project
+from envmatrix.system.progress import ProgressCallback
+
+
+@contextlib.contextmanager
+def alone_on_machine(progress: ProgressCallback) -> Iterator[None]:
+    """Wait while another envmatrix with this cache measures, and let others wait."""
+    folder = project.cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / "measuring.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        progress("another envmatrix is measuring on this machine; waiting until it has ended")
+        began = time.monotonic()
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        progress(f"waited {time.monotonic() - began:.0f} s")
+    try:
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,47 @@
+"""Where things are: the benchmark's folder, the matrix, the cache. A checkout comes before the installed copy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def bench_folder() -> Path:
+    """Return the folder ``bench`` (the checkout's, or the copy inside the installed package)."""
+    checkout = _PACKAGE.parent / "bench"
+    return checkout if (checkout / "options.json").exists() else _PACKAGE / "_project" / "bench"
+
+
+def default_matrix() -> Path:
+    """Return the matrix.yaml that comes with envmatrix."""
+    checkout = _PACKAGE.parent / "matrix.yaml"
+    return checkout if checkout.exists() else _PACKAGE / "_project" / "matrix.yaml"
+
+
+def beside(matrix: Path) -> Path:
+    """Return the folder in which files are made beside a matrix: its own, or this one for the package's matrix."""
+    folder = matrix.resolve().parent
+    return Path.cwd() if folder.is_relative_to(_PACKAGE) else folder
+
+
+def locks_folder() -> Path:
+    """Return the folder of the committed locks."""
+    checkout = _PACKAGE.parent / "containers" / "locks"
+    return checkout if checkout.is_dir() else _PACKAGE / "_project" / "containers" / "locks"
+
+
+def documentation() -> dict[str, Path]:
+    """Return the pages of the documentation by name, the first one to read first."""
+    checkout = _PACKAGE.parent / "docs"
+    home = checkout.parent if (checkout / "matrix.md").exists() else _PACKAGE / "_project"
+    return {"readme": home / "README.md", **{page.stem: page for page in sorted((home / "docs").rglob("*.md"))}}
+
+
+def cache_folder() -> Path:
+    """Return $ENVMATRIX_CACHE, else the user's cache folder for envmatrix."""
+    if named := os.environ.get("ENVMATRIX_CACHE"):
+        return Path(named).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(base).absolute() / "envmatrix"

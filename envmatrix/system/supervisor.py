@@ -1,0 +1,335 @@
+"""Started in place of a program: confines it, starts it, and ends all that came of it when it ends.
+
+``process.py`` runs this file alone (``python -I -S supervisor.py FD OWNER``; OWNER is its own process), sends an order
+through the socket FD and reads how the program ended. When the socket closes, envmatrix was killed or wants the program
+to end. A byte HOLD on it stops the program with all that came of it, RELEASE lets them go on; the same byte is the
+answer, once it is done. Everything the program starts stays below this process, daemons too
+(PR_SET_CHILD_SUBREAPER), so nothing is left once it has no child.
+
+It starts before every trial, hence few imports: it takes some 20 ms of CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    #: CPUs, a mask of memory nodes, the cgroup.procs of cgroups, and RLIMIT_DATA in bytes.
+    Place = tuple[tuple[int, ...], int, tuple[str, ...], int]
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_MPOL_BIND = 2
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+#: Seconds between interrupt, terminate and kill; what a program is given to end its own children is shorter.
+GRACE_S = 2.0
+HOLD, RELEASE = b"-", b"+"
+#: How long (seconds) processes may take to stop: one that is in the kernel does so on its way back.
+_STOPPED_S = 10.0
+#: How long (seconds) the system may take to end processes that were killed.
+_REAPED_S = 10.0
+#: Where Intel's OpenMP runtime notes that a process has it (kmp_runtime.cpp); it forgets to remove that at the end.
+_SHM, _NOTE = "/dev/shm", "__KMP_REGISTERED_LIB_"  # noqa: S108
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def bind_memory(mask: int) -> None:
+    """Take memory from the NUMA nodes of this mask only; the policy stays over exec (set_mempolicy(2))."""
+    number = _SET_MEMPOLICY.get(os.uname().machine)
+    if number is None:
+        raise OSError(38, f"memory nodes cannot be set on {os.uname().machine}")
+    nodes = ctypes.c_ulong(mask)
+    if _libc.syscall(number, _MPOL_BIND, ctypes.byref(nodes), 8 * ctypes.sizeof(nodes) + 1) != 0:
+        raise OSError(ctypes.get_errno(), "set_mempolicy")
+
+
+def _confine(cpus: tuple[int, ...], nodes: int, groups: tuple[str, ...], data_bytes: int) -> None:
+    """Enter a CPU set, memory nodes (a mask), cgroups (their cgroup.procs) and a limit of RLIMIT_DATA; 0, (): none."""
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    for group in groups:
+        with open(group, "wb", buffering=0) as members:  # noqa: PTH123 - pathlib takes as long to load as all else here
+            members.write(b"0")
+    if data_bytes:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    if nodes:
+        bind_memory(nodes)
+
+
+class _CannotPlaceError(OSError):
+    """The program cannot be started where, or with the limits, that the order says."""
+
+
+def _become(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> None:
+    """Turn this new process into the program, which leads a session of its own."""
+    try:
+        os.setsid()
+        # Python ignores the first two, a shell's background job the others: by those it is told to end.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        _confine(*place)
+    except OSError as error:
+        raise _CannotPlaceError(error.errno, error.strerror) from error
+    os.execvpe(argv[0], argv, env)  # noqa: S606 - no shell: an argument list
+
+
+def _start(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> tuple[int, bytes]:
+    """Start the program; return its process and, where it could not be started, the answer that says why."""
+    heard, told = os.pipe()
+    supervisor = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() == supervisor:
+                _become(argv, env, place)
+        except OSError as error:
+            what = "misplaced" if isinstance(error, _CannotPlaceError) else "refused"
+            os.write(told, marshal.dumps((what, error.errno, error.strerror)))
+        finally:
+            os._exit(127)
+    os.close(told)
+    with os.fdopen(heard, "rb") as said:
+        return child, said.read()
+
+
+class _Watch:
+    """Waits for the program: ``line`` leads to envmatrix, ``wake`` gets a byte with every signal."""
+
+    def __init__(self, line: int) -> None:
+        self.wake, written = os.pipe()
+        os.set_blocking(written, False)
+        os.set_blocking(self.wake, False)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        self.line = line
+        self.asked = False
+        self.started = time.monotonic()
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+    def _hear(self) -> None:
+        """Do what envmatrix says: hold, release, or (the line's end) end the program."""
+        try:
+            said = os.read(self.line, 1)
+        except OSError:
+            said = b""
+        if said not in (HOLD, RELEASE):
+            self.asked = True
+            return
+        (_hold if said == HOLD else _release)()
+        try:  # noqa: SIM105 - as below
+            os.write(self.line, said)
+        except OSError:
+            pass  # envmatrix was killed: the next look at the line says so
+
+    def ended(self, child: int, seconds: float, *, heed: bool) -> int | None:
+        """Wait and return the program's exit code, None after ``seconds`` or (to ``heed``) when it shall end."""
+        deadline = time.monotonic() + seconds
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == child:
+                return os.waitstatus_to_exitcode(status)
+            left = deadline - time.monotonic()
+            if left <= 0 or (heed and self.asked):
+                return None
+            if not pid:
+                self.sleep(left, heed=heed)
+
+    def sleep(self, seconds: float, *, heed: bool) -> None:
+        """Sleep until a signal comes, a child ends, or the line closes."""
+        ready = select.select([self.wake, *([self.line] if heed else [])], [], [], seconds)[0]
+        if self.wake in ready:
+            os.read(self.wake, 512)
+        if self.line in ready:
+            self._hear()
+
+
+def _send(kill: Callable[[int, int], None], target: int, number: int) -> None:
+    try:  # noqa: SIM105 - contextlib takes milliseconds to load
+        kill(target, number)
+    except OSError:
+        pass  # it has ended
+
+
+def _end(watch: _Watch, child: int) -> int:
+    """End the program: interrupt, terminate, kill."""
+    code = None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        _send(os.killpg, child, number)
+        _release()  # what is stopped hears of no signal but the last
+        code = watch.ended(child, GRACE_S, heed=False)
+        if code is not None:
+            return code
+    return -signal.SIGKILL
+
+
+def _states() -> dict[int, tuple[int, str]]:
+    """Return the parent and the state of every process."""
+    found = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - as above
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+            except (OSError, ValueError):
+                continue
+            found[int(name)] = int(parent), state.decode()
+    return found
+
+
+def _is_first(pid: int) -> bool:
+    """Whether a process is the first of a PID namespace below this one."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
+            numbers = file.read().partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
+    except OSError:
+        return False
+    return len(numbers) > 1 and numbers[-1] == b"1"
+
+
+def _below() -> dict[int, str]:
+    """Return the processes that came of this one, with their states, but for a container's runtime.
+
+    That has nothing to do while its program runs. Apptainer's, which passes signals on, takes one for a program that
+    has ended meanwhile for its own end: the exit status would be 128 + SIGCONT.
+    """
+    own, states, found = os.getpid(), _states(), {}
+    level = [own]
+    while level:
+        level = [pid for pid, (parent, _) in states.items() if parent in level]
+        found.update({pid: states[pid] for pid in level})
+    for first in [pid for pid in found if _is_first(pid)]:
+        runtime = first
+        while runtime in found:
+            runtime = found.pop(runtime)[0]
+    return {pid: state for pid, (_, state) in found.items()}
+
+
+def _hold() -> None:
+    """Stop the program with all that came of it; what it starts meanwhile is found by the next look."""
+    deadline = time.monotonic() + _STOPPED_S
+    told: set[int] = set()
+    while time.monotonic() < deadline:
+        # One that waits in the kernel for good (for a file system's process that is stopped) stops on its way back.
+        running = [pid for pid, state in _below().items() if state not in ("TtZXD" if pid in told else "TtZX")]
+        if not running:
+            return
+        for pid in running:
+            _send(os.kill, pid, signal.SIGSTOP)
+        told.update(running)
+        time.sleep(0.001)
+
+
+def _release() -> None:
+    for pid in _below():
+        _send(os.kill, pid, signal.SIGCONT)
+
+
+def _children() -> list[int]:
+    """Return this process's children, which no other process can take the place of before they are waited for."""
+    own = os.getpid()
+    return [pid for pid, (parent, _) in _states().items() if parent == own]
+
+
+def _end_rest(watch: _Watch) -> None:
+    """Kill whatever the program left running."""
+    deadline = time.monotonic() + _REAPED_S
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for pid in _children():
+            _send(os.kill, pid, signal.SIGKILL)
+        watch.sleep(0.05, heed=False)
+
+
+def _remove_notes(since: float) -> None:
+    """Remove what OpenMP runtimes of processes that have ended noted since then, of this user alone."""
+    try:
+        notes = [name for name in os.listdir(_SHM) if name.startswith(_NOTE)]  # noqa: PTH208 - as above
+    except OSError:
+        return
+    living = _numbers_of_living() if notes else ()
+    for name in notes:
+        try:
+            seen = os.stat(f"{_SHM}/{name}")  # noqa: PTH116 - as above
+            ours = seen.st_uid == os.getuid() and seen.st_mtime >= since
+            if ours and name[len(_NOTE) :].split("_")[0].encode() not in living:
+                os.unlink(f"{_SHM}/{name}")  # noqa: PTH108
+        except OSError:
+            continue
+
+
+def _numbers_of_living() -> set[bytes]:
+    """Return the numbers of all processes that have memory, also those by which their containers know them."""
+    found: set[bytes] = set()
+    for pid in _states():
+        try:
+            with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
+                text = file.read()
+        except OSError:
+            continue
+        if b"\nVmSize:" in text:
+            found.update(text.partition(b"\nNSpid:")[2].partition(b"\n")[0].split() or [str(pid).encode()])
+    return found
+
+
+def _read_order(line: int) -> bytes:
+    """Return what envmatrix sends: eight bytes that say how many follow."""
+    said, size = b"", 8
+    while len(said) < size:
+        piece = os.read(line, 1 << 20)
+        if not piece:
+            sys.exit(1)  # envmatrix was killed
+        said += piece
+        if len(said) >= 8:
+            size = 8 + int.from_bytes(said[:8], "big")
+    return said[8:]
+
+
+def _carry_out(line: int) -> bytes:
+    """Take an order and return the answer: how the program ended, or why it could not be started."""
+    argv, env, place, limit_s = marshal.loads(_read_order(line))  # noqa: S302 - it comes from envmatrix itself
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    watch, since = _Watch(line), time.time()
+    child, refused = _start(argv, env, place)
+    if refused:
+        return refused
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):  # the program's end, not ours, is the end of its output
+        os.dup2(nothing, number)
+    code = watch.ended(child, limit_s, heed=True)
+    timed_out = code is None and not watch.asked
+    if code is None:
+        code = _end(watch, child)
+    seconds = time.monotonic() - watch.started
+    _end_rest(watch)
+    _remove_notes(since)
+    return marshal.dumps(("ended", code, seconds, timed_out))
+
+
+if __name__ == "__main__":
+    _line = int(sys.argv[1])
+    os.set_inheritable(_line, False)
+    _answer = _carry_out(_line)
+    try:  # noqa: SIM105
+        os.write(_line, _answer)
+    except OSError:
+        pass  # envmatrix was killed

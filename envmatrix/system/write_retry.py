@@ -1,0 +1,54 @@
+"""What is written while a run goes on: a file system that refuses for a moment is waited for, and that is said."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TypeVar
+
+from envmatrix.system import interrupts
+from envmatrix.system.progress import ProgressCallback
+
+T = TypeVar("T")
+
+#: Seconds that a folder may stay read-only (a server that fails over) before the run stops.
+PATIENCE_S = 120.0
+_PAUSE_S = 0.5
+_PASSING = frozenset({errno.EROFS, errno.ESTALE})
+_say: ContextVar[ProgressCallback | None] = ContextVar("progress", default=None)
+
+
+@contextmanager
+def patient(progress: ProgressCallback) -> Iterator[None]:
+    """Let ``insisting`` wait, and tell ``progress`` what it waits for. Outside of this an error is one at once."""
+    before = _say.set(progress)
+    try:
+        yield
+    finally:
+        _say.reset(before)
+
+
+def insisting(act: Callable[[], T], path: Path) -> T:
+    """Return what ``act``, which may be done again, gives; its OSError when ``path`` cannot be written for too long."""
+    progress = _say.get()
+    began = time.monotonic()
+    told = False
+    while True:
+        try:
+            found = act()
+        except OSError as error:
+            late = time.monotonic() - began > PATIENCE_S
+            if progress is None or late or error.errno not in _PASSING or interrupts.came():
+                raise
+            if not told:
+                progress(f"{path}: {error.strerror}; waiting until it can be written, for {PATIENCE_S:.0f} s at most")
+            told = True
+            time.sleep(_PAUSE_S)
+        else:
+            if told and progress:
+                progress(f"{path} can be written again after {time.monotonic() - began:.0f} s")
+            return found

@@ -1,0 +1,73 @@
+"""The host's end of the gate at which a trial's process waits for its turns (docs/record.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from envmatrix.build.cache import disk_errors
+
+#: The folder of the pipes, in a trial's work folder: no program of the user's own has one of this name.
+FOLDER = ".envmatrix-gate"
+_READY, _GO = "ready", "go"
+_SAID = re.compile(rb"ready (\d{1,9})\n")
+
+
+class GateError(Exception):
+    """A process said at its gate what nobody understands."""
+
+
+class Gate:
+    """Two named pipes, open at this end for as long as the trial lives; it can be read when its process says something.
+
+    Both are open for reading and writing here, so that no side waits for the other to open its end.
+    """
+
+    def __init__(self, ready: int, go: int) -> None:
+        self._ready, self._go = ready, go
+        self._said = b""
+
+    def fileno(self) -> int:
+        """Return what can be read when the process says something."""
+        return self._ready
+
+    def left(self) -> int | None:
+        """Return how many timed steps the process that waits has to take, None when it has not said all of it."""
+        with contextlib.suppress(BlockingIOError):
+            self._said += os.read(self._ready, 4096)
+        if b"\n" not in self._said and len(self._said) < 64:
+            return None
+        said, self._said = self._said, b""
+        match = _SAID.fullmatch(said)
+        if not match:
+            raise GateError(f"it said {said[:64]!r} at its gate")
+        return int(match[1])
+
+    def go(self, apart: int, counted: int) -> None:
+        """Give the process a turn, which begins when it runs."""
+        self._tell(f"go {apart} {counted}\n")
+
+    def end(self) -> None:
+        """Let the process finish."""
+        self._tell("end\n")
+
+    def _tell(self, text: str) -> None:
+        os.write(self._go, text.encode())
+
+
+@contextlib.contextmanager
+def opened(work: Path) -> Iterator[Gate]:
+    """Make the gate of a trial in its work folder."""
+    folder = work / FOLDER
+    with contextlib.ExitStack() as stack:
+        with disk_errors(folder):
+            folder.mkdir()
+            handles = []
+            for name in (_READY, _GO):
+                os.mkfifo(folder / name, 0o600)
+                handles.append(os.open(folder / name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+                stack.callback(os.close, handles[-1])
+        yield Gate(*handles)

@@ -1,0 +1,112 @@
+"""Two matrices compared in one run: what each side is, whether they can be compared, and what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envmatrix.errors import InputError, NothingRanError
+from envmatrix.matrix import Design, Matrix
+from envmatrix.matrix.model import Workload
+from envmatrix.matrix.parse import place_in
+from envmatrix.plan import environment as environments
+from envmatrix.plan.environment import Environment
+from envmatrix.plan.schedule import Arm, side_arms
+from envmatrix.results import Run, RunFolder
+from envmatrix.results.run import SideOf
+from envmatrix.trials.images import Images, Maker, check_same_bits, keep_side, open_engines, places_of
+
+
+@dataclass(frozen=True)
+class Side:
+    """A matrix that environments come from. ``name``: ``old`` or ``new`` (None: there is but one).
+
+    ``file`` is what was read, where it is not the file beside which locks and programs lie; ``run`` the run that was
+    named, whose bits the images must have.
+    """
+
+    name: str | None
+    matrix: Matrix
+    file: Path | None = None
+    run: Run | None = None
+
+    @property
+    def source(self) -> Path:
+        """The file to name when something is wrong."""
+        return self.file or Path(self.matrix.path)
+
+    def maker(self, engine_names: tuple[str, ...], bench: Path) -> Maker:
+        """Return what makes this side's images."""
+        engines = open_engines(engine_names, places_of(Path(self.matrix.path), bench))
+        return Maker(engines, environments.all_libraries(self.matrix))
+
+    def of_run(self) -> SideOf:
+        """Return what run.json says of it."""
+        libraries = environments.all_libraries(self.matrix)
+        return SideOf(matrix=str(self.source), matrix_digest=self.matrix.digest, libraries=libraries)
+
+
+def arms_of_sides(design: Design, engine_names: tuple[str, ...]) -> tuple[Arm, ...]:
+    """Return the arms of a design whose environments are compared between two sides."""
+    return side_arms(design.environments, design.workloads, engine_names)
+
+
+def side_design(design: Design, named: Sequence[str] | None) -> Design:
+    """Return the design that compares the environments ``named`` (None: the baseline) of two sides.
+
+    Steps, cells, further programs and a race compare environments with one another, which is not asked here.
+    """
+    names = tuple(dict.fromkeys(named or (design.baseline,)))
+    less = {"factors": {}, "cumulative": (), "application": (), "reference_values": {}, "race": False}
+    return design.model_copy(update={"environments": names, "baseline": names[0], **less})
+
+
+def check_comparable(sides: Sequence[Side], design: Design) -> None:
+    """Raise InputError, with its place, for an environment that a side lacks, or a workload that differs."""
+    for side in sides:
+        for name in design.environments:
+            try:
+                environments.resolve(side.matrix, name, {})
+            except InputError as error:
+                where = place_in(side.source, ("environments",))
+                raise InputError(f"{side.name}: {error.message}", where=where, remedy=error.remedy) from error
+    old, new = sides
+    for name in design.workloads:
+        then, now = old.matrix.workloads.get(name), new.matrix.workloads.get(name)
+        if then is None or now is None or _work(then) != _work(now):
+            key = ("workloads", name)
+            what = f"is not that of {place_in(new.source, key)}" if then else "is missing"
+            raise InputError(
+                f"workload {name!r} {what}: only equal work can be compared",
+                where=place_in(old.source, key),
+                remedy="name one that both have alike: --workloads NAME",
+            )
+
+
+def _work(workload: Workload) -> dict[str, object]:
+    return workload.model_dump(exclude={"description", "files"})
+
+
+def check_sides(
+    sides: Sequence[Side], chosen: Mapping[str, Environment], ready: Images, missing: Mapping[tuple[str, str], str]
+) -> None:
+    """Raise NothingRanError where a side cannot be had here, InputError for an image that is not its run's."""
+    if missing and any(side.name for side in sides):
+        (environment, engine), reason = next(iter(missing.items()))
+        raise NothingRanError(f"{environment} cannot be had on {engine}, so there is nothing to compare: {reason}")
+    for side in sides:
+        if side.run:
+            check_same_bits(side.run, _as_its_run_has_them(side, chosen, ready))
+
+
+def _as_its_run_has_them(side: Side, chosen: Mapping[str, Environment], ready: Images) -> Images:
+    names = {env.image_key: env.image.name for env in chosen.values() if env.side == side.name}
+    return {(names[image], engine): prepared for (image, engine), prepared in ready.items() if image in names}
+
+
+def keep_sides(folder: RunFolder, sides: Sequence[Side], bench: Path) -> None:
+    """Keep the matrix and the locks of each side in the run's folder."""
+    for side in sides:
+        if side.name:
+            keep_side(folder, side.name, side.matrix.text, places_of(Path(side.matrix.path), bench).locks)

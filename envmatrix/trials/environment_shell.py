@@ -1,0 +1,147 @@
+"""One environment, open for single processes: evidence, any command, export."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from envmatrix.engines.base import Engine, Job, Mounts, Prepared, check_quota
+from envmatrix.engines.catalog import AUTO, choose_engine
+from envmatrix.errors import EnvmatrixError
+from envmatrix.matrix import Matrix
+from envmatrix.matrix.model import Workload
+from envmatrix.plan.environment import Environment, Library, all_libraries, resolve
+from envmatrix.plan.export import asked_words
+from envmatrix.system.host import this_host
+from envmatrix.system.process import Exit
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.system.regular_files import read_bytes
+from envmatrix.trials import orphans, own_program
+from envmatrix.trials.experiment import check_placement, snapshot_bench
+from envmatrix.trials.images import Images, open_engines, places_of
+from envmatrix.trials.trial import (
+    base_variables,
+    environment_variables,
+    packages_to_look_up,
+    placed_limits,
+    preload_paths,
+    trial_variables,
+)
+
+_EVIDENCE_LIMIT_S = 300.0
+#: A program that does nothing, to be looked at.
+_IDLE = Workload.model_validate({"name": "idle", "command": ("python", "-c", ""), "metric": {"wall": True}})
+
+
+@dataclass(frozen=True)
+class Session:
+    """A prepared environment on one engine; ``workload`` is the user's own program that a run measured in it."""
+
+    environment: Environment
+    engine: Engine
+    prepared: Prepared
+    bench: Path
+    workload: Workload | None = None
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """What LD_PRELOAD lists: absolute paths inside the environment."""
+        return preload_paths(self.prepared, self.environment)
+
+    def _job(self, work: Path, argv: tuple[str, ...], limit_s: float, log: Path | None) -> Job:
+        mounts = Mounts(work, {"bench": self.bench})
+        inside = self.engine.inside(mounts)
+        return Job(
+            run="session",
+            label=work.name,
+            prepared=self.prepared,
+            argv=argv,
+            env={
+                **self._variables(base_variables(inside["work"], inside["bench"], self.prepared.python)),
+                **packages_to_look_up([self.environment]),
+            },
+            preload=self.preload,
+            mounts=mounts,
+            limits=placed_limits(self.environment, limit_s),
+            log=log,
+        )
+
+    def _variables(self, base: dict[str, str]) -> dict[str, str]:
+        if self.workload:
+            return trial_variables(self.workload, self.environment, base)
+        return {**base, **environment_variables(self.environment)}
+
+    def evidence(self) -> dict[str, object]:
+        """Start one process that does nothing but read back what is active; a program's Python may have no torch."""
+        if not self.workload:
+            self.prepared.check_torch()
+        with scratch() as work:
+            inside = self.engine.inside(Mounts(work, {"bench": self.bench}))
+            record = f"{inside['work']}/record.json"
+            words: tuple[str, ...] = ("-m", "bench", "evidence", f"--record={record}")
+            if self.prepared.without_torch:
+                words = own_program.command_arguments(_IDLE, record, self.prepared.python, inside["bench"])
+            argv = (self.prepared.python, *words)
+            log = work.parent / f"{work.name}.log"
+            ended = self.engine.run(self._job(work, argv, _EVIDENCE_LIMIT_S, log))
+            said = log.read_text(errors="replace") if log.exists() else ""
+            log.unlink(missing_ok=True)
+            if not ended.ok or not (work / "record.json").exists():
+                raise EnvmatrixError(
+                    f"environment {self.environment.name}: the process {ended}\n{said.strip()[-2000:]}"
+                )
+            body: dict[str, dict[str, object] | None] = json.loads(read_bytes(work / "record.json").decode())
+            return dict(body.get("evidence") or {})
+
+    def execute(self, command: tuple[str, ...], limit_s: float) -> Exit:
+        """Run ``command`` in the current folder and return how it ended.
+
+        It has our stdin, stdout and stderr (in Docker no stdin); ``python`` means the environment's own.
+        """
+        argv = (self.prepared.python, *command[1:]) if command[0] in ("python", "python3") else command
+        asked = asked_words(self.environment, self.prepared.python)
+        return self.engine.run(self._job(Path.cwd(), (*asked, *argv), limit_s, None))
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Give a work folder that is gone afterwards."""
+    folder = orphans.folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.mkdtemp(prefix=orphans.session_prefix(), dir=folder))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def open_session(matrix: Matrix, name: str, engine_name: str, progress: ProgressCallback) -> Session:
+    """Resolve and prepare a named environment on one engine ('auto': the first that this machine has)."""
+    environment = resolve(matrix, name, this_host().facts())
+    return open_prepared(environment, all_libraries(matrix), engine_name, Path(matrix.path), progress)
+
+
+def open_prepared(
+    environment: Environment,
+    libraries: tuple[Library, ...],
+    engine_name: str,
+    matrix: Path,
+    progress: ProgressCallback,
+    workload: Workload | None = None,
+    given: Images | None = None,
+) -> Session:
+    """Prepare an environment on one engine with the locks beside ``matrix``; ``given`` images are ready already."""
+    engine_name = choose_engine(progress) if engine_name == AUTO else engine_name
+    check_placement([environment], this_host())
+    bench = snapshot_bench()[1]
+    engine = open_engines([engine_name], places_of(matrix, bench))[engine_name]
+    check_quota(engine, environment)
+    ready = (given or {}).get((environment.image_key, engine_name))
+    return Session(
+        environment, engine, ready or engine.prepare(environment.image, libraries, progress), bench, workload
+    )

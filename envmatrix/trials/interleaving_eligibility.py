@@ -1,0 +1,169 @@
+"""Which trials may live together and take turns, and why others run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from envmatrix.engines.base import Engine, TakesTurns
+from envmatrix.matrix import Design
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import Arm
+from envmatrix.plan.environment import Environment
+from envmatrix.plan.interleaving import compared, with_own_references
+from envmatrix.results import Run
+
+#: What a process is taken to need before one of its workload was measured: torch with its libraries takes a third.
+UNKNOWN_BYTES = 2**30
+#: An arm of which none was measured may need so many times the most that others of its workload had.
+OF_OTHERS = 1.25
+#: Options of a workload, with the values that ``schedule: auto`` wants for turns.
+_PLAIN: Mapping[str, object] = {"task": "training", "compile": "none", "workers": 0}
+#: The share of the memory that is there which a group may take.
+_SHARE = 0.8
+_CGROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
+
+
+def has_one_process(workload: Workload) -> bool:
+    """Whether a workload is the built-in benchmark in one process, whose steps are known."""
+    options = workload.options
+    return not workload.command and {options.get(name, "none") for name in ("parallel", "collective")} == {"none"}
+
+
+def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
+    """Say why an arm takes no turns, '' when it can."""
+    if why := _cannot_wait(arm, environment, workload, engine):
+        return why
+    if not environment.turns:
+        return "a level says `turns: false`, as a pause would change what it does"
+    return ""
+
+
+def _cannot_wait(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
+    """Say why no process of an arm can stand still at its gate, '' when they can."""
+    options = workload.options
+    if workload.command and (why := _of_program(workload)):
+        return f"workload {arm.workload} is a program of your own {why}"
+    if not workload.command and not has_one_process(workload):
+        return f"workload {arm.workload} has several processes or devices"
+    if options.get("device", "cpu") == "environment" and (environment.variables.get("BENCH_DEVICE") or "cpu") == "cpu":
+        options = {**options, "device": "cpu"}
+    if options.get("device", "cpu") != "cpu":
+        return f"workload {arm.workload} runs on a device whose memory all processes would share"
+    if not isinstance(engine, TakesTurns):
+        return f"engine {arm.engine} cannot stop a process for a while"
+    return ""
+
+
+def lone_arms(
+    arms: Iterable[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
+    engines: Mapping[str, Engine | None],
+) -> dict[str, str]:  # fmt: skip
+    """Return arm -> why it takes no turns, for those that take none."""
+    found = {arm: alone(arm, environments[arm.runs], workloads[arm.workload], engines.get(arm.engine)) for arm in arms}
+    return {arm.name: reason for arm, reason in found.items() if reason}
+
+
+def with_schedule(
+    design: Design, arms: tuple[Arm, ...], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
+    engines: Mapping[str, Engine | None], skipped: Collection[str] = (),
+) -> tuple[Design, tuple[Arm, ...]]:  # fmt: skip
+    """Return a design of which ``schedule: auto`` is decided, and its arms.
+
+    In turns there are copies of references for those that take none; what is ``skipped`` runs in no way, so that it
+    needs none. Programs of one's own on a GPU would hold its memory all at once, and it works on for one that is
+    stopped.
+    """
+    there = [arm for arm in arms if arm.name not in skipped]
+    if design.schedule == "auto":
+        own_on_gpu = design.gpus and any(workloads[arm.workload].command for arm in there)
+        valid = not own_on_gpu and _turns_are_valid(there, environments, workloads, engines)
+        design = design.model_copy(update={"schedule": "turns" if valid else "sequential"})
+    lone = lone_arms(there, environments, workloads, engines) if design.schedule == "turns" else ()
+    return design, with_own_references(arms, lone)
+
+
+def _turns_are_valid(
+    arms: Sequence[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
+    engines: Mapping[str, Engine | None],
+) -> bool:  # fmt: skip
+    """Whether each process has steps that it can be stopped between, and no start is a part of the question.
+
+    A start is where engines are compared, and where a model is compiled. Of a program of which only the wall time is
+    known its user alone knows whether anything goes on while it stands still, as loaders' workers may; and the tail of
+    latencies is what a pause, which leaves the caches to others, makes longer.
+    """
+    return len({arm.engine for arm in arms}) == 1 and all(
+        (workload := workloads[arm.workload]).tells_steps
+        and all(workload.options.get(name, plain) == plain for name, plain in _PLAIN.items())
+        and not _cannot_wait(arm, environments[arm.runs], workload, engines.get(arm.engine))
+        for arm in arms
+    )
+
+
+def sequential(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
+    """Return root -> why it, and all that is compared with it, runs one after the other (``plan.turns.compared``).
+
+    What is compared is measured in one way: an arm that takes no turns would be held against one that does.
+    """
+    roots = compared(run.arms)
+    there = [arm for arm in run.arms if arm.name not in run.skipped]
+    found: dict[str, str] = {}
+    for name, reason in lone_arms(there, run.environments, run.workloads, engines).items():
+        found.setdefault(roots[name], reason)
+    return found
+
+
+def in_one_turn(run: Run, engines: Mapping[str, Engine]) -> set[str]:
+    """Return the roots of what takes no turns for no other reason than that a pause would change what it does.
+
+    Its processes can start side by side all the same, and stand still before their warm-up: then each takes all of its
+    steps in one go. A program of one's own has no such place.
+    """
+    roots = compared(run.arms)
+    found = set(sequential(run, engines))
+    for arm in run.arms:
+        workload = run.workloads[arm.workload]
+        about = (run.environments[arm.runs], workload, engines.get(arm.engine))
+        if arm.name not in run.skipped and (workload.command or _cannot_wait(arm, *about)):
+            found.discard(roots[arm.name])
+    return found
+
+
+def _of_program(workload: Workload) -> str:
+    """Say why a program takes no turns, '' when it can: its clock would go on while it stands still."""
+    first, *more = workload.sources.values()
+    if not (first.wall or first.steps) or more:
+        return "that tells its own times (its wall time alone, or its `steps`, can be taken in turns)"
+    return "that something is prepared for (`prepare`) just before it runs" if workload.prepare else ""
+
+
+def needs(
+    arms: Iterable[Arm], peaks: Mapping[str, int], limit: int | None, usual: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Return arm -> the most bytes that its process may need.
+
+    ``peaks`` are the most bytes that a process of an arm has had, ``usual`` that one of a workload has had in any arm,
+    ``limit`` what each may have at most.
+    """
+    unknown = {workload: int(OF_OTHERS * most) for workload, most in (usual or {}).items()}
+    found = {arm.name: peaks.get(arm.name, unknown.get(arm.workload, UNKNOWN_BYTES)) for arm in arms}
+    return {name: min(need, limit) if limit else need for name, need in found.items()}
+
+
+def room(there: int) -> int:
+    """Return how many of the bytes that are there processes which live together may take."""
+    return int(_SHARE * there)
+
+
+def free_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes that processes can have now: the machine's, or what is left of this control group's."""
+    words = (proc / "meminfo").read_text(encoding="ascii").split()
+    found = [1024 * int(words[words.index("MemAvailable:") + 1])]
+    for most, used in _CGROUPS:
+        try:
+            limit = (cgroups / most).read_text(encoding="ascii").strip()
+            found += [int(limit) - int((cgroups / used).read_text(encoding="ascii"))] if limit != "max" else []
+        except (OSError, ValueError):
+            continue
+    return max(0, min(found))

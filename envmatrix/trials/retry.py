@@ -1,0 +1,68 @@
+"""A trial whose process never started is no trial: what is missing is made again, or the run stops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from envmatrix.errors import EngineError, EngineGoneError, InputError, NoTrialError, SkipEnvironmentError
+from envmatrix.plan import Slot
+from envmatrix.results import Trial
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.experiment import Experiment, maker_of
+from envmatrix.trials.images import check_same_bits
+from envmatrix.trials.trial import REPEATS, STOPPED, refused, run_trial
+
+
+def run_surely(experiment: Experiment, slot: Slot, progress: ProgressCallback) -> Trial:
+    """Run one slot. Where it did not come to a trial, look for what is missing and try once more.
+
+    One that was stopped for a while runs again, ``REPEATS`` times at most. What is refused twice, with engine and image
+    in place, is this environment's own failure. Raises EngineGoneError, with nothing of the slot recorded, when the
+    engine or an image is gone for good.
+    """
+    for repeated in range(REPEATS):
+        trial = _run(experiment, slot, progress)
+        if trial.reason != STOPPED:
+            return replace(trial, repeated=repeated)
+        progress(f"{slot.trial} was stopped for a while as it ran: it runs again")
+    return replace(_run(experiment, slot, progress), repeated=REPEATS)
+
+
+def _run(experiment: Experiment, slot: Slot, progress: ProgressCallback) -> Trial:
+    try:
+        return run_trial(experiment, slot)
+    except NoTrialError as error:
+        restore(experiment, slot, error, progress)
+    try:
+        return run_trial(experiment, slot)
+    except NoTrialError as error:
+        restore(experiment, slot, error, progress)
+        return refused(slot, error)
+
+
+def restore(experiment: Experiment, slot: Slot, error: NoTrialError, progress: ProgressCallback) -> None:
+    """Make a missing image again, the same bits; raise EngineGoneError where engine or image cannot be had."""
+    engine, environment = experiment.engines[slot.arm.engine], experiment.run.environments[slot.arm.runs]
+    image, key = environment.image, (environment.image_key, engine.name)
+    reason = engine.unavailable()
+    if reason:
+        raise _gone(experiment, f"engine {engine.name} is gone: {reason}") from error
+    try:
+        if engine.holds(experiment.prepared[key]):
+            return
+        progress(f"image {image.name} is gone from {engine.name}: making it again")
+        maker = maker_of(experiment, environment)
+        made = maker.engines[engine.name].prepare(image, maker.libraries, progress)
+        check_same_bits(experiment.run, {key: made})
+        there = engine.holds(made)
+    except (EngineError, SkipEnvironmentError, InputError) as why:
+        raise _gone(experiment, f"image {image.name} is gone from {engine.name}: {why.message}") from error
+    if not there:
+        raise _gone(experiment, f"image {image.name} is gone from {engine.name}, and making it again did not help")
+    experiment.prepared[key] = made
+
+
+def _gone(experiment: Experiment, what: str) -> EngineGoneError:
+    return EngineGoneError(
+        f"{what}; the run was stopped", remedy=f"when that is mended, `envmatrix resume {experiment.run.name}` goes on"
+    )

@@ -1,0 +1,88 @@
+"""Blocks of a run that `nox -s selfbench -- --precision` measures: here, or as jobs (`--launcher slurm --node n1`).
+
+One job is out at a time. Its seconds are those of whoever waits for it: with what the queue takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from envmatrix.launchers.base import Launcher
+from envmatrix.launchers.catalog import LAUNCHERS
+from envmatrix.launchers.slurm.files import block_folders
+from envmatrix.plan import Slot
+from envmatrix.results import Trial
+from envmatrix.system import interrupts
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.batches import Groups
+from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.interleave import Lengths, run_together
+from envmatrix.trials.retry import run_surely
+
+
+def here(
+    experiment: Experiment,
+    groups: Groups,
+    slots: list[Slot],
+    progress: ProgressCallback,
+    lengths: Lengths | None = None,
+) -> Iterator[Trial]:
+    """Run a block on this machine; ``lengths`` of turns that differ (None: the design's)."""
+    for group in groups.of(slots):
+        if groups.live_together(group[0]):
+            for part in groups.companies(group):
+                yield from run_together(experiment, part, progress, lengths)
+        else:
+            yield from (run_surely(experiment, slot, progress) for slot in group)
+
+
+@dataclass
+class Jobs:
+    """What hands blocks over, and the answers that its launcher asks for."""
+
+    experiment: Experiment
+    groups_of: Groups
+    progress: ProgressCallback
+    launcher: Launcher = field(init=False)
+    done: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.launcher = LAUNCHERS.make(self.experiment.run.launcher).open(
+            self.experiment, self.progress, lambda _: True
+        )
+
+    def trials(self, *blocks: list[Slot]) -> Iterator[Trial]:
+        """Yield the trials of blocks; without a block, of those that are still out from an earlier start."""
+        try:
+            for trial in self.launcher.trials(blocks, self):
+                yield trial
+                self.done.add(trial.trial)
+        except (KeyboardInterrupt, GeneratorExit):
+            interrupts.heeded()
+            self.launcher.interrupted()  # its jobs are cancelled: what went on alone would have no time of its own
+            raise
+
+    def last_block(self) -> int:
+        """Return the last block that a job was ever made for, -1: none."""
+        folders = block_folders(self.experiment.folder.path / "slurm")
+        return max((int(folder.path.name[1:]) for folder in folders), default=-1)
+
+    def run(self, slot: Slot) -> Trial:
+        """Return the trial of an arm that is skipped."""
+        return run_surely(self.experiment, slot, self.progress)
+
+    def groups(self, block: list[Slot]) -> list[list[Slot]]:
+        """Part a block into what lives together."""
+        return self.groups_of.of(block)
+
+    def run_group(self, group: list[Slot]) -> Iterator[Trial]:
+        """Refuse: nothing is measured on this machine."""
+        raise NotImplementedError
+
+    def begins(self, slot: Slot, together: int = 1) -> None:
+        """Tell nobody: the end of a round is told."""
+
+    def is_done(self, trial: str) -> bool:
+        """Say whether a trial is on disk."""
+        return trial in self.done

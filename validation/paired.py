@@ -1,0 +1,201 @@
+"""Hold turns against long stretches of the same processes: `nox -s selfbench -- --agreement --paired`.
+
+Each process takes the turns that the design asks of it, and then goes on: `--long` seconds of steps in all, `--stretch`
+seconds in one go before others do, and between two stretches turns again, twice as many as the design's. Its steps in
+turns and those of its stretches are of one process and of the same minutes, so that what it is as a whole (its memory
+layout, its luck) and what the machine does meanwhile is in both, and cancels in their ratio. A block so says far more
+than one of each kind from different processes (tests/agreement.py). Apart from that the first turns, which are all that
+a trial of the design has, are held against the stretches: that says whether its first steps are those of a long trial.
+
+The windows of each trial are kept in `windows.json` of their run, small enough to be committed; `--minutes 0` makes
+the figures again. Where processes live on this machine alone: a batch script's turns are all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from envmatrix.errors import InputError
+from envmatrix.evidence.record import Timing
+from envmatrix.plan import Plan
+from envmatrix.results import RunFolder, Trial
+from envmatrix.stats.measurements import read_measurements
+from envmatrix.system.atomic_files import write_whole
+from envmatrix.trials.interleave import Lengths
+from validation import precision_figures as figures
+from validation.measured_parts import Part
+from validation.precision import Way, in_time, measuring, opened, paired_by_block, progress, shown
+
+#: Seconds of steps that are set apart where a stretch begins: its process found its caches cold, and its core at rest.
+APART_S = 1.0
+#: Between two stretches there are so many times the design's turns: these are what a block's noise comes from.
+AGAIN = 2
+#: The windows of a trial: its steps in the turns of the design, in those between stretches, and in stretches.
+WINDOWS = ("first", "turns", "long")
+KEPT = "windows.json"
+
+Windows = Mapping[str, Sequence[Any]]
+
+
+def run_design(chosen: argparse.Namespace, name: str, minutes: float) -> None:
+    """Run blocks of one design until its share of the time is over."""
+    if chosen.launcher != "here":
+        raise InputError("--paired: a batch script's turns are all alike", remedy="leave --launcher out, or --paired")
+    notes, began, short = chosen.to / "blocks.jsonl", time.monotonic(), opened(chosen, name, "turns")
+    with measuring([short]):
+        if not short.block:
+            short.run_block(notes)
+    in_turns, stretch = steps_in_turns(short), long_steps(short, chosen.stretch)
+    limit = max(short.experiment.run.design.trial_limit, 10 * chosen.long)
+    steps = _short_steps(in_turns, chosen) + _stretches(chosen) * stretch
+    way = opened(chosen, name, "paired", {"steps": steps}, own={"schedule": "turns", "trial_limit": limit})
+    way.lengths = lengths_of(way, in_turns, chosen)
+    with measuring([way]):
+        in_time([way], minutes - (time.monotonic() - began) / 60, notes, even=True)
+
+
+def steps_in_turns(way: Way) -> int:
+    """Return how many steps a trial has that is run as the design says."""
+    run = way.experiment.run
+    return int(run.workloads[run.arms[0].workload].options["steps"])
+
+
+def long_steps(way: Way, seconds: float) -> int:
+    """Return how many steps take so long, by the reference's trials."""
+    measured = read_measurements(way.experiment.folder, way.experiment.plan)
+    known = [measured.median(arm.name, "step_median_s") for arm in way.experiment.plan.arms if not arm.reference]
+    steps = [seconds / step for step in known if step]
+    if not steps:
+        raise SystemExit("no trial of the reference ran well: its log says why")
+    return math.ceil(max(steps))
+
+
+def _stretches(chosen: argparse.Namespace) -> int:
+    return math.ceil(chosen.long / chosen.stretch)
+
+
+def _short_steps(in_turns: int, chosen: argparse.Namespace) -> int:
+    """Return how many steps a process takes in turns, before its stretches and between them."""
+    return in_turns * (1 + AGAIN * (_stretches(chosen) - 1))
+
+
+def lengths_of(way: Way, in_turns: int, chosen: argparse.Namespace) -> Lengths:
+    """Return the lengths of the turns of a run that may have been begun earlier: the design's, and stretches."""
+    design, stretches = way.experiment.run.design, _stretches(chosen)
+    stretch = (steps_in_turns(way) - _short_steps(in_turns, chosen)) // stretches
+    long = (math.ceil(stretch * APART_S / chosen.stretch), stretch)
+    progress(f"{in_turns} steps in turns of {design.turn}, and then {stretches} stretches of {stretch} steps; "
+        f"between two of them {AGAIN * in_turns} steps in turns")  # fmt: skip
+    short = [(design.turn_apart, min(design.turn, in_turns - first)) for first in range(0, in_turns, design.turn)]
+    taken = [*short, long, *(stretches - 1) * [*(AGAIN * short), long]]
+    return taken.__getitem__
+
+
+def windows_of(trials: Iterable[Trial], turn: int) -> dict[str, list[Any]]:
+    """Return the mean seconds of a step in each window of each trial that came to its end; ``turn`` of the design."""
+    found: dict[str, list[Any]] = {"block": [], "arm": [], **{window: [] for window in WINDOWS}}
+    for trial in trials:
+        timing = trial.record.timing if trial.outcome == "ok" and trial.record else None
+        taken = _taken(timing, turn) if timing else {}
+        if taken and all(taken.values()):
+            found["block"].append(trial.block)
+            found["arm"].append(trial.arm)
+            for window, steps in taken.items():
+                found[window].append(round(sum(steps) / len(steps) / 1e9, 9))
+    return found
+
+
+def _taken(timing: Timing, turn: int) -> dict[str, list[int]]:
+    """Return the steps (ns) of each window of a trial."""
+    steps = iter(timing.steps_ns or ())
+    found: dict[str, list[int]] = {window: [] for window in WINDOWS}
+    for one in timing.turns or ():
+        count = one.steps or 0
+        window = "long" if count > turn else "turns" if found["long"] else "first"
+        found[window] += itertools.islice(steps, count)
+    return found
+
+
+def keep(folder: RunFolder, turn: int) -> Windows:
+    """Return the windows of a run's trials, and keep them in a small file that takes the place of trials.jsonl."""
+    file = folder.path / KEPT
+    if folder.trials_file.exists():
+        windows = windows_of(folder.trials(folder.load().plan), turn)
+        write_whole(file, json.dumps(windows) + "\n")
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+def sides_of(part: Part, name: str) -> list[figures.Measured] | None:
+    """Return what a part measured of a design in each window, None where it has no block of it."""
+    folder = RunFolder(part.path / f"{name}-paired")
+    if not folder.run_file.exists():
+        return None
+    run = folder.load()
+    windows = keep(folder, run.design.turn)
+    return [measured_of(run.plan, windows, window) for window in WINDOWS] if windows.get("block") else None
+
+
+def measured_of(plan: Plan, windows: Windows, window: str) -> figures.Measured:
+    """Return the log ratios of one window: arms x blocks, NaN where an arm or all copies of its reference broke."""
+    blocks = sorted(set(windows["block"]))
+    rates = {arm.name: np.full(len(blocks), np.nan) for arm in plan.arms}
+    for block, arm, seconds in zip(windows["block"], windows["arm"], windows[window], strict=True):
+        rates[arm][blocks.index(block)] = 1 / seconds
+    return paired_by_block(plan, rates.__getitem__, np.zeros(len(blocks)))
+
+
+def compared(there: Sequence[Part], name: str) -> dict[str, Any] | None:
+    """Return what all windows found of a design in all parts together, None where none has it."""
+    found = {part.path.name: sides for part in there if (sides := sides_of(part, name))}
+    if not found:
+        return None
+    sides = {window: [measured[side] for measured in found.values()] for side, window in enumerate(WINDOWS)}
+    over_long = {
+        window: [figures.Measured(one.arms, one.ratios - long.ratios, one.seconds)
+                 for one, long in zip(sides[window], sides["long"], strict=True)]
+        for window in WINDOWS[:-1]
+    }  # fmt: skip
+    arms = dict.fromkeys(arm for measured in sides["long"] for arm in measured.arms)
+    rows = [_row(arm, sides, over_long, len(arms)) for arm in arms]
+    blocks = {part: measured[0].seconds.size for part, measured in found.items()}
+    return {"design": name, "blocks": blocks, "arms": rows}
+
+
+def _row(
+    arm: str, sides: Mapping[str, Sequence[figures.Measured]], over_long: Mapping[str, Sequence[figures.Measured]],
+    together: int,
+) -> dict[str, Any]:  # fmt: skip
+    turns = over_long["turns"]
+    own = figures.effect(turns, arm)
+    return {
+        "arm": arm,
+        "sd": {window: figures.deviation(measured, arm) for window, measured in over_long.items()},
+        "effect": {window: figures.as_json(figures.effect(side, arm)) for window, side in sides.items()},
+        "turns_over_long": figures.as_json(own),
+        "first_over_long": figures.as_json(figures.effect(over_long["first"], arm)),
+        "agreement": figures.agreement(own, figures.effect(turns, arm, together)),
+        "blocks_for_2_percent": figures.blocks_for(turns, arm, 0.02),
+    }
+
+
+def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a table of a comparison."""
+    blocks = "; ".join(f"part {part}: {count}" for part, count in found["blocks"].items())
+    yield f"\n{found['design']}: turns against long stretches of the same processes; 95 % intervals, each for itself"
+    yield f"  blocks: {blocks}"
+    columns = ("effect long", "in turns, over that", "first turns, over that")
+    yield f"  {'arm':34} {'sd':>7}  {columns[0]:20} {columns[1]:20} {'':32} {columns[2]}"
+    for row in found["arms"]:
+        sd = "-" if row["sd"]["turns"] is None else f"{row['sd']['turns']:.4f}"
+        long, turns, first = (
+            shown(one, ".3f") for one in (row["effect"]["long"], row["turns_over_long"], row["first_over_long"])
+        )
+        yield f"  {row['arm']:34} {sd:>7}  {long:20} {turns:20} {row['agreement']:32} {first}"

@@ -1,0 +1,84 @@
+"""How often slow trials of one environment are seen, and what intervals are worth where they are or are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from envmatrix.stats.analysis import estimate
+from envmatrix.stats.noise import NOISES
+from envmatrix.stats.slow_trials import find_slow
+from validation.simulated import SIZE, Figure, Floats, rate
+from validation.simulated_models import ARMS, MARKED
+from validation.simulated_table import measured_of, plan_of
+
+#: Slow trials of how many, by how much they are slower, and the noise of a trial.
+_COUNTS = ((1, 10), (3, 10), (4, 10), (1, 20), (5, 20), (8, 20), (2, 40), (10, 40), (16, 40))
+_SLOWER = (0.1, 0.25, 0.5, 1.0)
+_NOISES = (SIZE, 0.08)
+#: What share of processes is slow where intervals are looked at, and after how many blocks.
+_SHARES, _BLOCKS = (0.05, 0.1, 0.2, 0.3, 0.4), (10, 20)
+_QUIET = "none slow"
+
+
+def _seen(noise: float, count: int, blocks: int, slower: float, runs: int, chance: np.random.Generator) -> Figure:
+    """How often any of the ``count`` slow ones among an environment's trials is called slow."""
+    found = []
+    for _ in range(runs):
+        logs = chance.normal(0.0, noise, (len(ARMS), blocks))
+        logs[MARKED, :count] -= np.log1p(slower)
+        found.append(bool(find_slow(logs)[MARKED].any()))
+    name = f"{count} of {blocks} are {slower:.0%} slower" if count else f"{_QUIET}, {blocks} blocks"
+    return rate("slow trials are told", f"noise of {noise:.0%}", name, np.array(found))
+
+
+def _detection(runs: int, chance: np.random.Generator) -> Iterator[Figure]:
+    for noise in _NOISES:
+        for blocks in dict.fromkeys(blocks for _, blocks in _COUNTS):
+            yield _seen(noise, 0, blocks, 0.0, runs, chance)
+        for count, blocks in _COUNTS:
+            for slower in _SLOWER:
+                yield _seen(noise, count, blocks, slower, runs, chance)
+
+
+def _mixed(share: float, slower: float, blocks: int, chance: np.random.Generator) -> Floats:
+    """Draw a run whose marked environment is as fast as the others, but for a share of its processes."""
+    logs = chance.normal(0.0, SIZE, (len(ARMS), blocks))
+    logs[MARKED] -= np.log1p(slower) * (chance.random(blocks) < share)
+    return logs
+
+
+def _covered(share: float, slower: float, blocks: int, runs: int, chance: np.random.Generator) -> Iterator[Figure]:
+    """Hold the interval against the mean of all processes and against a usual one, also where none was seen."""
+    usual, mean = 0.0, -share * float(np.log1p(slower))
+    plan, rows = plan_of(blocks), []
+    for _ in range(runs):
+        analysis = estimate(plan, measured_of(_mixed(share, slower, blocks, chance)), metrics=())
+        effect = analysis.find(ARMS[MARKED].name)
+        if effect and effect.low is not None and effect.high is not None:
+            inside = [bool(np.log(effect.low) <= true <= np.log(effect.high)) for true in (usual, mean)]
+            rows.append((bool(analysis.slow[MARKED].any()), *inside, effect.verdict == "faster"))
+    seen, of_usual, of_mean, faster = np.array(rows, dtype=np.bool_).T
+    name = f"{share:.0%} of processes {slower:.0%} slower, {blocks} blocks"
+    yield rate("slow trials are told", "shares", name, seen)
+    yield rate("the interval misses both truths", "shares", name, ~of_usual & ~of_mean)
+    yield rate("the interval misses a usual process", "shares", name, ~of_usual)
+    yield rate("the interval misses the mean of all", "shares", name, ~of_mean)
+    yield rate("it is called faster", "shares", name, faster)
+    if not seen.all():
+        unseen = ~seen
+        yield rate("not told: it misses both truths", "shares", name, (~of_usual & ~of_mean)[unseen])
+        yield rate("not told: it misses the mean of all", "shares", name, ~of_mean[unseen])
+
+
+def slow_processes(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
+    """Return what slow processes of one of three environments do; a tenth of ``runs`` each, made once."""
+    if machine != next(iter(NOISES)):
+        return []
+    runs = max(20, runs // 10)
+    cells = [(share, slower, blocks) for blocks in _BLOCKS for share in _SHARES for slower in _SLOWER]
+    return [
+        *_detection(runs, chance),
+        *(figure for share, slower, blocks in cells for figure in _covered(share, slower, blocks, runs, chance)),
+    ]

@@ -1,0 +1,188 @@
+"""Random kills at random moments: `nox -s storm -- --kills 1000`. Prints what was lost, doubled or left running.
+
+Each tool is a fork of this process, which has imported all that a tool imports: kills hit its work, and are many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import envmatrix.api.answers
+import envmatrix.api.runs
+import envmatrix.cli.bench
+import envmatrix.cli.resume  # noqa: F401 - imported once for all tools
+from envmatrix.__main__ import main as envmatrix_main
+from envmatrix.system import project as places
+from tests.engines.conftest import write_wheel
+from tests.faults.conftest import _SHARED, Toy
+
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+#: Of a toy's design the schedule: in turns all processes but one are stopped.
+DESIGNS = {"sequential": "toy", "turns": "turns"}
+COLUMNS = (
+    "kills", "at work", "stopped", "left running", "lines lost", "lines doubled", "trials not ok", "not completed",
+)  # fmt: skip
+#: Seconds in which all that a killed tool had started must have ended, and a tool that was asked to end.
+_ENDED_S, _TOOL_S = 30.0, 300.0
+_fork = multiprocessing.get_context("fork")
+
+
+def new_toy(root: Path, name: str) -> Toy:
+    """Return a project, with the cache that all projects of a storm share."""
+    return Toy(root / f"toy-{name}", root / "cache", {
+        "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(root / "wheels"),
+    })  # fmt: skip
+
+
+def _be_tool(toy: Toy, arguments: tuple[str, ...]) -> None:
+    """Become the tool: its signals, variables, folder and output."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.chdir(toy.folder)
+    os.environ.update(toy.variables)
+    with (toy.folder / "said").open("ab") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    sys.exit(envmatrix_main(arguments))
+
+
+def start(toy: Toy, *arguments: str) -> multiprocessing.process.BaseProcess:
+    tool = _fork.Process(target=_be_tool, args=(toy, arguments))
+    tool.start()
+    return tool
+
+
+def stopped(processes: Iterable[int]) -> bool:
+    """Whether one of them stands still: by a signal, or by the freezer of its control group."""
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            if (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in "TD":
+                return True
+    return False
+
+
+def still_running(toy: Toy) -> int:
+    deadline = time.monotonic() + _ENDED_S
+    while (left := toy.left()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return len(left)
+
+
+class Storm:
+    """Kills and resumes runs on one engine in one schedule, and counts what went wrong."""
+
+    def __init__(self, root: Path, engine: str, schedule: str, chance: random.Random) -> None:
+        self.root, self.engine, self.schedule, self.chance = root, engine, schedule, chance
+        self.found: Counter[str] = Counter()
+        #: The longest time (s) that a tool is let live, so that two of three get a line written.
+        self.span = 0.0
+
+    def whole(self) -> None:
+        """Do two runs without a kill: one makes the image, one says how long a run takes. Without these no storm."""
+        for number in range(2):
+            toy, began = self._toy(number), time.monotonic()
+            self._complete(toy)
+            assert not self.found["not completed"], (toy.folder / "said").read_text()
+            self.span = (time.monotonic() - began) / 4
+
+    def kill(self, kills: int, minutes: float) -> None:
+        end = time.monotonic() + 60 * minutes
+        number = 1
+        while self.found["kills"] < kills and time.monotonic() < end:
+            number += 1
+            toy = self._toy(number)
+            while self.found["kills"] < kills and time.monotonic() < end and self._killed(toy):
+                pass
+            self._complete(toy)
+            self.found["trials not ok"] += sum(trial["outcome"] != "ok" for trial in toy.trials())
+            shutil.rmtree(toy.folder)
+
+    def _toy(self, number: int) -> Toy:
+        return new_toy(self.root, f"{self.schedule}-{number}")
+
+    def _go_on(self, toy: Toy) -> multiprocessing.process.BaseProcess:
+        new = ["bench", DESIGNS[self.schedule], "--engine", self.engine]
+        return start(toy, *(["resume"] if toy.newest else new), "--quiet")
+
+    def _kept(self, toy: Toy) -> list[str]:
+        """Return the trials on disk that no resume runs again: of those that took turns together, whole blocks."""
+        names = [trial["trial"] for trial in toy.trials()]
+        together = len(toy.block()) if names and self.schedule == "turns" else 1
+        return names[: len(names) - len(names) % together]
+
+    def _killed(self, toy: Toy) -> bool:
+        """Start or resume a run, kill it, and say so: False when it has ended before."""
+        before = self._kept(toy)
+        tool = self._go_on(toy)
+        tool.join(self.chance.uniform(0, self.span))
+        alive = tool.exitcode is None
+        if alive:
+            self.found["kills"] += 1
+            self.found["at work"] += bool(there := toy.left())
+            self.found["stopped"] += stopped(there)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(tool.pid or 0, self.chance.choice(SIGNALS))
+        tool.join(_TOOL_S)
+        assert tool.exitcode is not None, f"process {tool.pid} does not end: {toy.folder}"
+        self.found["left running"] += still_running(toy)
+        names = [trial["trial"] for trial in toy.trials()]
+        self.found["lines lost"] += names[: len(before)] != before
+        self.found["lines doubled"] += len(names) - len(set(names))
+        self.span *= 1.1 if alive and self._kept(toy) == before else 0.95
+        return alive
+
+    def _done(self, toy: Toy) -> bool:
+        return toy.newest is not None and [trial["trial"] for trial in toy.trials()] == toy.planned()
+
+    def _complete(self, toy: Toy) -> None:
+        tool = self._go_on(toy)
+        tool.join(_TOOL_S)
+        self.found["not completed"] += tool.exitcode != 0 or not self._done(toy)
+
+
+def prepared(engine: str) -> Path:
+    """Return a new folder with the wheel of the toy, and a cache that has the user's downloads."""
+    root = Path(tempfile.mkdtemp(prefix="storm-")) / engine
+    (root / "cache").mkdir(parents=True)
+    (root / "wheels").mkdir()
+    for name in _SHARED:
+        (places.cache_folder() / name).mkdir(parents=True, exist_ok=True)
+        (root / "cache" / name).symlink_to(places.cache_folder() / name)
+    write_wheel(root / "wheels", "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
+    return root
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=30, help="on each engine in each schedule")
+    parser.add_argument("--minutes", type=float, default=600, help="end after that time of each, kills or not")
+    parser.add_argument("--engines", default="local,docker,apptainer")
+    parser.add_argument("--schedules", default=",".join(DESIGNS))
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    print(f"| engine | schedule | {' | '.join(COLUMNS)} |\n|---|---|{'---|' * len(COLUMNS)}", flush=True)
+    for engine in asked.engines.split(","):
+        root = prepared(engine)
+        for schedule in asked.schedules.split(","):
+            storm = Storm(root, engine, schedule, random.Random(asked.seed))
+            storm.whole()
+            storm.kill(asked.kills, asked.minutes)
+            found = " | ".join(str(storm.found[column]) for column in COLUMNS)
+            print(f"| {engine} | {schedule} | {found} |", flush=True)
+        shutil.rmtree(root.parent, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

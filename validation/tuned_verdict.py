@@ -1,0 +1,132 @@
+"""Whether an independent run confirms what `envmatrix tune` claimed, try by try and of all tries.
+
+A try is confirmed when its check, an independent run which chose nothing (validation/tuned_check.py), shows the recipe
+to be faster than the baseline (its 95 % interval lies above 1), and its gain is the one that was claimed but for chance:
+the logs of both differ by no more than the root of the sum of squares of the halves of both intervals that face each other,
+which is the 95 % interval of the difference of two runs. Too much and too little are misses alike, and so is what the
+machine did meanwhile. A try is good when it is confirmed and no named recipe is shown to be faster than its own. One
+that recommends nothing is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from envmatrix.search.steps import within_s
+from envmatrix.stats.analysis import between, estimate
+from envmatrix.stats.measurements import fold
+from validation.measured_parts import trials_of
+from validation.tuned_check import check_of, claim_of
+
+#: Tries that are wanted, how many of them must be good, and by how much a search may exceed its budget.
+TRIES, GOOD, OVER = 10, 9, 1.05
+
+Json = Mapping[str, Any]
+
+
+def verdict_of(part: Path, folder: Path) -> dict[str, Any] | None:
+    """Return what a try claimed and what its check says; None: it is not over."""
+    claim = claim_of(folder)
+    if claim is None:
+        return None
+    found = {key: claim[key] for key in ("of", "recipe", "claimed", "interval", "spent_s", "budget_s", "recommended")}
+    if not (claim["recommended"] and claim["interval"]):
+        return {**found, "good": False}
+    check = check_of(part, folder.name)
+    if check is None or not check.is_over:
+        return None
+    run = check.run.load()
+    trials = list(trials_of(check.run, run.plan))
+    measured = fold(run.plan, trials)
+    analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
+    arms = {arm.environment: arm for arm in run.arms if arm.reference and not (arm.is_control or arm.is_alone)}
+    own = arms[check.of[folder.name]]
+    effect = analysis.find(own.name)
+    over = {name: between(analysis, measured, arms[name], own, run.environments)
+            for name in check.named if arms[name] is not own}  # fmt: skip
+    over = {name: one for name, one in over.items() if one.ratio is not None}
+    named = min(over, key=lambda name: over[name].ratio or 0.0, default=None)
+    spans = ((one.started, one.started + one.wall_s) for one in trials if one.started and one.wall_s)
+    beaten_by = [name for name, one in over.items() if one.high is not None and one.high < 1.0]
+    told = judged((claim["claimed"], *claim["interval"]), (effect.ratio, effect.low, effect.high))
+    return {**found, **told, "good": told["confirmed"] and not beaten_by, "ratio": effect.ratio,
+            "low": effect.low, "high": effect.high, "blocks": effect.blocks, "check": check.path.name,
+            "check_s": within_s(spans), "beaten_by": beaten_by, "named": sorted(over),
+            "over_best_named": named and {"name": named, "ratio": over[named].ratio, "low": over[named].low,
+                                          "high": over[named].high}}  # fmt: skip
+
+
+def judged(
+    claimed: tuple[float | None, float, float], found: tuple[float | None, float | None, float | None]
+) -> dict[str, bool]:
+    """Say whether a run shows a gain at all, and whether it is the one that was claimed (ratio, low, high of both)."""
+    ratio, low, high = found
+    if not (claimed[0] and ratio and low and high):
+        return {"faster": False, "as_claimed": False, "confirmed": False}
+    more = math.log(claimed[0] / ratio)
+    halves = (claimed[0] / claimed[1], high / ratio) if more > 0 else (claimed[2] / claimed[0], ratio / low)
+    faster, same = low > 1.0, abs(more) <= math.hypot(*map(math.log, halves))
+    return {"faster": faster, "as_claimed": same, "confirmed": faster and same}
+
+
+def summary_of(tries: Mapping[str, Json]) -> dict[str, Any]:
+    """Judge all tries that are over, and tell how many there are of each subject."""
+    good = [one for one in tries.values() if one["good"]]
+    claims = [one for one in tries.values() if one.get("ratio") and one["claimed"]]
+    of: dict[str, list[bool]] = {}
+    for one in tries.values():
+        of.setdefault(one["of"], []).append(bool(one["good"]))
+    verdict = "MET" if len(good) >= math.ceil(len(tries) * GOOD / TRIES) else "MISSED"
+    off = [100 * (one["claimed"] - one["ratio"]) for one in claims]
+    return {
+        "tries": len(tries),
+        "good": len(good),
+        "confirmed": sum(bool(one.get("confirmed")) for one in tries.values()),
+        "beaten": sum(bool(one.get("beaten_by")) for one in tries.values()),
+        "claimed_minus_found_points": sum(off) / len(off) if off else None,
+        "within_budget": sum(one["spent_s"] <= OVER * one["budget_s"] for one in tries.values()),
+        "of": {name: {"tries": len(those), "good": sum(those)} for name, those in of.items()},
+        "verdict": verdict if len(tries) >= TRIES else f"not decided: {TRIES} are wanted, the same command goes on",
+    }
+
+
+def lines_of(tries: Mapping[str, Json], total: Json) -> list[str]:
+    """Write all tries and what they come to."""
+    lines = [line_of(name, one) for name, one in tries.items()]
+    if len(total["of"]) > 1:
+        lines += [f"of {name}: {one['good']} of {one['tries']} good" for name, one in total["of"].items()]
+    off = total["claimed_minus_found_points"]
+    if off is not None:
+        lines.append(f"claimed minus found on average: {off:+.1f} points")
+    lines.append(f"{total['within_budget']} of {total['tries']} searches within {OVER:.0%} of their budgets")
+    several = f"{total['confirmed']} confirmed, {total['beaten']} beaten by a named recipe"
+    wanted = f"wanted: {GOOD} of {TRIES}"
+    return [*lines, f"{total['good']} of {total['tries']} tries good ({several}; {wanted}): {total['verdict']}"]
+
+
+def line_of(name: str, one: Json) -> str:
+    """Write a try in a line."""
+    recipe = ", ".join(f"{factor}={level}" for factor, level in one["recipe"].items()) or "the baseline"
+    spent = f"{one['spent_s']:.0f} s of {one['budget_s']:.0f} s"
+    first = f"  {name} ({one['of']}): "
+    if "ratio" not in one:
+        return f"{first}nothing was recommended ({recipe}): not good; {spent}"
+    claimed, found = _shown(one["claimed"], *one["interval"]), _shown(one["ratio"], one["low"], one["high"])
+    best = one["over_best_named"]
+    over = f", {_shown(best['ratio'], best['low'], best['high'])} times the best named, {best['name']}" if best else ""
+    misses = {"not faster": not one["faster"], "not as claimed": not one["as_claimed"],
+              f"beaten by {', '.join(one['beaten_by'])}": one["beaten_by"]}  # fmt: skip
+    why = ", ".join(word for word, is_so in misses.items() if is_so)
+    how = "good" if one["good"] else f"not good ({why})"
+    found = f"{found} in {one['blocks']} blocks"
+    then = f"then {one['check']} of {one['check_s']:.0f} s"
+    return f"{first}{recipe} claimed {claimed}, found {found}{over}: {how}; {spent}, {then}"
+
+
+def _shown(ratio: float | None, low: float | None, high: float | None) -> str:
+    if ratio is None or low is None or high is None:
+        return "nothing"
+    return f"{ratio:.3f} ({low:.3f} to {high:.3f})"

@@ -1,0 +1,261 @@
+"""Count what the tool decides of real processes: `nox -s selfbench -- --alarms`, and `--decides`.
+
+`--alarms`: copies of the baseline in turns, ten a block as the main job has, with next to no work, so that many pairs
+fit into a minute. They are five pairs that share no process, and of each pair every `min_blocks` blocks that follow one
+another are judged as a run of two copies, by the code that judges runs: how often are two identical things called
+different? The pairs of a block share its minutes.
+
+`--decides`: the main job itself, again and again. An environment differs on a machine where the mean over all tries of
+that machine says so (what differs on one may not on another); a try is good when it decides (faster, slower) every one.
+
+Both go on in their folder when the command is given again, also on another machine (tests/measured_parts.py), so that
+long measuring is several short ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from envmatrix.api.places import find_matrix
+from envmatrix.matrix import load
+from envmatrix.plan import Arm, Plan, make_arms
+from envmatrix.results import RunFolder, Trial
+from envmatrix.stats.analysis import estimate
+from envmatrix.stats.effects import Effect
+from envmatrix.stats.measurements import fold
+from envmatrix.system.atomic_files import append_line, read_whole_lines, write_whole
+from validation import measured_parts as parts
+from validation import precision
+from validation.precision import COPIES, progress
+
+#: Work that takes no time: what is counted is how often a verdict errs, and a pair is the start of two processes.
+TINY: Mapping[str, Any] = {"model": "mlp", "widths": "10", "eval_samples": 0}
+#: So many decisions say something of an error of 5 %.
+ENOUGH, ALLOWED = 200, 0.05
+#: The difference that a try must decide (a fraction), in so many tries of so many; the half-width that is wanted.
+DIFFERS, TRIES, GOOD, HALF_WIDTH = 0.08, 5, 4, 0.05
+
+
+def pairs_of(plan: Plan) -> list[tuple[Arm, Arm]]:
+    """Part the arms of each workload and engine, which are all alike, into pairs; one that is left over is in none."""
+    alike: dict[tuple[str, str], list[Arm]] = {}
+    for arm in plan.arms:
+        alike.setdefault((arm.workload, arm.engine), []).append(arm)
+    return [pair for arms in alike.values() for pair in zip(arms[::2], arms[1::2], strict=False)]
+
+
+def decisions(plan: Plan, trials: Sequence[Trial]) -> Iterator[Effect]:
+    """Yield the effect of one of a pair over the other in each ``min_blocks`` whole blocks that follow one another."""
+    ordered = sorted((trial for trial in trials if trial.outcome == "ok"), key=lambda trial: trial.block)
+    baseline = next(arm.environment for arm in plan.arms if arm.reference is None)
+    for pair in pairs_of(plan):
+        arms = make_arms((baseline,), (pair[0].workload,), (pair[0].engine,), baseline)
+        names = {arm.name: as_arm.environment for arm, as_arm in zip(pair, arms, strict=True)}
+        own = [replace(trial, environment=names[trial.arm]) for trial in ordered if trial.arm in names]
+        blocks = [list(block) for _, block in itertools.groupby(own, key=lambda trial: trial.block)]
+        whole, two = [block for block in blocks if len(block) == len(pair)], replace(plan, arms=arms)
+        for first in range(0, len(whole) - plan.min_blocks + 1, plan.min_blocks):
+            part = itertools.chain.from_iterable(whole[first : first + plan.min_blocks])
+            [effect] = estimate(two, fold(two, part), metrics=()).primary_effects()
+            yield effect
+
+
+def alarms_of(effects: Sequence[Effect]) -> dict[str, Any]:
+    """Return how many decisions called two copies different, with Clopper and Pearson's 95 % interval."""
+    known = [effect for effect in effects if effect.low is not None and effect.high is not None]
+    false = sum(not (effect.low or 0.0) <= 1.0 <= (effect.high or math.inf) for effect in known)
+    if not known:
+        return {
+            "decisions": 0,
+            "alarms": 0,
+            "share": None,
+            "low": None,
+            "high": None,
+            "verdict": "nothing measured yet",
+        }
+    interval = stats.binomtest(false, len(known)).proportion_ci(0.95)
+    share = false / len(known)
+    verdict = "MET" if share <= ALLOWED else "MISSED"
+    return {
+        "decisions": len(known), "alarms": false, "share": share,
+        "low": float(interval.low), "high": float(interval.high),
+        "verdict": verdict if len(known) >= ENOUGH else f"not decided: {ENOUGH} are wanted, the same command goes on",
+    }  # fmt: skip
+
+
+def alarms(chosen: argparse.Namespace) -> None:
+    """Measure copies in turns for some minutes, in the part that goes on here."""
+    plan = {"processes": chosen.processes, "engine": chosen.engine, "launcher": chosen.launcher, "turn": chosen.turn,
+            "design": chosen.design, "matrix": load(find_matrix(chosen.matrix)).digest}  # fmt: skip
+    at = argparse.Namespace(**{**vars(chosen), "to": parts.part_here(chosen.to, plan, chosen.node, progress)})
+    way = precision.opened(at, COPIES, "turns", TINY, count=chosen.processes)
+    with precision.measuring([way]):
+        precision.in_time([way], chosen.minutes, at.to / "blocks.jsonl", even=True)
+
+
+def judge_alarms(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Judge all parts together, print what they say, and write it down."""
+    there, every, each = parts.chosen_parts(chosen), [], {}
+    for part in there:
+        folder = RunFolder(part.path / f"{COPIES}-turns")
+        if parts.is_run(folder.path):
+            parts.keep(folder)
+            plan = folder.load().plan
+            effects = list(decisions(plan, list(parts.trials_of(folder, plan))))
+            each[part.path.name] = {key: alarms_of(effects)[key] for key in ("decisions", "alarms")}
+            every += effects
+    found = alarms_of(every)
+    document = {"schema": 2, **found, "parts": parts.as_json(there), "each": each}
+    write_whole(chosen.to / "alarms.json", json.dumps(document, indent=1) + "\n")
+    print("\n".join(parts.told(there)))
+    if len(each) > 1:
+        counts = (f"part {name}: {one['alarms']} of {one['decisions']}" for name, one in each.items())
+        print(f"called different in {', '.join(counts)}")
+    shown = "" if found["share"] is None else f" ({found['share']:.1%} [{found['low']:.1%}, {found['high']:.1%}])"
+    print(f"two copies were called different in {found['alarms']} of {found['decisions']} decisions{shown}; "
+          f"at most {ALLOWED:.0%} are wanted: {found['verdict']}")  # fmt: skip
+    return found
+
+
+Try = Mapping[str, tuple[float, float, str]]
+
+
+def tries_of(each: Mapping[str, Sequence[Try]]) -> dict[str, Any]:
+    """Judge the tries of each part, environment -> (ratio, half-width, verdict), and all of them together."""
+    found = {part: tries_of_part(runs) for part, runs in each.items() if runs}
+    tries = sum(len(each[part]) for part in found)
+    good = sum(not left for one in found.values() for left in one["undecided"])
+    verdict = "MET" if good >= math.ceil(tries * GOOD / TRIES) else "MISSED"
+    verdict = verdict if tries >= TRIES else f"not decided: {TRIES} tries are wanted"
+    return {"tries": tries, "good": good, "verdict": verdict, "each": found}
+
+
+def tries_of_part(runs: Sequence[Try]) -> dict[str, Any]:
+    """Say what differs on a machine by its tries, and which of them decide all of it."""
+    names = sorted({name for run in runs for name in run})
+    ratios = {name: statistics.geometric_mean([run[name][0] for run in runs if name in run]) for name in names}
+    differing = [name for name in names if abs(math.log(ratios[name])) >= math.log1p(DIFFERS)]
+    open_ = [
+        [name for name in differing if name not in run or run[name][2] not in ("faster", "slower")] for run in runs
+    ]
+    widths = [statistics.median(one[1] for one in run.values()) if run else math.inf for run in runs]
+    return {"ratios": ratios, "differing": differing, "undecided": open_, "median_half_widths": widths}
+
+
+def effects_of(folder: RunFolder) -> Try:
+    """Return environment -> (ratio, half-width, verdict) of a run; one without an interval is as wide as can be."""
+    run = folder.load()
+    trials = parts.trials_of(folder, run.plan)
+    found = estimate(run.plan, fold(run.plan, trials), workloads=run.workloads, metrics=())
+    return {
+        effect.environment: (effect.ratio, math.inf if effect.half_width is None else effect.half_width, effect.verdict)
+        for effect in found.primary_effects()
+        if effect.ratio and not effect.is_control
+    }
+
+
+def decides(chosen: argparse.Namespace) -> int:
+    """Run the main job so often, first what was stopped; return what it exits with where that says it broke."""
+    name = next((name for name in chosen.design.split(",") if name != COPIES), "default")
+    matrix = ("--matrix", chosen.matrix) if chosen.matrix else ()
+    plan = {"design": name, "engine": chosen.engine, "launcher": chosen.launcher,
+            "matrix": load(find_matrix(chosen.matrix)).digest}  # fmt: skip
+    part = parts.part_here(chosen.to, plan, chosen.node, progress)
+    begin = ["bench", name, "--engine", chosen.engine, "--launcher", chosen.launcher,
+             *(("--nodelist", chosen.node) if chosen.node else ())]  # fmt: skip
+    stopped = [["resume", run.name] for run in tries_in(part) if run.name not in over(part)]
+    for words in (stopped + [begin] * chosen.tries)[: chosen.tries]:
+        argv = [sys.executable, "-m", "envmatrix", *words, "--results", str(part), *matrix]
+        done = subprocess.run(argv, check=False).returncode
+        if done not in (0, 3, 7):  # 3, 7: some trials broke or did other work, and the others say what they say
+            return done
+        ended = tries_in(part)[-1].name if words is begin else words[1]
+        append_line(part / "tries.jsonl", json.dumps({"run": ended}))
+    return 0
+
+
+def tries_in(part: Path) -> list[Path]:
+    """Return the runs of a part in the order they were begun."""
+    return sorted(file.parent for file in part.glob("*/run.json"))
+
+
+def over(part: Path) -> set[str]:
+    """Return the runs of a part that came to their end."""
+    return {json.loads(line)["run"] for _, line in read_whole_lines(part / "tries.jsonl")}
+
+
+def judge_decides(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Judge all tries of all parts that are over, print what they say, and write it down."""
+    there, runs = parts.chosen_parts(chosen), dict[str, dict[str, Try]]()
+    for part in there:
+        ended: dict[str, Try] = {}
+        runs[part.path.name] = ended
+        for path in tries_in(part.path):
+            if path.name in over(part.path):
+                parts.keep(RunFolder(path))
+                ended[path.name] = effects_of(RunFolder(path))
+            else:
+                progress(f"{path} is not over")
+    print("\n".join(parts.told(there)))
+    found = tries_of({part: list(ended.values()) for part, ended in runs.items()})
+    for part, one in found["each"].items():
+        one["runs"] = list(runs[part])
+        print("\n".join(lines_of(part, one)))
+    document = {"schema": 3, **found, "parts": parts.as_json(there)}
+    write_whole(chosen.to / "decides.json", json.dumps(document, indent=1) + "\n")
+    wanted = f"wanted: {GOOD} of {TRIES}"
+    print(f"{found['good']} of {found['tries']} tries decided all of them ({wanted}): {found['verdict']}")
+    return found
+
+
+def lines_of(part: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the tries of a part found."""
+    ratios = ", ".join(f"{name} {found['ratios'][name]:.2f}x" for name in found["differing"]) or "none"
+    yield f"part {part}: environments that differ by {DIFFERS:.0%} or more: {ratios}"
+    for run, left, width in zip(found["runs"], found["undecided"], found["median_half_widths"], strict=True):
+        said = f"median half-width {width:.1%} (wanted: {HALF_WIDTH:.0%})"
+        yield f"  {run}: {said}, undecided: {', '.join(left) or 'none'}"
+
+
+def pairs(text: str) -> int:
+    """Read how many processes a block has: an even number."""
+    if not text.isdecimal() or int(text) < 2 or int(text) % 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: pairs of processes are wanted, such as 2 or 10")
+    return int(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what can be asked beside what ``precision`` takes (--minutes, --to, --design, --engine, --launcher, ...)."""
+    parser.add_argument("--alarms", action="store_true", help="how often two copies in turns are called different")
+    parser.add_argument("--processes", type=pairs, default=10, help="with --alarms, of a block: pairs of copies")
+    parser.add_argument("--decides", action="store_true", help="run the main job, and say which tries decide enough")
+    parser.add_argument("--tries", type=int, default=1, help="with --decides runs now, with --tune searches")
+
+
+def measure(chosen: argparse.Namespace) -> int:
+    """Measure what was asked, then judge all parts; 1 where what is wanted is missed."""
+    found: dict[str, Any] = {}
+    broke: list[int] = []
+
+    def run() -> None:
+        if chosen.alarms and chosen.minutes > 0:
+            alarms(chosen)
+        elif chosen.decides and chosen.tries and chosen.minutes > 0:
+            broke.append(decides(chosen))
+
+    status = precision.attempted(run) or sum(broke)
+    judge = judge_alarms if chosen.alarms else judge_decides
+    status = precision.attempted(lambda: found.update(judge(chosen))) or status
+    return 1 if found.get("verdict") == "MISSED" else status
