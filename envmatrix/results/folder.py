@@ -25,7 +25,6 @@ from envmatrix.results.plan_check import Misfit, Refuse, planned_lines, refused
 from envmatrix.results.run import SCHEMA, Change, Run
 from envmatrix.system.shared_files import exists
 from envmatrix.results.trial import Trial, trial_from_line
-from envmatrix.results.upgrade import matrix_text, upgraded
 
 _RESTORE = "restore the file from a copy"
 
@@ -75,7 +74,7 @@ class RunFolder:
         """Return the matrix as it was when the run began: one text that includes nothing."""
         if exists(self.matrix_file):
             return read_text(self.matrix_file)
-        return matrix_text(read_text(self.run_file), self.run_file)
+        raise StoreError("the matrix of this run is gone", where=Where(self.matrix_file), remedy="restore it from a copy")
 
     def lock(self) -> None:
         """Hold the folder until ``unlock`` or the end of this process; StoreError when another one holds it."""
@@ -204,7 +203,7 @@ def run_from_text(text: str, file: Path) -> Run:
     """Read run.json; a newer schema, or what is no run.json, is a StoreError that names the place."""
     body = check_schema(json_of(text, file), file, SCHEMA)
     try:
-        return Run.model_validate(upgraded(body))
+        return Run.model_validate(body)
     except ValidationError as error:
         path, said = first_mistake(error)
         raise StoreError(

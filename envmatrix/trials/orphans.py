@@ -90,7 +90,7 @@ def end_processes() -> int:
 
 
 def _let_orphans_end() -> set[int]:
-    """Let the supervisors of a killed envmatrix end what they started, and return them: what is stopped can end nothing."""
+    """Let the supervisors of a killed envmatrix end what they started; return those that are stopped and cannot."""
     deadline, found = time.monotonic() + _LET_END_S, set()
     while (left := orphans()) and time.monotonic() < deadline + _ENDED_S:
         found |= set(left)
