@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
 from envmatrix.results import Change, RunFolder, trial_of, write_named, write_whole
-from envmatrix.system.write_retry import patient
+from envmatrix.system.write_retry import retry_writes
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 PLAN = make_plan(("a",))
@@ -34,7 +34,7 @@ def trials(number):
 
 
 def test_a_run_comes_back_as_it_was_written(folder):
-    assert folder.load_here() == RUN
+    assert folder.load_for_resume() == RUN
     assert folder.load().host.name == "node-1"
 
 
@@ -51,8 +51,8 @@ def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folde
     for cut in range(1, len(whole) - whole[:-1].rfind(b"\n") - 1):
         folder.trials_file.write_bytes(whole[:-cut])
         assert list(folder.trials(PLAN)) == trials(2)
-        assert folder.mend()
-        assert not folder.mend()
+        assert folder.remove_partial_lines()
+        assert not folder.remove_partial_lines()
         assert list(folder.trials(PLAN)) == trials(2)
         folder.append(trials(3)[2])
         assert folder.trials_file.read_bytes() == whole
@@ -239,7 +239,7 @@ def test_on_a_read_only_file_system_a_run_can_be_read_and_what_cannot_be_written
             told.append(line)
             mount("-o", "remount,rw", str(tmp_path))
 
-        with patient(mend):
+        with retry_writes(mend):
             kept.append(trials(2)[1])
         assert re.match(r".*trials.jsonl: Read-only file system; waiting until it can be written, for 120 s", told[0])
         assert "can be written again" in told[1]
