@@ -265,7 +265,8 @@ def _run(
         turns.end()
     if status:
         raise RunError(
-            f"the command ended with {_exit_description(status)}{cgroup.memory_ran_out(kills)}; its output is in the log"
+            f"the command ended with {_exit_description(status)}{cgroup.memory_ran_out(kills)}; its output is "
+            "in the log"
         )
     return watched, wall_ns, output
 

@@ -154,7 +154,8 @@ def _detect_metric(output: str, wall_s: float | None) -> tuple[MetricSource, str
         )
     return (
         WALL_TIME,
-        f"wall time, as {len(numbers)} numbers look like its speed and differ. Choose one:\n{_candidate_lines(numbers)}",
+        f"wall time, as {len(numbers)} numbers look like its speed and differ. Choose "
+        f"one:\n{_candidate_lines(numbers)}",
     )
 
 

@@ -391,7 +391,10 @@ def _environments_text(environments: Sequence[str], *, torch: bool, record: Reco
         return environments_text
     if evidence and evidence.torch:
         library = (evidence.openmp and evidence.openmp.library) or "no OpenMP runtime that could be seen"
-        return f"{environments_text}. Its PyTorch runs over {library}: the recipes, which are for {_GNU_OPENMP}, are left out"
+        return (
+            f"{environments_text}. Its PyTorch runs over {library}: the recipes, which are for "
+            f"{_GNU_OPENMP}, are left out"
+        )
     return f"{environments_text}. It does not run PyTorch, as far as could be seen: the recipes for that are left out"
 
 

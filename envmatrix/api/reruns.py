@@ -134,7 +134,8 @@ def begin_rerun(
     matrix = sides[1].matrix
     for workload_name in (name for name in selected_design.workloads if matrix.workloads[name].command):
         progress(
-            f"workload {workload_name}: the program beside {matrix.path} runs on both sides{_changed_files_text(sides, workload_name)}"
+            f"workload {workload_name}: the program beside {matrix.path} runs on both "
+            f"sides{_changed_files_text(sides, workload_name)}"
         )
     host = find_run_host(matrix, selected_design, names, launcher, launcher_options or {}, progress)
     return create_experiment(

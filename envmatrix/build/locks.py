@@ -83,7 +83,8 @@ class Locks:
         image_without_index = replace(image, index=())
         image_request = image_request_text(image_without_index)
         message = (
-            f"image {image.name}: {', '.join(unreachable)} of {path.name} cannot be had, as {', '.join(image.index)} cannot "
+            f"image {image.name}: {', '.join(unreachable)} of {path.name} cannot be had, as "
+            f"{', '.join(image.index)} cannot "
             "be reached; locking, in the cache, what can be had without it: other packages than the lock names"
         )
         lock_file = self._cached_lock_file(self.image_file(image, python), "image", image.name, image_request)

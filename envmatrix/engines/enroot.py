@@ -64,7 +64,8 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
     bad_source = next((source for source, _, _ in mounts if re.search(r"[\s:,\\$]", source)), None)
     if bad_source:
         raise EngineError(
-            f"Enroot cannot mount {bad_source!r}: blanks, colons, commas, dollars and backslashes mean something in its fstab",
+            f"Enroot cannot mount {bad_source!r}: blanks, colons, commas, dollars and backslashes mean "
+            "something in its fstab",
             remedy="use another folder for results, or ENVMATRIX_CACHE",
         )
     variables = {**job.env, **preload_variable(job.preload)}

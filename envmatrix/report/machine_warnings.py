@@ -136,7 +136,8 @@ def find_contended_blocks(_run: Run, measured: Measurements, _analysis: Analysis
         yield RunWarning(
             WarningKind.DISTURBED,
             "the machine",
-            f"{len(contended_blocks)} of {format_count(len(blocks), 'block')} were disturbed by other programs (most, block {worst}: "
+            f"{len(contended_blocks)} of {format_count(len(blocks), 'block')} were disturbed by other programs "
+            f"(most, block {worst}: "
             f"threads waited for a CPU in {blocks[worst]:.0%} of the time in which they could have run)",
             "run `envmatrix doctor`: it names what runs beside; pairs cancel much of it, intervals are wider for it",
         )
@@ -168,7 +169,8 @@ def find_other_node_users(_run: Run, measured: Measurements, _analysis: Analysis
         yield RunWarning(
             WarningKind.OTHER_LOAD,
             node,
-            f"before {len(busy_nodes)} of the {format_count(len(checks), 'block')} that ran on it others used its CPUs; "
+            f"before {len(busy_nodes)} of the {format_count(len(checks), 'block')} that ran on it others used "
+            "its CPUs; "
             f"the most, {check.busy:.0%} of all, before block {block}{printable_line(names, 200)}",
             "run it with `--busy 10%`, which hands such a block back; ask who else may use nodes that jobs have to "
             "themselves",

@@ -107,7 +107,8 @@ class Summary:
             return ""
         return (
             f"It was read before, after {list_numbers(before)} blocks: intervals are computed at "
-            f"{format_confidence(self.analysis.level)}, so that all {len(looks)} looks together err in 5 % of runs at most."
+            f"{format_confidence(self.analysis.level)}, so that all {len(looks)} looks together err in 5 % of "
+            "runs at most."
         )
 
     @property

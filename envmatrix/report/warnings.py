@@ -63,7 +63,8 @@ def _control_off(_run: Run, _measured: Measurements, analysis: Analysis) -> Iter
             yield RunWarning(
                 WarningKind.CONTROL_OFF,
                 effect.arm,
-                f"two copies of one environment differ: {format_ratio(effect.ratio)}, interval {format_interval(effect)}",
+                f"two copies of one environment differ: {format_ratio(effect.ratio)}, interval "
+                f"{format_interval(effect)}",
                 "repeat the run on a quieter machine before acting on small effects: something beside the environment "
                 "acts on the trials (or this is one of the 5 % of false alarms)",
             )
@@ -173,9 +174,11 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
         yield RunWarning(
             WarningKind.SHORT_RUN,
             run.plan.design,
-            f"its blocks span {format_span(measured.apart)}: too short to be sure of slow phases of the machine that last "
+            f"its blocks span {format_span(measured.apart)}: too short to be sure of slow phases of the machine "
+            "that last "
             f"a minute{alike_text}",
-            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} (and a narrower target, where "
+            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} (and a "
+            "narrower target, where "
             f"that had ended it) until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals allow for an "
             "environment that such phases slow more than its reference",
         )
@@ -183,7 +186,10 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
 
 def _cold_turns(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     for workload, cold in cold_turns(run.plan, measured).items():
-        longer = f"{format_ratio(cold.ratio)} ({format_ratio(cold.low)} to {format_ratio(cold.high)}) times as long as its last"
+        longer = (
+            f"{format_ratio(cold.ratio)} ({format_ratio(cold.low)} to {format_ratio(cold.high)}) times as "
+            "long as its last"
+        )
         yield RunWarning(
             WarningKind.COLD_TURNS,
             workload,

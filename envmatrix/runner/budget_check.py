@@ -83,7 +83,8 @@ class FirstBlockCheck:
         self._is_budget_checked = True
         return (
             f"one block takes {as_duration(starts_s)} {bound_text} of your {as_duration(plan.budget_s)} "
-            f"({format_count(sum(single_process), 'trial')} to start{_busy_text(busy)}), and no claim is made below {plan.min_blocks} "
+            f"({format_count(sum(single_process), 'trial')} to start{_busy_text(busy)}), and no claim is made "
+            f"below {plan.min_blocks} "
             f"blocks: give it {_budget_text(3 * starts_s * plan.min_blocks)} or more, or fewer environments"
         )
 
@@ -95,7 +96,10 @@ class FirstBlockCheck:
             return ""
         trial = next(iter(self._broken.values()))
         failure_verb = {"invalid": "was INVALID", "timed_out": "ran past its limit"}.get(trial.outcome, "failed")
-        return f"stopped: the reference {failure_verb} in the first block ({trial.trial} {shown_name(trial.arm)}): {trial.reason}"
+        return (
+            f"stopped: the reference {failure_verb} in the first block ({trial.trial} "
+            f"{shown_name(trial.arm)}): {trial.reason}"
+        )
 
     def _log_end_lines(self) -> list[str]:
         if not self.lost:

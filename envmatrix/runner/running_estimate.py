@@ -97,4 +97,7 @@ class RunningEstimate:
             return "none ahead so far"
         best = max(ahead, key=lambda effect: effect.ratio or 0.0)
         work_note = ", equal work not checked" if self._is_work_unchecked(best.workload) else ""
-        return f"ahead so far: {effect_label(best, effects)} {best.ratio:.2f}x{_caveat_text(best)}{work_note} (no verdict before the end)"
+        return (
+            f"ahead so far: {effect_label(best, effects)} {best.ratio:.2f}x{_caveat_text(best)}{work_note} "
+            "(no verdict before the end)"
+        )

@@ -58,7 +58,8 @@ class SteadyStateRuns:
             reserve = reserve_s(self._experiment.plan.budget_s, len(self.left))
             self._say(
                 f"the last {reserve:.0f} s of the budget, or what a claim leaves of them, are for "
-                f"{format_count(len(self.left), 'long look')}, one at each environment: is it steady, and from which step on "
+                f"{format_count(len(self.left), 'long look')}, one at each environment: is it steady, and from "
+                "which step on "
                 "(`steady: false` leaves them out)"
             )
 

@@ -134,7 +134,8 @@ def check_budget(search: Search, budget_s: float, trial_s: float, name: str = ""
         advice = f"that is about {as_hours(needed_s)}: try a shorter program" if is_too_long(needed_s) else advice
         raise InputError(
             f"{as_duration(budget_s)} are too few to confirm anything: with {trial_s:.1f} s a trial it takes "
-            f"{search.fewest_trials()} trials ({first_trials} to see each level once, a screen, {MIN_BLOCKS} fresh blocks)",
+            f"{search.fewest_trials()} trials ({first_trials} to see each level once, a screen, {MIN_BLOCKS} "
+            "fresh blocks)",
             remedy=f"{advice}, or begin another one with fewer factors: --factors A,B",
         )
 

@@ -32,7 +32,8 @@ def answer_lines(answer: TuneAnswer) -> list[str]:
         note = "the model's guess and how far it may be off; not confirmed, no 95 % interval"
         lines += ["", f"what each setting brings in it ({note}):"]
         lines += [
-            f"  {contribution.factor + '=' + contribution.level:34} {format_ratio(contribution.ratio)} ({format_bounds(contribution.low, contribution.high)})"
+            f"  {contribution.factor + '=' + contribution.level:34} {format_ratio(contribution.ratio)} "
+            f"({format_bounds(contribution.low, contribution.high)})"
             for contribution in answer.contributions
         ]
     if answer.dropped:

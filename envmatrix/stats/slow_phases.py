@@ -67,7 +67,8 @@ def short_run_note(far: Floats) -> str:
     miss_share = next(miss_share for below, miss_share in _MISS_SHARES if round(_spanned_minutes(far)) < below)
     return (
         f"Short run: its blocks span {format_span(far)}, and the 95 % hold for the machine as it was then. If it has "
-        f"phases of a minute that slow one environment more than another, up to {miss_share} intervals miss the mean over a "
+        f"phases of a minute that slow one environment more than another, up to {miss_share} intervals miss the "
+        "mean over a "
         "longer time."
     )
 

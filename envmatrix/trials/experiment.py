@@ -211,7 +211,7 @@ def _prepare_all(
     tuple[Arm, ...],
     Mapping[str, Engine],
 ]:
-    """Return what ``prepare_sides`` does, the environments of all sides by their names in the run, arms and engines."""
+    """Return the environments of all sides by their names in the run, the arms, and the engines."""
     all_sides = sides or (Side(None, matrix),)
     resolved = [
         env.for_side(side.name) for side in all_sides for env in resolve_on_host(host, side.matrix, design).values()

@@ -172,7 +172,8 @@ def check_images_unchanged(run: Run, prepared_images: Mapping[tuple[str, str], P
                 )
             if name == "files_digest" and current_value != recorded_value:
                 raise InputError(
-                    f"image {image} on {engine} is not what this run began with: {_changed_files_text(recorded_value, current_value)}",
+                    f"image {image} on {engine} is not what this run began with: "
+                    f"{_changed_files_text(recorded_value, current_value)}",
                     remedy=_FILES_REMEDY,
                 )
 

@@ -33,7 +33,8 @@ MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
         f"in all but {100 * slow_trials.ERROR:.1f} % of cases",
         f"whose period is at least twice {slow_phases.PHASE_S:.0f} s",
         f"From {slow_phases.LEAST_PHASES} times {slow_phases.PHASE_S:.0f} s ({MINUTES:.0f} minutes) on",
-        f"an F test at {100 * slow_phases.PROMINENCE_ERROR:.0f} % of the slowest B ({slow_phases._FEWEST} at least), 2 B",
+        f"an F test at {100 * slow_phases.PROMINENCE_ERROR:.0f} % of the slowest B ({slow_phases._FEWEST} at "
+        "least), 2 B",
         f"up to {slow_phases._MISS_SHARES[2][1]}, below {slow_phases._MISS_SHARES[1][0]:.0f} minutes "
         f"up to {slow_phases._MISS_SHARES[1][1]}",
         f"and up to {slow_phases._MISS_SHARES[0][1]} below {slow_phases._MISS_SHARES[0][0]:.0f} minutes",
@@ -48,7 +49,8 @@ MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
         f"a one-sided paired t test at {100 * racing.ELIMINATION_ERROR:.0f} % divided by (number of arms x looks)",
         f"({contrasts._DRAWS:,} draws, as above; Bonferroni for more than {contrasts.MOST_DRAWN} contrasts or "
         f"{contrasts._MOST_BLOCKS_DRAWN} blocks)",
-        f"each lasting at least {MIN_SEGMENT_LENGTH} runs, and better than two fit {100 * (1 - FALSE_ALARM_RATE):.1f} % of other orders",
+        f"each lasting at least {MIN_SEGMENT_LENGTH} runs, and better than two fit "
+        f"{100 * (1 - FALSE_ALARM_RATE):.1f} % of other orders",
         f"Below {MIN_RUNS} runs, or {fewest_runs(FALSE_ALARM_RATE / 10)} for ten series, none is looked for",
         f"Below {NUMBERS[FEWEST_RUNS]} runs there is no interval",
         f"`turn_apart`, {Design.model_fields['turn_apart'].default}",

@@ -201,7 +201,8 @@ def _together(part: Together) -> list[str]:
     lines = []
     for place, step in enumerate(part.steps, 1):
         facts = [
-            f"name={posix_quote(step.trial)} work={posix_quote(str(step.command.cwd))} apart={step.apart} held={step.held}",
+            f"name={posix_quote(step.trial)} work={posix_quote(str(step.command.cwd))} apart={step.apart} "
+            f"held={step.held}",
             *_program(step),
         ]
         lines += [
