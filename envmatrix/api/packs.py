@@ -51,16 +51,10 @@ class PackResult:
 
 
 def pack_run(
-    run: PathLike | Result | None = None,
-    *,
-    output: PathLike | None = None,
-    images: bool = False,
-    programs: int | str = DEFAULT_MAX_BYTES,
-    key: Path | None = None,
-    matrix: PathLike | None = None,
-    results: PathLike = "results",
+    run: PathLike | Result | None = None, *, output: PathLike | None = None, images: bool = False, programs: int | str
+    = DEFAULT_MAX_BYTES, key: Path | None = None, matrix: PathLike | None = None, results: PathLike = "results",
     progress: ProgressCallback = silent,
-) -> PackResult:
+) -> PackResult:  # fmt: skip
     """Write one archive with everything that is needed to repeat a run elsewhere.
 
     Args:
@@ -158,19 +152,11 @@ def _size_limit(programs: int | str) -> int:
 
 
 def reproduce(
-    archive: PathLike,
-    run: PathLike | Result | None = None,
-    *,
-    sha256: str = "",
-    signers: PathLike | None = None,
-    tolerance: float | str = 0.05,
-    rebuild: bool = False,
-    programs: Mapping[str, PathLike] | None = None,
-    results: PathLike = "results",
-    launcher: str = "here",
-    launcher_options: LauncherOptions | None = None,
-    progress: ProgressCallback = silent,
-) -> Reproduction:
+    archive: PathLike, run: PathLike | Result | None = None, *, sha256: str = "", signers: PathLike | None = None,
+    tolerance: float | str = 0.05, rebuild: bool = False, programs: Mapping[str, PathLike] | None = None, results:
+    PathLike = "results", launcher: str = "here", launcher_options: LauncherOptions | None = None, progress:
+    ProgressCallback = silent,
+) -> Reproduction:  # fmt: skip
     """Verify an archive that ``envmatrix pack`` wrote, run its plan here, and compare both runs' effects.
 
     It runs what is in the archive, as you; ``sha256`` or ``signers`` say whom you trust.
@@ -207,15 +193,9 @@ def reproduce(
         return compare_again(opened, earlier_run, results, limit, progress)
     is_trusted = bool(sha256 or signers)
     new_experiment = begin_reproduction(
-        opened,
-        results=results,
-        launcher=launcher,
-        launcher_options=launcher_options or {},
-        rebuild=rebuild,
-        vouched=is_trusted,
-        programs=programs,
-        progress=progress,
-    )
+        opened, results=results, launcher=launcher, launcher_options=launcher_options or {}, rebuild=rebuild,
+        vouched=is_trusted, programs=programs, progress=progress,
+    )  # fmt: skip
     return finish_reproduction(opened, Path(archive), new_experiment, limit, line_progress_watch(progress))[0]
 
 
@@ -239,16 +219,10 @@ def open_archive(
 
 
 def begin_reproduction(
-    opened: OpenedPack,
-    *,
-    results: PathLike = "results",
-    launcher: str = "here",
-    launcher_options: LauncherOptions | None = None,
-    rebuild: bool = False,
-    vouched: bool = False,
-    programs: Mapping[str, PathLike] | None = None,
+    opened: OpenedPack, *, results: PathLike = "results", launcher: str = "here", launcher_options: LauncherOptions |
+    None = None, rebuild: bool = False, vouched: bool = False, programs: Mapping[str, PathLike] | None = None,
     progress: ProgressCallback = silent,
-) -> Experiment:
+) -> Experiment:  # fmt: skip
     """Begin the plan of a verified archive here. Raises as ``reproduce``."""
     if not vouched:
         progress(_UNVERIFIED_NOTE)

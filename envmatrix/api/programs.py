@@ -45,7 +45,7 @@ from envmatrix.trials.trial_run import (
     is_python,
     run_once,
     with_interpreter,
-)
+)  # fmt: skip
 from envmatrix.units import as_budget, is_too_long, parse_duration
 
 #: A program that takes longer than this (seconds) once is for a matrix of its own.
@@ -124,14 +124,10 @@ def make_matrix(
         starter = _make_starter(program.interpreter, workloads, first_run, request, overrides, progress)
         text = _with_relative_paths(starter, file).text()
         return GeneratedMatrix(
-            _drop_unused_levels(parse(text, file), overrides),
-            text,
+            _drop_unused_levels(parse(text, file), overrides), text,
             f"{_program_label(request.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
-            first_run.wall_s,
-            _left_out_text(starter, first_run, overrides),
-            starter.torch,
-            starter.on_gpu,
-        )
+            first_run.wall_s, _left_out_text(starter, first_run, overrides), starter.torch, starter.on_gpu,
+        )  # fmt: skip
 
 
 def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, progress: ProgressCallback) -> str:
@@ -144,12 +140,9 @@ def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, p
     workloads = _workloads(request, program)
     torch = _imports_torch(request.image(program.interpreter), progress)
     starter = MatrixTemplate(
-        program.interpreter,
-        workloads,
-        torch,
-        _usable_environments(torch)[:_DRAFT_ENVIRONMENTS],
+        program.interpreter, workloads, torch, _usable_environments(torch)[:_DRAFT_ENVIRONMENTS],
         requirements=request.requirements,
-    )
+    )  # fmt: skip
     text = _with_relative_paths(starter, file).text()
     parse(text, file)
     return text
@@ -284,13 +277,9 @@ def _run_program(
 
 
 def _make_starter(
-    interpreter: str,
-    workloads: Sequence[Workload],
-    first_run: TrialRunResult,
-    request: ProgramRequest,
-    overrides: Overrides,
-    progress: ProgressCallback,
-) -> MatrixTemplate:
+    interpreter: str, workloads: Sequence[Workload], first_run: TrialRunResult, request: ProgramRequest, overrides:
+    Overrides, progress: ProgressCallback,
+) -> MatrixTemplate:  # fmt: skip
     torch = _runs_torch(first_run.record)
     given_metric = workloads[0].metric
     stated_metric = (given_metric, "as --metric-json says, higher is better") if given_metric else None

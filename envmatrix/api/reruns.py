@@ -26,22 +26,12 @@ from envmatrix.units import parse_tolerance
 
 
 def rerun(
-    old: PathLike | Result,
-    new: PathLike | Result,
-    design: str | None = None,
-    *,
-    name: str | None = None,
-    environments: Names | None = None,
-    workloads: Names | None = None,
-    engines: Names | None = None,
-    budget: float | str | None = None,
-    max_blocks: int | None = None,
-    allowed: float | str = 0.0,
-    launcher: str = DEFAULT,
-    launcher_options: LauncherOptions | None = None,
-    progress: ProgressCallback = silent,
-    results: PathLike = "results",
-) -> Comparison:
+    old: PathLike | Result, new: PathLike | Result, design: str | None = None, *, name: str | None = None,
+    environments: Names | None = None, workloads: Names | None = None, engines: Names | None = None, budget: float |
+    str | None = None, max_blocks: int | None = None, allowed: float | str = 0.0, launcher: str = DEFAULT,
+    launcher_options: LauncherOptions | None = None, progress: ProgressCallback = silent, results: PathLike =
+    "results",
+) -> Comparison:  # fmt: skip
     """Measure two matrices or runs anew in the same blocks of one run, and say whether the new one is slower.
 
     Args:
@@ -104,19 +94,11 @@ def _path(side: PathLike | Result) -> PathLike:
 
 
 def begin_rerun(
-    old: PathLike,
-    new: PathLike,
-    design: str | None = None,
-    overrides: Overrides | None = None,
-    *,
-    engines: Sequence[str] = (),
-    results: PathLike = "results",
-    name: str | None = None,
-    launcher: str = DEFAULT,
-    launcher_options: LauncherOptions | None = None,
-    command: tuple[str, ...] = (),
-    progress: ProgressCallback = silent,
-) -> Experiment:
+    old: PathLike, new: PathLike, design: str | None = None, overrides: Overrides | None = None, *, engines:
+    Sequence[str] = (), results: PathLike = "results", name: str | None = None, launcher: str = DEFAULT,
+    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), progress: ProgressCallback =
+    silent,
+) -> Experiment:  # fmt: skip
     """Prepare the environments of both sides and write run.json; nothing has been measured yet.
 
     ``old`` and ``new`` are each a matrix, a folder with a matrix.yaml (such as a worktree of another commit), or a run.
@@ -139,18 +121,9 @@ def begin_rerun(
         )
     host = find_run_host(matrix, selected_design, names, launcher, launcher_options or {}, progress)
     return create_experiment(
-        matrix,
-        selected_design,
-        names,
-        Path(results),
-        progress,
-        command,
-        launcher,
-        host,
-        launcher_options,
-        name=name,
+        matrix, selected_design, names, Path(results), progress, command, launcher, host, launcher_options, name=name,
         sides=sides,
-    )
+    )  # fmt: skip
 
 
 def _choose_design(side: Side, name: str | None, overrides: Overrides) -> Design:

@@ -140,22 +140,11 @@ class TuneResult:
 
 
 def tune(
-    program: str | Sequence[str],
-    *,
-    budget: float | str | None = None,
-    factors: Names | None = None,
-    engine: str | None = None,
-    matrix: PathLike | None = None,
-    name: str | None = None,
-    results: PathLike = "results",
-    metric_regex: str = "",
-    metric_json: str = "",
-    launcher: str = DEFAULT,
-    launcher_options: LauncherOptions | None = None,
-    sampler: str = "",
-    metric_steps: str = "",
-    progress: ProgressCallback = silent,
-) -> TuneResult:
+    program: str | Sequence[str], *, budget: float | str | None = None, factors: Names | None = None, engine: str |
+    None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results", metric_regex:
+    str = "", metric_json: str = "", launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None,
+    sampler: str = "", metric_steps: str = "", progress: ProgressCallback = silent,
+) -> TuneResult:  # fmt: skip
     """Search the best environment for a program within a budget, and confirm what it gains on fresh blocks.
 
     Args:
@@ -222,26 +211,15 @@ def begin_program_search(
         design = matrix.designs["default"].model_copy(update={"target": _TARGET_WIDTH})
         environment_names = [env_name for env_name in matrix.environments if env_name != design.baseline]
         return _create_study(
-            matrix,
-            design,
-            levels,
-            environment_names,
-            search_request,
-            f"tune-{generated.name}",
-            progress,
+            matrix, design, levels, environment_names, search_request, f"tune-{generated.name}", progress,
             trial_s=generated.took_s,
-        )
+        )  # fmt: skip
 
 
 def begin_design_search(
-    name_of_design: str,
-    search_request: SearchRequest,
-    engine: str | None,
-    matrix: PathLike | None,
-    progress: ProgressCallback,
-    launcher: str = DEFAULT,
-    launcher_options: LauncherOptions | None = None,
-) -> RunningSearch:
+    name_of_design: str, search_request: SearchRequest, engine: str | None, matrix: PathLike | None, progress:
+    ProgressCallback, launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None,
+) -> RunningSearch:  # fmt: skip
     """Make the study of a design: its factors, or the levels of its environments. Raises as ``tune``."""
     whole = load_matrix(matrix, progress)
     design = find_design(whole, name_of_design)
@@ -347,17 +325,10 @@ def _recipe_lines(experiment: Experiment) -> str:
 
 
 def _create_study(
-    matrix: Matrix,
-    design: Design,
-    levels: Mapping[str, tuple[str, ...]],
-    environment_names: Sequence[str],
-    search_request: SearchRequest,
-    default_name: str,
-    progress: ProgressCallback,
-    *,
-    trial_s: float | None = None,
+    matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], environment_names: Sequence[str],
+    search_request: SearchRequest, default_name: str, progress: ProgressCallback, *, trial_s: float | None = None,
     location: Place | None = None,
-) -> RunningSearch:
+) -> RunningSearch:  # fmt: skip
     name = search_request.name or default_name
     if search_request.sampler:
         check_sampler(search_request.sampler)
@@ -369,18 +340,11 @@ def _create_study(
             "it is already there", where=Where(folder.path), remedy="another --name, or `envmatrix resume`"
         )
     study = Study(
-        name=name,
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        envmatrix=__version__,
-        design=design,
-        budget=_DEFAULT_BUDGET_S,
-        factors=_select_factors(levels, search_request.factors),
-        named=tuple(environment_names),
-        trial_s=trial_s,
-        place=location,
-        sampler=search_request.sampler,
-        asked=search_request.budget is not None,
-    )
+        name=name, created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        envmatrix=__version__, design=design, budget=_DEFAULT_BUDGET_S, factors=_select_factors(levels,
+        search_request.factors), named=tuple(environment_names), trial_s=trial_s, place=location,
+        sampler=search_request.sampler, asked=search_request.budget is not None,
+    )  # fmt: skip
     search = _make_search(matrix, study)
     default_s = max(_DEFAULT_BUDGET_S, minimum_time_s(search, trial_s or 0.0))
     given_s = (

@@ -21,7 +21,7 @@ from envmatrix.build.cache import (
     has_stamp,
     is_disk_full,
     json_digest,
-)
+)  # fmt: skip
 from envmatrix.build.context import BaseImage, bench_digest, context_facts, gather_build_inputs, write_context
 from envmatrix.build.definitions import MOUNT_FOLDER, apptainer_definition, named_definition
 from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv, store_listing

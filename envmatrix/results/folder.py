@@ -19,7 +19,7 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Plan
 from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
 from envmatrix.system.atomic_files import append_line, remove_partial_line, store_error, read_text, read_whole_lines, move_lines, write_whole
-from envmatrix.results.json_text import parse_json, parse_json_line, replace_lone_surrogates
+from envmatrix.system.json_text import parse_json, parse_json_line, replace_lone_surrogates
 from envmatrix.results.anonymize import Anonymizer, local_anonymizer, read_anonymizer
 from envmatrix.results.plan_check import RejectedLine, RejectLine, planned_lines, raise_on_rejected
 from envmatrix.results.run import SCHEMA, Change, Run

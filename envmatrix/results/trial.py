@@ -15,7 +15,7 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Slot, arm_name
 from envmatrix.evidence.record import Record, readable_record
 from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
-from envmatrix.results.json_text import parse_json_line
+from envmatrix.system.json_text import parse_json_line
 
 SCHEMA = 2
 #: What a line begins with that envmatrix wrote.

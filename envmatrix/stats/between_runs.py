@@ -49,13 +49,8 @@ from envmatrix.stats.welch import Mean, mean_of_logs, quotient
 
 
 def compare_runs(
-    old: RunFolder,
-    new: RunFolder,
-    *,
-    environments: Sequence[str] = (),
-    allowed: float = 0.0,
-    anyway: bool = False,
-) -> Comparison:
+    old: RunFolder, new: RunFolder, *, environments: Sequence[str] = (), allowed: float = 0.0, anyway: bool = False,
+) -> Comparison:  # fmt: skip
     """Compare the arms that two runs share (or only those of ``environments``), run against run.
 
     The runs were made at different times, so nothing pairs their trials. How much runs of one thing differ is learnt

@@ -47,7 +47,7 @@ def strings(value):
 
 def test_what_names_somebody_is_told_before_it_is_packed(old, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("envmatrix.api.packs.kept_bench", lambda _: tmp_path / "none")
+    monkeypatch.setattr("envmatrix.api.packs.find_bench_copy", lambda _: tmp_path / "none")
     said = []
     pack_run(old.path, output=tmp_path / "a.tar.gz", progress=said.append)
     told = "the archive names hosts, or folders of a user: `envmatrix redact reference-xla`, then pack it again"

@@ -87,7 +87,7 @@ def made_up(monkeypatch, speed, outcome=None):
         made = make_trials(begun.plan, Machine(speed, noise=0.01, outcome=outcome or {}), begun.plan.max_blocks)
         return next(trial for trial in made if trial.trial == slot.trial)
 
-    monkeypatch.setattr(loop, "run_surely", run_trial)
+    monkeypatch.setattr(loop, "run_with_rebuild", run_trial)
 
 
 def versions(run):

@@ -53,7 +53,7 @@ class Machine:
         self.wall_s, self.noise, self.trouble = 1.0, 0.01, None
         self.down, self.fallen = (), {}  # parts of a run's name, and the first run of that name: there all trials fail
         self.chance = random.Random(4)
-        monkeypatch.setattr(loop, "run_surely", self.run)
+        monkeypatch.setattr(loop, "run_with_rebuild", self.run)
         monkeypatch.setattr(loop, "_remove_leftovers", lambda *_: None)
         monkeypatch.setattr(tunes, "time", SimpleNamespace(time=lambda: self.clock))
         monkeypatch.setattr(loop, "alone_on_machine", lambda _: contextlib.nullcontext())
