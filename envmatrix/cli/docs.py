@@ -36,8 +36,9 @@ def _found(asked: str, pages: Mapping[str, Path]) -> str:
     name = asked.removesuffix(".md").rpartition("/")[2].lower()
     if name in pages:
         return _text(pages, name).rstrip("\n")
-    if name in topics.TOPICS:
-        return topics.section(_text(pages, topics.PAGE), name)
+    for word in topics.TOPICS:
+        if topics.plain(word) == topics.plain(name):
+            return topics.section(_text(pages, topics.PAGE), word)
     terms = topics.terms(_text(pages, topics.GLOSSARY))
     for term, line in terms.items():
         if topics.plain(term) == topics.plain(asked):

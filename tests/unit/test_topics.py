@@ -80,7 +80,7 @@ TERMS = terms(project.documentation()[GLOSSARY].read_text(encoding="utf-8"))
 def test_docs_prints_the_line_of_every_term_and_of_its_other_names(term, capsys):
     assert main(["docs", *term.split()]) == 0
     out = capsys.readouterr().out
-    if term.lower() not in {*TOPICS, *project.documentation()}:
+    if term.lower() not in project.documentation() and plain(term) not in map(plain, TOPICS):
         assert " ".join(out.split()) == " ".join(TERMS[term].split())
 
 
@@ -97,7 +97,13 @@ def test_no_two_terms_have_one_name():
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"), [("Blocks", "block: "), ("Steady-State-Run", "steady state: "), ("min_blocks", "matrix.yaml")]
+    ("asked", "found"),
+    [
+        ("Blocks", "block: "),
+        ("Steady-State-Run", "steady state: "),
+        ("short run", "### short-run"),
+        ("min_blocks", "matrix.yaml"),
+    ],
 )
 def test_docs_knows_a_term_in_other_spellings_and_the_keys_of_a_matrix(asked, found, capsys):
     assert main(["docs", asked]) == 0
