@@ -22,7 +22,7 @@ def add_arguments(parser: Parser) -> None:
         "page", nargs="*", metavar="PAGE|WORD",
         help="a page such as matrix, a word of a report such as short-run, or a term such as block (default: list all)",
     )  # fmt: skip
-    parser.examples("envmatrix docs", "envmatrix docs control-off-1.0", "envmatrix docs steady state")
+    parser.examples("envmatrix docs control-off-1.0", "envmatrix docs steady state")
 
 
 def run(arguments: argparse.Namespace) -> int:
