@@ -13,7 +13,6 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.matrix.model import Design
 from envmatrix.results.document_checks import check_schema, first_mistake
 from envmatrix.results.folder import RunFolder
-from envmatrix.system.json_text import parse_json, parse_json_line
 from envmatrix.results.run import LauncherOptions
 from envmatrix.system.atomic_files import (
     append_line,
@@ -24,6 +23,7 @@ from envmatrix.system.atomic_files import (
     write_whole,
 )
 from envmatrix.system.host import Host
+from envmatrix.system.json_text import parse_json, parse_json_line
 
 SCHEMA = 1
 _RESTORE_REMEDY = "restore the file from a copy"

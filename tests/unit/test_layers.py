@@ -191,7 +191,9 @@ def test_functions_are_short():
 
 
 def test_files_are_short():
-    lengths = {module: sum(map(bool, path.read_text(encoding="utf-8").splitlines())) for module, path in modules().items()}
+    lengths = {
+        module: sum(map(bool, path.read_text(encoding="utf-8").splitlines())) for module, path in modules().items()
+    }
     assert {module: lines for module, lines in lengths.items() if lines > LONGEST_FILE} == {}
 
 
