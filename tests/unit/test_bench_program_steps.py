@@ -131,15 +131,19 @@ def test_who_reads_late_does_not_blame_a_program_that_hands_each_line_over(tmp_p
     timing = record["timing"]
     assert timing["averaged_steps"] > 50
     assert len(timing["steps_ns"]) + timing["dropped_steps"] == 249
-    assert record["metric"]["value"] == pytest.approx(float((tmp_path / "rate").read_text()), rel=0.1)
+    assert record["metric"]["value"] == pytest.approx(float((tmp_path / "rate").read_text()), rel=0.25)
 
 
 def test_steps_of_a_program_that_had_to_wait_for_its_reader_do_not_count(tmp_path):
-    status, said = read_late(tmp_path, [1.5], [sys.executable, "-c", FLUSHES], "1200", "0.0005")
+    stopped_s = 1.5
+    status, said = read_late(tmp_path, [stopped_s], [sys.executable, "-c", FLUSHES], "1200", "0.0005")
     assert status == 0, said
     record = record_of(tmp_path)
-    assert record["timing"]["dropped_steps"] > 10
-    assert record["metric"]["value"] == pytest.approx(float((tmp_path / "rate").read_text()), rel=0.25)
+    timing = record["timing"]
+    assert timing["dropped_steps"] > 10
+    # The kernel keeps some 250 lines before the program has to wait: most of the stop is a wait, and none of it counts.
+    assert sum(timing["steps_ns"]) < timing["wall_ns"] - 0.5e9 * stopped_s
+    assert record["metric"]["value"] == pytest.approx(float((tmp_path / "rate").read_text()), rel=0.5)
 
 
 def test_a_program_that_keeps_its_lines_back_fails_however_late_it_is_read(tmp_path):
