@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.cli.parser import GROUPS, command_parser
-from envmatrix.evidence.paths import SHORT, kind_of, known_paths
+from envmatrix.evidence.paths import SHORT_PATHS, kind_of, known_paths
 
 _DOCS = Path(__file__).parent
 _SECTIONS = {
@@ -85,4 +85,5 @@ def _evidence() -> Iterator[str]:
     )
     yield "| path | value |\n|---|---|"
     for path in known_paths():
-        yield f"| `{path}` | {kind_of(path).value}{f', short for `{SHORT[path]}`' if path in SHORT else ''} |"
+        short_for = f", short for `{SHORT_PATHS[path]}`" if path in SHORT_PATHS else ""
+        yield f"| `{path}` | {kind_of(path).value}{short_for} |"

@@ -197,13 +197,13 @@ def test_what_every_step_has_to_say_as_it_gets_ready_is_told_once(machine, monke
 
 
 def test_each_step_is_told_what_memory_processes_had_in_those_before_it(machine, monkeypatch):
-    told, groups = [], loop.Groups
+    told, groups = [], loop.TrialGrouper
 
     def made(*given, usual, **more):
         told.append(usual)
         return groups(*given, usual=usual, **more)
 
-    monkeypatch.setattr(loop, "Groups", made)
+    monkeypatch.setattr(loop, "TrialGrouper", made)
     tunes.finish_search(begun(), watch)
     assert told[0] == {}
     assert all(usual == {"own": 2**28} for usual in told[1:])
