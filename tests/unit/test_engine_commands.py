@@ -179,5 +179,5 @@ def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label():
 
     client = SimpleNamespace(containers=SimpleNamespace(create=create))
     with pytest.raises(NotFound):
-        DockerImages(client, None)._status("base")
+        DockerImages(client, None)._dpkg_status("base")
     assert made == [{RUN_LABEL: "build"}]
