@@ -1,4 +1,4 @@
-"""Trials that live together and take turns: one process runs while all others are stopped (docs/statistics.md)."""
+"""Trials that live together and take turns: one process runs while all others are stopped (docs/interleaving.md)."""
 
 from __future__ import annotations
 
