@@ -209,8 +209,8 @@ def _exit_description(status: int) -> str:
 
 
 def _run(
-    argv: Sequence[str], probed: str, limits: tuple[float | None, int, _SignalWatch], log: BinaryIO, numbers:
-    metric.Numbers, turns: Turns | None,
+    argv: Sequence[str], probed: str, limits: tuple[float | None, int, _SignalWatch], log: BinaryIO,
+    numbers: metric.Numbers, turns: Turns | None,
 ) -> tuple[tree.Watch, int, Output]:  # fmt: skip
     if turns:
         turns.begin()

@@ -51,9 +51,9 @@ class PackResult:
 
 
 def pack_run(
-    run: PathLike | Result | None = None, *, output: PathLike | None = None, images: bool = False, programs: int | str
-    = DEFAULT_MAX_BYTES, key: Path | None = None, matrix: PathLike | None = None, results: PathLike = "results",
-    progress: ProgressCallback = silent,
+    run: PathLike | Result | None = None, *, output: PathLike | None = None, images: bool = False,
+    programs: int | str = DEFAULT_MAX_BYTES, key: Path | None = None, matrix: PathLike | None = None,
+    results: PathLike = "results", progress: ProgressCallback = silent,
 ) -> PackResult:  # fmt: skip
     """Write one archive with everything that is needed to repeat a run elsewhere.
 
@@ -79,9 +79,8 @@ def pack_run(
     packed_run = _load_checked_run(folder)
     contents = collect_files(folder, packed_run, matrix_file, find_bench_copy(packed_run.bench_digest))
     if has_personal_names(folder):
-        progress(
-            f"the archive names hosts, or folders of a user: `envmatrix redact {packed_run.name}`, then pack it again"
-        )
+        remedy = f"`envmatrix redact {packed_run.name}`, then pack it again"
+        progress(f"the archive names hosts, or folders of a user: {remedy}")
     contents |= collect_programs(local_run := folder.load_for_resume(), _size_limit(programs))
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed_run.plan.arms):
@@ -98,9 +97,8 @@ def pack_run(
         packed_run, contents, files, _report_left_out(not_packed_texts(local_run, contents), folder, progress)
     )
     archive = Path(output) if output is not None else Path(f"{packed_run.name}.tar.gz")
-    written_archive = write_archive(
-        archive, manifest, contents, signature := sign_manifest(manifest.text(), key) if key else None
-    )
+    signature = sign_manifest(manifest.text(), key) if key else None
+    written_archive = write_archive(archive, manifest, contents, signature)
     return PackResult(archive, written_archive.sha256, written_archive.size, signature is not None, manifest)
 
 
@@ -153,9 +151,9 @@ def _size_limit(programs: int | str) -> int:
 
 def reproduce(
     archive: PathLike, run: PathLike | Result | None = None, *, sha256: str = "", signers: PathLike | None = None,
-    tolerance: float | str = 0.05, rebuild: bool = False, programs: Mapping[str, PathLike] | None = None, results:
-    PathLike = "results", launcher: str = "here", launcher_options: LauncherOptions | None = None, progress:
-    ProgressCallback = silent,
+    tolerance: float | str = 0.05, rebuild: bool = False, programs: Mapping[str, PathLike] | None = None,
+    results: PathLike = "results", launcher: str = "here", launcher_options: LauncherOptions | None = None,
+    progress: ProgressCallback = silent,
 ) -> Reproduction:  # fmt: skip
     """Verify an archive that ``envmatrix pack`` wrote, run its plan here, and compare both runs' effects.
 
@@ -219,9 +217,9 @@ def open_archive(
 
 
 def begin_reproduction(
-    opened: OpenedPack, *, results: PathLike = "results", launcher: str = "here", launcher_options: LauncherOptions |
-    None = None, rebuild: bool = False, vouched: bool = False, programs: Mapping[str, PathLike] | None = None,
-    progress: ProgressCallback = silent,
+    opened: OpenedPack, *, results: PathLike = "results", launcher: str = "here",
+    launcher_options: LauncherOptions | None = None, rebuild: bool = False, vouched: bool = False,
+    programs: Mapping[str, PathLike] | None = None, progress: ProgressCallback = silent,
 ) -> Experiment:  # fmt: skip
     """Begin the plan of a verified archive here. Raises as ``reproduce``."""
     if not vouched:

@@ -27,10 +27,10 @@ from envmatrix.units import parse_tolerance
 
 def rerun(
     old: PathLike | Result, new: PathLike | Result, design: str | None = None, *, name: str | None = None,
-    environments: Names | None = None, workloads: Names | None = None, engines: Names | None = None, budget: float |
-    str | None = None, max_blocks: int | None = None, allowed: float | str = 0.0, launcher: str = DEFAULT,
-    launcher_options: LauncherOptions | None = None, progress: ProgressCallback = silent, results: PathLike =
-    "results",
+    environments: Names | None = None, workloads: Names | None = None, engines: Names | None = None,
+    budget: float | str | None = None, max_blocks: int | None = None, allowed: float | str = 0.0,
+    launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None, progress: ProgressCallback = silent,
+    results: PathLike = "results",
 ) -> Comparison:  # fmt: skip
     """Measure two matrices or runs anew in the same blocks of one run, and say whether the new one is slower.
 
@@ -62,24 +62,19 @@ def rerun(
 
     """
     limit = parse_fraction("allowed", allowed, parse_tolerance)
-    experiment = begin_rerun(
-        _path(old),
-        _path(new),
-        design,
-        Overrides(
-            budget=budget,
-            max_blocks=max_blocks,
-            workloads=split_names(workloads),
-            environments=split_names(environments),
-        ),
-        engines=split_names(engines) or (),
-        results=results,
-        name=name,
-        launcher=launcher,
-        launcher_options=launcher_options or {},
-        command=("envmatrix.rerun", str(_path(old)), str(_path(new))),
-        progress=progress,
+    overrides = Overrides(
+        budget=budget, max_blocks=max_blocks, workloads=split_names(workloads), environments=split_names(environments)
     )
+    old_path, new_path = (side.folder if isinstance(side, Result) else side for side in (old, new))
+    experiment = begin_rerun(
+        old_path, new_path, design, overrides, engines=split_names(engines) or (), results=results, name=name,
+        launcher=launcher, launcher_options=launcher_options or {},
+        command=("envmatrix.rerun", str(old_path), str(new_path)), progress=progress,
+    )  # fmt: skip
+    return _finish_rerun(experiment, limit, progress)
+
+
+def _finish_rerun(experiment: Experiment, limit: float, progress: ProgressCallback) -> Comparison:
     result = finish_run(experiment, line_progress_watch(progress))
     next_commands = f"envmatrix resume {result.name}, then: envmatrix compare {result.name}"
     if result.interrupted:
@@ -89,15 +84,10 @@ def rerun(
     return compare_run_sides(experiment.folder, limit)
 
 
-def _path(side: PathLike | Result) -> PathLike:
-    return side.folder if isinstance(side, Result) else side
-
-
 def begin_rerun(
-    old: PathLike, new: PathLike, design: str | None = None, overrides: Overrides | None = None, *, engines:
-    Sequence[str] = (), results: PathLike = "results", name: str | None = None, launcher: str = DEFAULT,
-    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), progress: ProgressCallback =
-    silent,
+    old: PathLike, new: PathLike, design: str | None = None, overrides: Overrides | None = None, *,
+    engines: Sequence[str] = (), results: PathLike = "results", name: str | None = None, launcher: str = DEFAULT,
+    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), progress: ProgressCallback = silent,
 ) -> Experiment:  # fmt: skip
     """Prepare the environments of both sides and write run.json; nothing has been measured yet.
 

@@ -40,11 +40,11 @@ Watch = Callable[[Experiment], AbstractContextManager[LineProgress]]
 
 
 def run(
-    design: str = "default", *, environments: Names | None = None, workloads: Names | None = None, engines: Names |
-    None = None, budget: float | str | None = None, target: float | str | None = None, seed: int | None = None,
-    min_blocks: int | None = None, max_blocks: int | None = None, name: str | None = None, matrix: PathLike | None =
-    None, results: PathLike = "results", launcher: str = "here", launcher_options: LauncherOptions | None = None,
-    host_names: bool = False, progress: ProgressCallback = silent,
+    design: str = "default", *, environments: Names | None = None, workloads: Names | None = None,
+    engines: Names | None = None, budget: float | str | None = None, target: float | str | None = None,
+    seed: int | None = None, min_blocks: int | None = None, max_blocks: int | None = None, name: str | None = None,
+    matrix: PathLike | None = None, results: PathLike = "results", launcher: str = "here",
+    launcher_options: LauncherOptions | None = None, host_names: bool = False, progress: ProgressCallback = silent,
 ) -> Result:  # fmt: skip
     """Run a design of a matrix in randomised blocks and return what each environment gains.
 
@@ -92,8 +92,8 @@ def run(
 
 def resume(
     run: PathLike | Result | None = None, *, budget: float | str | None = None, target: float | str | None = None,
-    max_blocks: int | None = None, results: PathLike = "results", matrix: PathLike | None = None, launcher_options:
-    LauncherOptions | None = None, progress: ProgressCallback = silent,
+    max_blocks: int | None = None, results: PathLike = "results", matrix: PathLike | None = None,
+    launcher_options: LauncherOptions | None = None, progress: ProgressCallback = silent,
 ) -> Result:  # fmt: skip
     """Go on where a run stopped, was killed or cut short: nothing is lost, repeated or reordered.
 
@@ -159,8 +159,9 @@ def find_run_to_read(run: PathLike | Result | None, results: PathLike) -> RunFol
 
 def begin_run(
     design: str, overrides: Overrides, *, engines: Sequence[str] = (), matrix: PathLike | Matrix | None = None,
-    results: PathLike = "results", name: str | None = None, launcher: str = "here", launcher_options: LauncherOptions
-    | None = None, command: tuple[str, ...] = (), host_names: bool = False, progress: ProgressCallback = silent,
+    results: PathLike = "results", name: str | None = None, launcher: str = "here",
+    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), host_names: bool = False,
+    progress: ProgressCallback = silent,
 ) -> Experiment:  # fmt: skip
     """Prepare everything that a design needs and write run.json; nothing has been measured yet. Raises as ``run``."""
     if name is not None and not NAME.match(name):
@@ -180,9 +181,9 @@ def begin_run(
 
 
 def reopen_run(
-    run: PathLike | None, *, budget: float | str | None = None, target: float | str | None = None, max_blocks: int |
-    None = None, results: PathLike = "results", matrix: PathLike | None = None, launcher_options: LauncherOptions |
-    None = None, command: tuple[str, ...] = (), progress: ProgressCallback = silent,
+    run: PathLike | None, *, budget: float | str | None = None, target: float | str | None = None,
+    max_blocks: int | None = None, results: PathLike = "results", matrix: PathLike | None = None,
+    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), progress: ProgressCallback = silent,
 ) -> Experiment:  # fmt: skip
     """Load a run and prepare what its remaining trials need. Raises as ``resume``."""
     experiment = reopen_experiment(find_run(run, results), find_matrix(matrix), progress)

@@ -235,8 +235,8 @@ def _cover_both_views(effect: Effect, usual: Effect, margin: float) -> Effect:
 
 
 def _with_flags(
-    effect: Effect, arm: Arm, work_notes: tuple[str, ...], run: _EstimationContext, copies: Sequence[str], metric:
-    Metric,
+    effect: Effect, arm: Arm, work_notes: tuple[str, ...], run: _EstimationContext, copies: Sequence[str],
+    metric: Metric,
 ) -> Effect:  # fmt: skip
     facts = run.measured.facts[arm.name]
     outcomes, environment = facts.outcomes, run.environments.get(arm.runs)
@@ -295,8 +295,8 @@ def _is_no_op(arm: Arm, run: _EstimationContext) -> bool:
 
 
 def between(
-    analysis: Analysis, measured: Measurements, old: Arm, new: Arm, environments: Mapping[str, Environment] | None =
-    None,
+    analysis: Analysis, measured: Measurements, old: Arm, new: Arm,
+    environments: Mapping[str, Environment] | None = None,
 ) -> Effect:  # fmt: skip
     """Return the effect of ``new`` over ``old``, two arms of one run.
 

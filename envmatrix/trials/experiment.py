@@ -128,10 +128,10 @@ def find_image_builder(experiment: Experiment, environment: Environment) -> Imag
 
 
 def create_experiment(
-    matrix: Matrix, design: Design, engine_names: tuple[str, ...], results: Path, progress: ProgressCallback, command:
-    tuple[str, ...], launcher: str = "here", host: Host | None = None, launcher_options: LauncherOptions | None =
-    None, bench: Path | None = None, name: str | None = None, given: Images | None = None, sides: Sequence[Side] = (),
-    *, host_names: bool = False, parts: int = 1,
+    matrix: Matrix, design: Design, engine_names: tuple[str, ...], results: Path, progress: ProgressCallback,
+    command: tuple[str, ...], launcher: str = "here", host: Host | None = None,
+    launcher_options: LauncherOptions | None = None, bench: Path | None = None, name: str | None = None,
+    given: Images | None = None, sides: Sequence[Side] = (), *, host_names: bool = False, parts: int = 1,
 ) -> Experiment:  # fmt: skip
     """Prepare everything a design needs and write run.json; nothing has been measured yet.
 
@@ -156,13 +156,15 @@ def create_experiment(
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
         name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}", created=created.isoformat(timespec="seconds"),
-        design=design, arms=arms, matrix_digest=matrix.digest, bench_digest=digest, host=host, versions={"envmatrix":
-        __version__}, environments=environments_by_name, workloads=(workloads := _pin_data_sets(placed_workloads,
-        bench, progress)), programs={name: files for name, entry in workloads.items() if (files :=
-        program_files(entry))}, libraries=environments.all_libraries(matrix), images={f"{image}@{engine}":
-        dict(prepared.facts) for (image, engine), prepared in prepared_images.items()}, skipped=_skip_reasons(design,
-        arms, unavailable, lacking_reasons), sides={side.name: side.of_run() for side in sides if side.name},
-        launcher=launcher, launcher_options=dict(launcher_options or {}), parts=parts, command=command,
+        design=design, arms=arms, matrix_digest=matrix.digest, bench_digest=digest, host=host,
+        versions={"envmatrix": __version__}, environments=environments_by_name,
+        workloads=(workloads := _pin_data_sets(placed_workloads, bench, progress)),
+        programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
+        libraries=environments.all_libraries(matrix),
+        images={f"{image}@{engine}": dict(prepared.facts) for (image, engine), prepared in prepared_images.items()},
+        skipped=_skip_reasons(design, arms, unavailable, lacking_reasons),
+        sides={side.name: side.of_run() for side in sides if side.name}, launcher=launcher,
+        launcher_options=dict(launcher_options or {}), parts=parts, command=command,
         shell_preload=os.environ.get("LD_PRELOAD", ""),
     )  # fmt: skip
     run, folder = _create_run_folder(run, results, matrix, host_names=host_names)

@@ -65,4 +65,4 @@ def test_bench_files_and_functions_stay_short(file):
     assert text.count("\n") < 400
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno <= 50, node.name
+            assert node.end_lineno - node.lineno < 50, node.name
