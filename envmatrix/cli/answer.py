@@ -43,13 +43,15 @@ def run_and_show(experiment: Experiment, arguments: argparse.Namespace, *, is_se
     return explain_exit(result)
 
 
-def show_result(result: Result, *, as_json: bool) -> None:
-    """Print the answer of a run."""
+def show_result(result: Result, *, as_json: bool, only_warnings: bool = False) -> None:
+    """Print the answer of a run, or all of its warnings."""
     from envmatrix.report.json_file import summary_to_json
-    from envmatrix.report.terminal import print_summary
+    from envmatrix.report.terminal import print_summary, print_warnings
 
     if as_json:
         common.print_json(summary_to_json(result.summary))
+    elif only_warnings:
+        print_warnings(result.summary, common.console())
     else:
         print_summary(result.summary, common.console())
 

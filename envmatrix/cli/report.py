@@ -19,6 +19,7 @@ def add_arguments(parser: Parser) -> None:
         "--as", dest="form", metavar="FORM", help=f"print it in this form instead: {', '.join(REPORTS.names())}"
     )
     parser.add_argument("--environment", default="baseline", metavar="ENV", help="for pyperf: whose trials")
+    parser.add_argument("--warnings", action="store_true", help="print all warnings with what to do about each")
     shared.add_results(parser)
     shared.add_json(parser)
     shared.add_output(parser, "FILE", "where to write what --as makes (default: standard output)")
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         raise InputError("--output is where --as goes", remedy=f"--as html --output {arguments.output}")
     result = answers.write_report(arguments.run_name, arguments.results, common.print_progress)
-    answer.show_result(result, as_json=arguments.json)
+    answer.show_result(result, as_json=arguments.json, only_warnings=arguments.warnings)
     return 0
 
 

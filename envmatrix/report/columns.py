@@ -220,7 +220,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("metric", value=lambda _, effect: effect.metric),
     Column("primary", value=lambda _, effect: effect.primary),
     Column("ratio", _ratio_title, lambda _, effect: effect.ratio, _speed_up),
-    Column("interval", "95 % interval", cell=_interval),
+    Column("interval", "95 % CI", cell=_interval),
     Column("worst", "at worst", lambda _, effect: effect.worst, _worst, shown=has_failed, gives_way=4),
     Column("best", "at best", lambda _, effect: effect.best, _best, shown=_reference_failed, gives_way=4),
     Column("low", value=lambda _, effect: effect.low),
@@ -236,7 +236,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("memory_ratio", "memory ratio", cell=_memory_ratio, media=("html",)),
     Column(
         "disturbed",
-        "disturbed",
+        "contention",
         lambda row, effect: row.disturbed if effect.primary else None,
         _disturbed,
         shown=_was_disturbed,

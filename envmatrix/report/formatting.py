@@ -98,6 +98,15 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def list_names(names: Sequence[str], width: int = 80) -> str:
+    """Return 'a, b and 3 more': as many names as fit in ``width`` characters, at least one."""
+    shown = list(names)
+    while len(shown) > 1 and len(", ".join(shown)) > width:
+        shown.pop()
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return printable_line(", ".join(shown), width) + more
+
+
 def list_numbers(numbers: Sequence[int], max_shown: int = 8) -> str:
     """Return '6, 9 and 12'; of many the first ones and the last."""
     texts = [str(number) for number in numbers]

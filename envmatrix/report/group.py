@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from envmatrix.report.headline import (
     recommendation_reason,
     without_contention,
 )
+from envmatrix.results import Run
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import Metric
@@ -100,83 +102,106 @@ class Group:
 
     @property
     def headline(self) -> str:
-        """The answer: who is recommended, and what it gains with that choice allowed for, with what weakens it."""
+        """The answer in one line: which environment is recommended, its gain, and what weakens it."""
+        claim, figures, doubts = self.answer
+        return f"{claim}{f' ({figures})' if figures else ''}.{doubts}"
+
+    @property
+    def answer(self) -> tuple[str, str, str]:
+        """The claim, the figures that belong to it ('' if there are none), and sentences on what weakens it."""
         best = self.best.effect if self.best else None
         effects = [row.effect for row in self.rows if row.effect]
         control, gain = self.control.effect if self.control else None, self.choice.gain if self.choice else 1.0
-        busy, answer = busy_machine(effects, best, self.baseline_name), self._answer
+        busy, (claim, figures, doubts) = busy_machine(effects, best, self.baseline_name), self._gain or self._no_gain
         if busy and not best:
-            answer = f"{answer[0].lower()}{answer[1:]} {QUIET_FIRST[0].upper()}{QUIET_FIRST[1:]}."
-        doubt = of_control(control, best, gain, self.baseline_name)
-        return "".join((self.quota, busy, answer, doubt, " Equal work not checked." if self.unchecked else ""))
+            claim = f"{claim[0].lower()}{claim[1:]}. {QUIET_FIRST[0].upper()}{QUIET_FIRST[1:]}"
+        doubts += of_control(control, best, gain, self.baseline_name)
+        return f"{self.quota}{busy}{claim}", figures, doubts + (" Equal work not checked." if self.unchecked else "")
 
     @property
-    def _answer(self) -> str:
+    def _gain(self) -> tuple[str, str, str] | None:
         best = self.best
-        if best and best.effect and self.baseline and self.choice:
-            effect = best.effect
-            own = {row.arm.name for row in (self.baseline, *self.alone)}
-            reference = self.baseline_name if effect.reference in own else reference_name(effect)
-            return (
-                f"{best.arm.environment} is {format_decided_ratio(self.choice.gain)} times "
-                f"{self.metric.as_fast_as(reference)}, its choice allowed for (95 % interval "
-                f"{format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')})."
-                + (f" {best.slow} than its others." if best.slow else "")
-                + without_contention(effect)
-            )
-        if not any(row.effect for row in self.rows):
-            return f"Nothing was compared with {self.baseline_name}."
-        if not any(row.effect and row.effect.low is not None for row in self.rows):
-            return self._unknown
-        effects = [row.effect for row in self.rows if row.effect]
-        conditions, reasons = barred(effects)
-        small = [effect.environment for effect in effects if is_faster_by_little(effect)]
-        little = " by more than the design's margin" if small else ""
-        reasons += [f"{', '.join(small)} {'is' if len(small) == 1 else 'are'} by less"] if small else []
-        held = explained(effects, self.metric.as_fast_as(self.baseline_name))
-        reasons += [held] if held else []
-        also = "".join(f"{', and' if number else ' and'} {text}" for number, text in enumerate(conditions))
-        said = f": {'; '.join(reasons)}" if reasons else ""
-        faster = self.metric.said("faster")
-        return f"No environment is shown to be {faster} than {self.baseline_name}{little}{also}{said}."
+        if not (best and best.effect and self.baseline and self.choice):
+            return None
+        effect = best.effect
+        own = {row.arm.name for row in (self.baseline, *self.alone)}
+        reference = self.baseline_name if effect.reference in own else reference_name(effect)
+        tested = sum(row.effect is not None for row in self.rows)
+        selection = f"picking the best of {tested}" if tested > 1 else "selection"
+        times = f"{format_decided_ratio(self.choice.gain)} times {self.metric.as_fast_as(reference)}"
+        interval = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
+        slow = f" {best.slow} than its others." if best.slow else ""
+        return (
+            f"{best.arm.environment} is {times}",
+            f"{interval}; corrected for {selection}",
+            slow + without_contention(effect),
+        )
 
     @property
-    def _unknown(self) -> str:
-        """Why nothing can be said of any environment."""
+    def _no_gain(self) -> tuple[str, str, str]:
+        if not any(row.effect for row in self.rows):
+            return f"Nothing was compared with {self.baseline_name}", "", ""
+        if not any(row.effect and row.effect.low is not None for row in self.rows):
+            return self._no_verdict, "", ""
+        return self._no_recommendation, "", ""
+
+    @property
+    def _no_recommendation(self) -> str:
+        effects = [row.effect for row in self.rows if row.effect]
+        reasons = barred(effects)
+        faster = self.metric.said("faster")
+        if small := [effect.environment for effect in effects if is_faster_by_little(effect)]:
+            by = f"significantly {faster}, but by less than the margin of {percent_of(self.margin)}"
+            reasons.append(f"{', '.join(small)} {'is' if len(small) == 1 else 'are'} {by}")
+        shown = f"is recommended over {self.baseline_name}" if reasons else ""
+        if held := explained(effects, self.metric.as_fast_as(self.baseline_name)):
+            reasons.append(held)
+        why = f": {'; '.join(reasons)}" if reasons else ""
+        return f"No environment {shown or f'is significantly {faster} than {self.baseline_name}'}{why}"
+
+    @property
+    def _no_verdict(self) -> str:
+        """Why there is no verdict on any environment."""
         if self.baseline and _never_well(self.baseline):
-            return f"Nothing can be compared with {self.baseline_name}: no trial of it ended well."
+            return f"Nothing can be compared with {self.baseline_name}: none of its trials succeeded"
         if all(map(_never_well, self.rows)):
-            return f"Nothing can be said: no trial of {', '.join(row.arm.environment for row in self.rows)} ended well."
-        return "Too little was measured for any claim."
+            return f"No result: no trial of {', '.join(row.arm.environment for row in self.rows)} succeeded"
+        return "Too little was measured for a verdict"
 
     @property
     def best_set_sentence(self) -> str:
-        """What is said of the best set; '' where it is what is recommended, or nothing is."""
+        """Which environments are tied for best, and why one of them is recommended; '' if only one is best."""
         best, choice = self.best, self.choice
         if not best or not choice or choice.best_set == (choice.arm,):
             return ""
-        several = " (tied: none is shown to be worse)" if len(self.best_set) > 1 else ""
-        return (
-            f"Best set: {', '.join(self.best_set)}{several}; {best.arm.environment} is recommended, "
-            f"{recommendation_reason(choice, self.metric.said('faster'), self.margin)}.{self._ahead(choice)}"
-        )
+        faster, names = self.metric.said("faster"), ", ".join(self.best_set)
+        reason = recommendation_reason(choice, faster, self.margin)
+        recommended = f"Recommended: {best.arm.environment}{f', {reason}' if reason else ''}.{self._ahead(choice)}"
+        if choice.outdone:
+            return f"{names} measured better, but not significantly {faster} than the reference. {recommended}"
+        tied = f"Tied for best: {names}." if len(self.best_set) > 1 else f"Best: {names}."
+        return f"{tied} {recommended}"
 
     def _ahead(self, choice: Choice) -> str:
-        """Say what choosing the recommended one may cost; '' if it measured best."""
+        """Return what choosing the recommended one may cost; '' if it measured best."""
         if not choice.ahead or choice.ahead[1] <= 1.0:
             return ""
         name, lead = choice.ahead
         faster = next(row.arm.environment for row in self.rows if row.arm.name == name)
         slower = self.metric.said("slower")
         share = math.ceil(1000 * (1.0 - 1.0 / lead)) / 1000
-        return f" For all that is known it may be up to {percent_of(share)} {slower} than {faster}."
+        return f" It may be up to {percent_of(share)} {slower} than {faster}."
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the intervals do not cover: longer times, later steps; empty if there is no interval."""
+        has_interval = any(row.effect and row.effect.low is not None for row in self.rows)
+        return tuple(filter(None, (self.short, self.first))) if has_interval else ()
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What is said below the headline."""
-        claims = any(row.effect and row.effect.low is not None for row in self.rows)
-        limits = (self.short, self.first) if claims else ()
-        return tuple(text for text in (self.best_set_sentence, *limits) if text)
+        """The sentences below the headline."""
+        return tuple(filter(None, (self.best_set_sentence, *self.limits)))
 
     @property
     def baseline_name(self) -> str:
@@ -195,3 +220,9 @@ class Group:
 def _never_well(row: Row) -> bool:
     """Whether trials of an arm ran, and not one of them ended well."""
     return not row.outcomes.get("ok") and any(row.outcomes.get(name) for name in BROKEN_OUTCOMES)
+
+
+def use_command(group: Group, run: Run) -> str:
+    """Return the command that prints how to use the recommended environment of a group that has one."""
+    option = f" --run {shlex.quote(run.name)}" if run.is_of_program else ""  # its matrix is stored nowhere else
+    return f"envmatrix export {shlex.quote(group.best.arm.environment if group.best else '')}{option}"

@@ -1,4 +1,4 @@
-"""What the effects of a table show, in the words of its headline: who is faster, and why some that are get no name."""
+"""The sentences of a table's answer: which environment is faster, and why some faster ones are not recommended."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from envmatrix.stats.contention import told_busy
 from envmatrix.stats.effects import Effect, Flag, may_be_best
 from envmatrix.stats.selection import Choice
 
-#: Why an environment that is called faster is not named: what it lacks, and what is said of one and of several.
-DISQUALIFICATION_TEXTS: Mapping[str, tuple[str, str, str]] = {
-    Flag.FAILS_MORE: ("to fail no more often", "fails more often", "fail more often"),
-    Flag.UNPROVEN: ("to be what its name says", "is unproven", "are unproven"),
-    Flag.UNEQUAL_WORK: ("to do equal work", "did other work", "did other work"),
+#: Why an environment that is significantly faster is not recommended: said of one, and of several.
+DISQUALIFICATION_TEXTS: Mapping[str, tuple[str, str]] = {
+    Flag.FAILS_MORE: ("is faster but fails more often", "are faster but fail more often"),
+    Flag.UNPROVEN: ("is faster but not verified", "are faster but not verified"),
+    Flag.UNEQUAL_WORK: ("is faster but did other work", "are faster but did other work"),
 }
 
-#: Why a verdict is withheld, in the few words that a row has room for.
+#: Why a verdict is withheld, short enough for a table cell.
 WITHHELD: Mapping[str, str] = {
-    Flag.SLOW_TRIALS: "slow trials",
+    Flag.SLOW_TRIALS: "outliers",
     Flag.CONTENDED: "contention",
-    Flag.REFERENCE_FAILS_MORE: "reference breaks more",
+    Flag.REFERENCE_FAILS_MORE: "reference fails more",
 }
-#: From here on what a control's interval leaves open is said where nothing is shown.
+#: A control this uncertain is mentioned even if no environment is faster.
 _NOISY = 1.25
-#: A quota that was used up in more than this share of its periods is said first.
+#: A quota that was used up in more than this share of its periods is mentioned first.
 _HELD_BACK = 0.05
 
 
@@ -55,7 +55,7 @@ def without_contention(effect: Effect) -> str:
     low, high, contended = effect.low, effect.high, effect.contended
     if low is None or high is None or contended.shares is None:
         return ""
-    return f" On a quiet machine it can be {format_bounds(low * contended.low, high * contended.high)}."
+    return f" On a quiet machine it may be {format_bounds(low * contended.low, high * contended.high)}."
 
 
 def explained(effects: Sequence[Effect], as_fast: str) -> str:
@@ -66,7 +66,7 @@ def explained(effects: Sequence[Effect], as_fast: str) -> str:
     most = max(held, key=lambda one: abs(math.log(one.ratio or 1.0)))
     more = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
     return (
-        f"{most.environment}{more} measured {format_ratio(most.ratio)} times {as_fast}, which that waiting can explain"
+        f"{most.environment}{more} measured {format_ratio(most.ratio)} times {as_fast}, which the waiting can explain"
     )
 
 
@@ -77,15 +77,14 @@ def of_control(control: Effect | None, best: Effect | None, gain: float, referen
         return ""
     if not low <= 1.0 <= high:
         return (
-            f" But a second copy of {reference}, the control, is {format_ratio(control.ratio)} "
-            f"({format_interval(control)}): "
-            "something beside the environments acts on the trials."
+            f" But the control, a second copy of {reference}, measured {format_ratio(control.ratio)} "
+            f"({format_interval(control)}): something other than the environments affects the trials."
         )
     reach = max(high, 1.0 / low)
     if best and reach >= gain:
-        return f" But a second copy of {reference}, the control, may differ by as much: {format_interval(control)}."
+        return f" But the control, a second copy of {reference}, may differ by as much ({format_interval(control)})."
     if not best and reach >= _NOISY:
-        return f" At this noise (control {format_interval(control)}) smaller differences cannot be seen."
+        return f" With this much noise (control: {format_interval(control)}) smaller differences cannot be detected."
     return ""
 
 
@@ -104,34 +103,28 @@ def is_faster_with_flag(effect: Effect, flag: str) -> bool:
     return effect.verdict == "faster" and flag in effect.flags
 
 
-def barred(effects: Sequence[Effect]) -> tuple[list[str], list[str]]:
-    """Return what environments that are called faster lack to be named, and which lack it."""
-    conditions, reasons = [], []
-    for flag, (condition, one, several) in DISQUALIFICATION_TEXTS.items():
+def barred(effects: Sequence[Effect]) -> list[str]:
+    """Return why environments that are significantly faster are not recommended, one text a reason."""
+    reasons = []
+    for flag, (one, several) in DISQUALIFICATION_TEXTS.items():
         names = [effect.environment for effect in effects if is_faster_with_flag(effect, flag)]
         if names:
-            conditions.append(condition)
             reasons.append(f"{', '.join(names)} {one if len(names) == 1 else several}")
-    gone = [effect.environment for effect in effects if is_eligible_faster(effect)]
-    if gone:
-        conditions.append("to be the best")
-        reasons.append(f"{', '.join(gone)} left the race, as another was surely better")
-    return conditions, reasons
+    dropped = [effect.environment for effect in effects if is_eligible_faster(effect)]
+    if dropped:
+        was = "was" if len(dropped) == 1 else "were"
+        reasons.append(f"{', '.join(dropped)} {was} dropped from the race, as another was surely better")
+    return reasons
 
 
 def recommendation_reason(choice: Choice, faster: str, margin: float) -> str:
-    """Say why that one is recommended, and not more than is so: the simplest of one or of equals would be none."""
-    if choice.outdone:
-        return f"which is not of it: some of it is surely {faster}, but not shown to be {faster} than the reference"
-    if choice.faster == 1:
-        return f"the only one of it that is shown to be {faster}"
+    """Return why one environment of the best set is recommended; '' if it measured best of all of them."""
+    if choice.outdone or choice.faster == 1:
+        return f"the only one that is significantly {faster}" if choice.faster == 1 else ""
     if choice.alike == choice.near:
-        equals = ", all equally simple" if choice.alike == choice.faster else ""
-        return f"the one that measured best of the {choice.faster} that are shown to be {faster}{equals}"
-    near = f"the {choice.near} that measured within {percent_of(margin)} of the best that is shown to be {faster}"
-    if choice.alike > 1:
-        return f"the one that measured best of the {choice.alike} simplest of {near}"
-    return f"the simplest of {near}"
+        return f"the best measured of the {choice.faster} that are significantly {faster}"
+    near = f"within {percent_of(margin)} of the best"
+    return f"the best measured of the {choice.alike} simplest {near}" if choice.alike > 1 else f"the simplest {near}"
 
 
 def percent_of(share: float) -> str:

@@ -97,7 +97,7 @@ def short_run_legend(history: History) -> str:
     if not any(series.points[-1].short and series.points[-1].low is not None for series in history.series):
         return ""
     return (
-        "short run: its blocks span so few minutes that its 95 % interval holds for the machine as it was then; slow "
+        "short run: its blocks span so few minutes that its 95 % CI describes the machine during that time; slow "
         "phases of the machine may make it miss the mean over a longer time"
     )
 
@@ -125,7 +125,7 @@ SERIES_COLUMNS: tuple[SeriesColumn, ...] = (
     SeriesColumn("environment", _series_name),
     SeriesColumn("runs", lambda series: str(len(series.points)), "figure"),
     SeriesColumn("latest", _latest, "figure"),
-    SeriesColumn("speed-up (95 % interval)", _speed_up, "figure"),
+    SeriesColumn("speed-up (95 % CI)", _speed_up, "figure"),
     SeriesColumn("latest run", _latest_run, media=("html",), run=_latest_run),
     SeriesColumn("course", lambda series: sparkline(series.course), media=("terminal",)),
     SeriesColumn("changes", lambda series: _changes(series, _MOST_CHANGES), "text", media=("terminal",)),

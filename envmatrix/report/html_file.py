@@ -24,7 +24,7 @@ from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import NARROW, forest
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.glossary import code_markup, glossary_words, link_words
-from envmatrix.report.group import Group, Row
+from envmatrix.report.group import Group, Row, use_command
 from envmatrix.report.heat_map import heat_map, heat_style
 from envmatrix.report.node_table import node_table
 from envmatrix.report.plain_table import PlainTable
@@ -48,6 +48,23 @@ if TYPE_CHECKING:
     from jinja2 import Environment as Templates
 
 SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
+
+
+def _describe(row: Row, group: Group) -> str:
+    """Return what an environment is: its description, or the levels in which it differs from the baseline."""
+    if row is group.control:
+        return f"a second copy of {group.baseline_name}"
+    basis = group.baseline.levels if group.baseline else {}
+    levels = (f"{factor}: {level}" for factor, level in row.levels.items() if basis.get(factor) != level)
+    return row.description or ", ".join(levels)
+
+
+def _classes(column: Column, main: frozenset[str], is_name: bool = False) -> str:
+    """Return the classes of a column's cells; ``more`` is hidden until all columns are asked for."""
+    kind = {"figure": "n", "text": "" if is_name else "words"}.get(column.kind, "")
+    return f"{kind} {'' if column.name in main else 'more'}".strip()
+
+
 _FILTERS = {
     "clean": printable_text,
     "one_line": printable_line,
@@ -62,7 +79,13 @@ _FILTERS = {
     "scaled": scaling_sentence,
     "sure_ratio": format_decided_ratio,
     "shown": shown_name,
+    "count": format_count,
+    "what": _describe,
+    "kind": _classes,
+    "use_command": lambda group, summary: use_command(group, summary.run),
 }
+#: The columns that are shown at first; a switch shows the others.
+_MAIN_COLUMNS = frozenset({"environment", "ratio", "interval", "verdict", "median", "flags"})
 #: Orders of a table's rows beside its own.
 _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
     "spread (cv)": lambda row: row.cv,
@@ -224,6 +247,7 @@ def to_html(summary: Summary) -> str:
         .get_template("report.html.j2")
         .render(
             summary=summary,
+            main=_MAIN_COLUMNS,
             figures=_figures(summary),
             colours=colours,
             symbols=SYMBOLS,

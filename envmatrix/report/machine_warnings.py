@@ -1,4 +1,4 @@
-"""Warnings about the machine while it measured: drift, stolen time, other load, changing frequency."""
+"""Warnings about the machine during a run: drift, stolen time, other load, changing frequency."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from envmatrix.stats.pairing import logs_of
 from envmatrix.system.printable import printable_line
 
 Floats = NDArray[np.float64]
-#: From the first to the last block; pairs cancel drift, but a machine that drifts this much is not at rest.
+#: Relative change from the first block to the last. Pairs cancel drift, but this much means a busy machine.
 DRIFT = 0.05
 STOLEN = 0.01
-#: Told of single blocks too, where most are quiet.
+#: Reported for single blocks too, if most are quiet.
 MUCH_DISTURBED = 0.25
 BUSY = 0.05
 FREQUENCY = 0.10
@@ -64,8 +64,8 @@ def find_drift(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
             yield RunWarning(
                 WarningKind.DRIFT,
                 workload,
-                f"all trials moved by {total_change:+.0%} from the first block to the last",
-                "find its cause, though pairs cancel it: heat, a neighbour on the host, a growing cache",
+                f"all trials changed by {total_change:+.0%} from the first block to the last",
+                "find the cause, although pairs cancel it: heat, another program on the host, a growing cache",
             )
 
 
@@ -81,8 +81,9 @@ def find_steal_time(run: Run, measured: Measurements, _analysis: Analysis) -> It
     shares = shares[np.isfinite(shares)]
     if shares.size and float(np.mean(shares)) > STOLEN:
         yield RunWarning(
-            WarningKind.STEAL, "the virtual machine", f"its CPUs were taken away for {np.mean(shares):.1%} of the time",
-            "use a machine with CPUs of its own, or more blocks: intervals are wider for it, not wrong",
+            WarningKind.STEAL, "the virtual machine",
+            f"the hypervisor took its CPUs away for {np.mean(shares):.1%} of the time",
+            "use a machine with dedicated CPUs, or more blocks: intervals are wider for it, not wrong",
         )  # fmt: skip
 
 
@@ -98,12 +99,11 @@ def find_contention(run: Run, measured: Measurements, analysis: Analysis) -> Ite
         worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
         yield RunWarning(
             WarningKind.DISTURBED, ", ".join(contended_arms) if only_compared else "the machine",
-            f"disturbed {np.nanmedian(of_those):.0%}: so much of the time in which their threads could have run they "
-            f"waited for a CPU (most, {shares[worst]:.0%}: {shown_name(measured.arms[worst[0]])} in block "
-            f"{measured.blocks[worst[1]]})",
-            "use no more threads or ranks than CPUs: other programs took none, so these wait for one another"
+            f"CPU contention: threads that could run waited for a CPU {np.nanmedian(of_those):.0%} of the time (most, "
+            f"{shares[worst]:.0%}: {shown_name(measured.arms[worst[0]])} in block {measured.blocks[worst[1]]})",
+            "use no more threads or ranks than CPUs: no other program took CPU time, so they wait for each other"
             if only_compared
-            else "run `envmatrix doctor`: it names what runs beside; more threads than CPUs wait for one another too",
+            else "run `envmatrix doctor`: it names the programs that take CPU time; more threads than CPUs contend too",
         )  # fmt: skip
 
 
@@ -113,9 +113,9 @@ def quota(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Run
     if found:
         yield RunWarning(
             WarningKind.QUOTA, "the machine",
-            f"its trials had the time of {found[0]:g} of {len(run.host.cpus)} CPUs, a quota of their control group, "
-            f"which was used up in {found[1]:.0%} of its periods",
-            "measure without it, or with no more threads than that: `envmatrix docs cpu-limit`",
+            f"a CPU quota of the control group limits trials to the time of {found[0]:g} of {len(run.host.cpus)} CPUs; "
+            f"it was used up in {found[1]:.0%} of its periods",
+            "measure without it, or use no more threads than that: `envmatrix docs cpu-limit`",
         )  # fmt: skip
 
 
@@ -136,10 +136,9 @@ def find_contended_blocks(_run: Run, measured: Measurements, _analysis: Analysis
         yield RunWarning(
             WarningKind.DISTURBED,
             "the machine",
-            f"{len(contended_blocks)} of {format_count(len(blocks), 'block')} were disturbed by other programs "
-            f"(most, block {worst}: "
-            f"threads waited for a CPU in {blocks[worst]:.0%} of the time in which they could have run)",
-            "run `envmatrix doctor`: it names what runs beside; pairs cancel much of it, intervals are wider for it",
+            f"other programs contended for CPUs in {len(contended_blocks)} of {format_count(len(blocks), 'block')} "
+            f"(most, block {worst}: threads that could run waited for a CPU {blocks[worst]:.0%} of the time)",
+            "run `envmatrix doctor`: it names them; pairs cancel much of this, and intervals are wider for it",
         )
 
 
@@ -169,11 +168,10 @@ def find_other_node_users(_run: Run, measured: Measurements, _analysis: Analysis
         yield RunWarning(
             WarningKind.OTHER_LOAD,
             node,
-            f"before {len(busy_nodes)} of the {format_count(len(checks), 'block')} that ran on it others used "
-            "its CPUs; "
-            f"the most, {check.busy:.0%} of all, before block {block}{printable_line(names, 200)}",
-            "run it with `--busy 10%`, which hands such a block back; ask who else may use nodes that jobs have to "
-            "themselves",
+            f"others used its CPUs before {len(busy_nodes)} of the {format_count(len(checks), 'block')} that ran on "
+            f"it; most, {check.busy:.0%} of all, before block {block}{printable_line(names, 200)}",
+            "run with `--busy 10%`, which runs such a block elsewhere; ask who else may use nodes that jobs have "
+            "exclusively",
         )
 
 
@@ -184,7 +182,7 @@ def find_frequency_change(_run: Run, measured: Measurements, _analysis: Analysis
     if speeds.size > 1 and float(np.ptp(speeds)) > FREQUENCY * float(speeds.max()):
         yield RunWarning(
             WarningKind.FREQUENCY, "the CPU", f"its frequency went from {speeds.min():.0f} to {speeds.max():.0f} MHz",
-            "set the governor to performance and switch turbo off while measuring; `envmatrix doctor` says how",
+            "set the governor to performance and turn turbo off while you measure; `envmatrix doctor` shows how",
         )  # fmt: skip
 
 
@@ -201,15 +199,16 @@ def find_unverifiable_environments(run: Run, _measured: Measurements, _analysis:
             and not environment.variables
         ):
             yield RunWarning(
-                WarningKind.UNVERIFIED, arm.environment, "its levels claim nothing that could be read back",
-                "add `claims:` to its level, so that a trial in which it does not work is INVALID",
+                WarningKind.UNVERIFIED, arm.environment,
+                "its levels have no checks: nothing verifies that they have an effect",
+                "add `claims:` to its level, so that a trial in which it has no effect is INVALID",
             )  # fmt: skip
 
 
 def _causes(
     measured: Measurements, kind: WarningKind, texts: Callable[[ArmFacts], Counter[str]], remedy: str
 ) -> Iterator[RunWarning]:
-    """Tell each cause once, of all environments, with a count of trials."""
+    """Yield one warning per cause, for all environments together, with a count of trials."""
     for cause in dict.fromkeys(text for fact in measured.facts.values() for text in texts(fact)):
         found = {name: fact for name, fact in measured.facts.items() if texts(fact)[cause]}
         number = sum(texts(fact)[cause] for fact in found.values())
@@ -222,15 +221,15 @@ def _causes(
 def find_unproven_environments(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     """Find what environments promise and nobody saw, though nothing contradicts it."""
     remedy = (
-        "read in docs/workloads.md what can be seen of a program: its figures stand, but it is neither recommended "
-        "nor in the best set"
+        "see docs/workloads.md for what can be verified in a program: the figures are valid, but the environment is "
+        "neither recommended nor in the best set"
     )
     yield from _causes(measured, WarningKind.UNPROVEN, lambda fact: fact.unproven, remedy)
 
 
 def elsewhere(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     """Find programs that may have handed their work to somebody whom neither clock nor environment reaches."""
-    remedy = "run what does its work inside each trial, and let the program wait for it"
+    remedy = "start the process that does the work inside each trial, and let the program wait for it"
     yield from _causes(measured, WarningKind.ELSEWHERE, lambda fact: fact.elsewhere, remedy)
 
 
@@ -249,7 +248,7 @@ def odd_processes(_run: Run, measured: Measurements, _analysis: Analysis) -> Ite
     for text, names in found.items():
         yield RunWarning(
             WarningKind.ODDITY, ", ".join(names), printable_line(text, 400),
-            "read in docs/verdicts.md what to change, and why: its figures are those of a process like that",
+            "see docs/verdicts.md for what to change, and why: the figures are those of a process in this state",
         )  # fmt: skip
 
 
@@ -258,15 +257,16 @@ def shell(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Ru
     names = sorted({name for one in run.workloads.values() for name in one.pass_env if find_reader(name)})
     if names:
         yield RunWarning(
-            WarningKind.SHELL, "the shell", f"every environment had its {', '.join(names)}, unless a level sets it",
-            "begin again in a shell without them to measure PyTorch as it comes",
+            WarningKind.SHELL, "the shell",
+            f"every environment inherited its {', '.join(names)}, unless a level sets it",
+            "start from a shell without them to measure PyTorch as it comes",
         )  # fmt: skip
     if run.shell_preload:
         yield RunWarning(
             WarningKind.SHELL,
             "the shell",
-            f"no environment had its LD_PRELOAD ({printable_line(run.shell_preload, 200)})",
-            "write `preload:` in a level for what your program needs",
+            f"no environment inherited its LD_PRELOAD ({printable_line(run.shell_preload, 200)})",
+            "add `preload:` to a level for a library that your program needs",
         )
 
 

@@ -20,7 +20,7 @@ def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTabl
         for metric in own_metrics(run.workloads.get(arm.workload))
         if metric.name in measured.table
     ]
-    head = ("workload", "environment", "metric", "better", "mean", "ratio", "95 % interval", "verdict")
+    head = ("workload", "environment", "metric", "better", "mean", "ratio", "95 % CI", "verdict")
     return PlainTable(head, tuple(rows)) if rows else None
 
 

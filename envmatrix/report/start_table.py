@@ -13,13 +13,13 @@ from envmatrix.stats.startup import Start
 from envmatrix.stats.steady import Steadiness
 
 _START_NOTE = (
-    "Start-up: from the start of the process until its first step can begin. Time to steps: to the end of so many "
-    "steps, as many as a trial has. Medians over trials, or the long look's."
+    "Start-up: from the start of the process until its first step can begin. Time to steps: until the end of the "
+    "number of steps that a trial has. Medians over trials, or the values of the steady-state run."
 )
 _STEADY_NOTE = (
-    " State and step times (over its seconds, low is fast) are of one process, the long look; first to steady is how "
-    "much its speed changed from the steps that trials time to its steady state. What the baseline has too is "
-    "likely the machine."
+    " State and step times (over time, low is fast) are of one process, the steady-state run. First to steady: the "
+    "change of its speed from the steps that trials time to its steady state. A change that the baseline shows too "
+    "probably comes from the machine."
 )
 _MARKS = "▁▂▃▄▅▆▇█"
 _LETTERS = 16
@@ -90,9 +90,9 @@ def start_warnings(starts: Sequence[Start]) -> Iterator[RunWarning]:
     if unsteady:
         yield RunWarning(
             WarningKind.NOT_STEADY, ", ".join(dict.fromkeys(start.arm.environment for start in unsteady)),
-            "the steps of the long look did not come to a steady state",
-            "if the baseline is among them, it is likely the machine: repeat it on a quieter one; else what the timed "
-            "steps gain need not be what a long training gains",
+            "its steady-state run did not reach a steady state",
+            "if the baseline is among them, it is probably the machine: repeat the run on a quieter one; otherwise a "
+            "long training may gain more or less than the timed steps",
         )  # fmt: skip
     times_warm_up_too = [start for start in starts if start.times_warm_up and start not in unsteady]
     if times_warm_up_too:
@@ -102,5 +102,5 @@ def start_warnings(starts: Sequence[Start]) -> Iterator[RunWarning]:
             WarningKind.TIMES_WARM_UP, ", ".join(dict.fromkeys(start.arm.environment for start in times_warm_up_too)),
             f"steps {worst.warm_up + 1} to {worst.steps}, which trials time, are not yet steady: "
             f"{worst.arm.environment} is from step {steps + 1} on",
-            f"set `warmup_steps: {-(-steps // 10) * 10}` in workload {worst.arm.workload}, if a long training is meant",
+            f"set `warmup_steps: {-(-steps // 10) * 10}` in workload {worst.arm.workload} if long training matters",
         )  # fmt: skip

@@ -16,7 +16,7 @@ from envmatrix.report.metric_table import own_table
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.start_table import start_table, start_warnings
-from envmatrix.report.warning import RunWarning
+from envmatrix.report.warning import RunWarning, one_per_cause
 from envmatrix.report.warnings import find_warnings
 from envmatrix.report.workload_table import workload_table
 from envmatrix.results import Run, RunFolder, Trial
@@ -205,6 +205,7 @@ def summarise_measurements(run: Run, measured: Measurements, looks: Iterable[Tri
     outcomes = sum((fact.outcomes for fact in facts), Counter[str]())
     groups = _groups(run, measured, analysis)
     recommended = [group.choice.arm for group in groups if group.choice]
+    ending = f":{groups[0].workload}@{groups[0].engine}" if len(groups) == 1 else ""
     return Summary(
         run=run,
         measured=measured,
@@ -213,7 +214,7 @@ def summarise_measurements(run: Run, measured: Measurements, looks: Iterable[Tri
         outcomes=dict(outcomes),
         data=dict(sum((fact.data for fact in facts), Counter[str]())),
         stand_in=stand_in_data(measured, measured.facts),
-        cautions=(*find_warnings(run, measured, analysis), *start_warnings(arm_starts)),
+        cautions=one_per_cause((*find_warnings(run, measured, analysis), *start_warnings(arm_starts)), ending),
         attributions=attributions(run, measured, analysis, recommended),
         cumulative=cumulative(run, measured, analysis),
         operators=operator_tables(run.plan.arms, measured),

@@ -1,4 +1,4 @@
-"""The table printed at the end of a run. It only prints to the console it is given."""
+"""The answer, tables and warnings printed at the end of a run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rich.text import Text
 from envmatrix.report.attribution import attribution_tables
 from envmatrix.report.columns import Column, columns_of
 from envmatrix.report.engine_table import ENGINES_NOTE
-from envmatrix.report.formatting import format_interval, format_ratio
+from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
 from envmatrix.report.glossary import glossary_sentence
-from envmatrix.report.group import Group
+from envmatrix.report.group import Group, use_command
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Summary
@@ -28,6 +28,7 @@ from envmatrix.system.printable import printable_line, printable_text
 
 _STYLE: Mapping[Verdict, str] = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
 _MOST_OPERATORS = 5
+_MOST_WARNINGS = 3
 #: Texts may be folded, to how much at first and at last.
 _FOLDED, _LEAST = 24, 11
 #: Columns up to this rank leave before texts are folded as far as can be.
@@ -79,23 +80,24 @@ def group_table(group: Group, width: int) -> Table:
     return table
 
 
-def _noise_floor(group: Group) -> str:
+def _control_line(group: Group) -> str:
     effect = group.control.effect if group.control else None
     if effect is None or effect.ratio is None:
-        return f"noise floor: not measured ({'no complete block of the control' if group.control else 'no control'})"
-    return f"noise floor: control against {group.baseline_name} {format_ratio(effect.ratio)}, {format_interval(effect)}"
+        return f"Control: not measured ({'no complete block of it' if group.control else 'the run has none'})."
+    figures = f"{format_ratio(effect.ratio)} ({format_interval(effect)})"
+    return f"Control, a second copy of {group.baseline_name}: {figures}."
 
 
-def group_lines(group: Group, run: Run | None = None) -> list[Text]:
-    """Return the sentences under a group's table; ``run`` is the one of a program, whose matrix is nowhere else."""
-    lines = [Text(printable_text(group.headline), style="bold"), Text(printable_text(_noise_floor(group)))]
-    lines += [Text(printable_text(sentence)) for sentence in (*group.sentences, scaling_sentence(group)) if sentence]
+def _answer_lines(group: Group) -> list[Text]:
+    texts = (group.headline, group.best_set_sentence)
+    return [Text(printable_text(text), style="" if number else "bold") for number, text in enumerate(texts) if text]
+
+
+def _lines_below(group: Group, run: Run) -> list[Text]:
+    lines = [_control_line(group), *group.limits, scaling_sentence(group)]
     if group.best and group.best.arm.workload == group.workload:
-        where = f" --run {shlex.quote(run.name)}" if run else ""
-        lines.append(
-            Text(printable_text(f"to use it: envmatrix export {shlex.quote(group.best.arm.environment)}{where}"))
-        )
-    return lines
+        lines.insert(0, f"Use it: {use_command(group, run)}")
+    return [Text(printable_text(line)) for line in lines if line]
 
 
 def _transposed(plain_table: PlainTable) -> PlainTable:
@@ -166,30 +168,28 @@ def _data_line(summary: Summary) -> list[Text]:
     if not summary.stand_in:
         return []
     return [
-        Text(printable_text(f"data: {', '.join(summary.stand_in)}, a stand-in for the real data set"), style="yellow")
+        Text(printable_text(f"Data: {', '.join(summary.stand_in)}, generated in place of the real one"), style="yellow")
     ]
 
 
-def _warning_lines(summary: Summary) -> list[Text]:
+def _warning_lines(summary: Summary, most: int | None = None) -> list[Text]:
+    """Return the warnings with their remedies, the gravest first; beyond ``most`` only how many there are."""
     lines = []
-    for item in summary.cautions:
-        head = Text(
-            printable_text(f"warning: {item.kind.value}: {printable_line(item.about, 80)}: {item.text}"), style="yellow"
-        )
-        lines += [head, Text(printable_text(f"  -> {item.remedy}"))]
+    for item in summary.cautions[:most]:
+        head = f"warning: {item.kind.value}: {list_names(item.names)}: {item.text}"
+        lines += [Text(printable_text(head), style="yellow"), Text(printable_text(f"  -> {item.remedy}"))]
+    if hidden := len(summary.cautions) - len(lines) // 2:
+        command = f"envmatrix report {shlex.quote(summary.run.name)} --warnings"
+        lines.append(Text(printable_text(f"{format_count(hidden, 'more warning')}: {command}"), style="yellow"))
     return [*lines, Text(glossary_sentence(summary), style="dim")]
 
 
-def _has_steady_runs(summary: Summary) -> bool:
-    return any(start.steady or start.failed for start in summary.starts)
-
-
 def to_renderable(summary: Summary, width: int) -> RenderableType:
-    """Return everything that is printed at the end of a run, for a console of ``width`` columns."""
+    """Return the answer, the tables and the gravest warnings of a run, for a console of ``width`` columns."""
     parts: list[RenderableType] = []
-    program_run = summary.run if summary.run.is_of_program else None
     for group in summary.groups:
-        parts += [group_table(group, width), *group_lines(group, program_run), Text()]
+        parts += [*_answer_lines(group), Text(), group_table(group, width)]
+        parts += [*_lines_below(group, summary.run), Text()]
     parts += [*_attribution(summary, width), *_operators(summary, width)]
     parts += [Text(printable_text(node_report.line())) for node_report in summary.nodes]
     metric_parts = _render_plain_table(
@@ -197,9 +197,6 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     )
     engines = _render_plain_table(f"the engines. {ENGINES_NOTE}", summary.engine_table, width)
     workloads = _render_plain_table(f"the workloads. {WORKLOADS_NOTE}", summary.workload_table, width)
-    start_parts = (
-        _render_plain_table("start and steady state", summary.start_table, width) if _has_steady_runs(summary) else []
-    )
     looks = [Text(printable_text(text)) for text in (summary.race_sentence, summary.looks_sentence) if text]
     changes = [Text(printable_text(f"{change.what}: {change.text()}")) for change in summary.run.history]
     return Stack(
@@ -207,14 +204,18 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
         *metric_parts,
         *engines,
         *workloads,
-        *start_parts,
         *looks,
         *changes,
         *_data_line(summary),
-        *_warning_lines(summary),
+        *_warning_lines(summary, _MOST_WARNINGS),
     )
 
 
 def print_summary(summary: Summary, console: Console) -> None:
-    """Print the tables, the noise floor, the answer and the warnings."""
+    """Print the answer, the tables and the gravest warnings."""
     console.print(to_renderable(summary, console.width))
+
+
+def print_warnings(summary: Summary, console: Console) -> None:
+    """Print every warning with its remedy."""
+    console.print(Stack(*_warning_lines(summary)) if summary.cautions else "no warnings")

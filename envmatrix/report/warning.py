@@ -1,7 +1,8 @@
-"""A warning as a value: what a reader must know before acting on a report, with its remedy."""
+"""A warning of a report, with its remedy."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -9,51 +10,72 @@ from envmatrix.plan import shown_name
 
 
 class WarningKind(str, Enum):
-    """What can be wrong. The value is the stable word of summary.json."""
+    """The kinds of warnings, the gravest first. The value is the word used in summary.json."""
 
     NOTHING_MEASURED = "nothing-measured"
     NO_REFERENCE = "no-reference"
-    TOO_FEW_BLOCKS = "too-few-blocks"
-    CONTROL_OFF = "control-off-1.0"
-    UNEQUAL_WORK = "unequal-work"
-    UNCHECKED = "equal-work-unchecked"
-    STAND_IN = "stand-in-data"
-    NO_NUMBER = "no-usable-number"
     FAILED = "failed-trials"
     INVALID = "invalid-trials"
-    SKIPPED = "skipped-environment"
-    MIXED_HOSTS = "mixed-hosts"
-    MISSING = "missing-trials"
-    AFTER_LEAVING = "trials-after-the-race"
-    DRIFT = "drift"
+    UNEQUAL_WORK = "unequal-work"
+    NO_NUMBER = "no-usable-number"
+    CONTROL_OFF = "control-off-1.0"
     DISTURBED = "disturbed"
-    STEAL = "steal-time"
     QUOTA = "cpu-quota"
-    OTHER_LOAD = "other-load"
-    FREQUENCY = "frequency-change"
-    SLOW_TRIALS = "slow-trials"
-    SHORT_RUN = "short-run"
-    UNVERIFIED = "claims-not-verifiable"
-    NOT_STEADY = "not-steady"
-    TIMES_WARM_UP = "times-the-warm-up"
-    COLD_TURNS = "cold-turns"
     UNPROVEN = "unproven-environment"
-    ODDITY = "odd-process"
-    SHELL = "shell-variables"
     ELSEWHERE = "work-elsewhere"
     NO_GPU = "no-gpu"
+    TOO_FEW_BLOCKS = "too-few-blocks"
+    SKIPPED = "skipped-environment"
+    MISSING = "missing-trials"
+    MIXED_HOSTS = "mixed-hosts"
+    OTHER_LOAD = "other-load"
+    STEAL = "steal-time"
+    SLOW_TRIALS = "slow-trials"
+    UNCHECKED = "equal-work-unchecked"
+    STAND_IN = "stand-in-data"
+    ODDITY = "odd-process"
+    SHELL = "shell-variables"
+    TIMES_WARM_UP = "times-the-warm-up"
+    NOT_STEADY = "not-steady"
+    COLD_TURNS = "cold-turns"
+    SHORT_RUN = "short-run"
+    DRIFT = "drift"
+    FREQUENCY = "frequency-change"
+    UNVERIFIED = "claims-not-verifiable"
+    AFTER_LEAVING = "trials-after-the-race"
 
 
 @dataclass(frozen=True)
 class RunWarning:
-    """One warning: what it is about, what was seen, and what to do about it."""
+    """One warning: what it is about, what was seen, and what to do.
+
+    ``ending`` is left out of names shown to people, if all arms share it.
+    """
 
     kind: WarningKind
     subject: str
     text: str
     remedy: str
+    ending: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts of the subject, as shown to people."""
+        return tuple(shown_name(name.removesuffix(self.ending)) for name in self.subject.split(", "))
 
     @property
     def about(self) -> str:
-        """The subject as people read it."""
-        return ", ".join(map(shown_name, self.subject.split(", ")))
+        """The subject, as shown to people."""
+        return ", ".join(self.names)
+
+
+def one_per_cause(warnings: Iterable[RunWarning], ending: str = "") -> tuple[RunWarning, ...]:
+    """Return the warnings, the gravest kinds first; those that differ only in their subject become one."""
+    subjects: dict[tuple[WarningKind, str, str], list[str]] = {}
+    for item in warnings:
+        subjects.setdefault((item.kind, item.text, item.remedy), []).append(item.subject)
+    order = list(WarningKind)
+    merged = (
+        RunWarning(kind, ", ".join(names), text, remedy, ending) for (kind, text, remedy), names in subjects.items()
+    )
+    return tuple(sorted(merged, key=lambda item: order.index(item.kind)))

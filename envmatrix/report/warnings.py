@@ -1,4 +1,4 @@
-"""Warnings about a run: what its trials and effects lack."""
+"""Warnings about the trials and effects of a run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from envmatrix.plan import shown_name
 from envmatrix.report import machine_warnings
-from envmatrix.report.formatting import format_count, format_interval, format_ratio
-from envmatrix.report.warning import RunWarning, WarningKind
+from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
+from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.cold_turns import cold_turns
@@ -24,7 +24,7 @@ from envmatrix.system.printable import printable_line
 def _nothing_measured(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     if not any(fact.outcomes["ok"] for fact in measured.facts.values()):
         yield RunWarning(
-            WarningKind.NOTHING_MEASURED, run.plan.design, "not one trial ended well, so nothing can be said",
+            WarningKind.NOTHING_MEASURED, run.plan.design, "no trial succeeded, so there is no result",
             "read the reasons below and the files in logs/; `envmatrix doctor` checks the machine",
         )  # fmt: skip
 
@@ -34,8 +34,8 @@ def _no_reference(run: Run, measured: Measurements, _analysis: Analysis) -> Iter
     for name in sorted(names):
         if name not in measured.facts or not measured.facts[name].outcomes["ok"]:
             yield RunWarning(
-                WarningKind.NO_REFERENCE, name, "no trial of it ended well: nothing can be compared with it",
-                "read its reasons below; without a baseline there are numbers, but no effects",
+                WarningKind.NO_REFERENCE, name, "no trial of it succeeded: nothing can be compared with it",
+                "read the reasons below, fix them, and repeat the run",
             )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def _few_blocks(run: Run, measured: Measurements, analysis: Analysis) -> Iterato
         most_missing = max(effect.missing for effect in short)
         yield RunWarning(
             WarningKind.TOO_FEW_BLOCKS, ", ".join(dict.fromkeys(effect.environment for effect in short)),
-            f"fewer than {run.plan.min_blocks} complete blocks: no claim is made",
+            f"fewer than {run.plan.min_blocks} complete blocks: no verdict",
             f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)}: "
             f"{format_count(most_missing, 'more block')} needed",
         )  # fmt: skip
@@ -65,8 +65,8 @@ def _control_off(_run: Run, _measured: Measurements, analysis: Analysis) -> Iter
                 effect.arm,
                 f"two copies of one environment differ: {format_ratio(effect.ratio)}, interval "
                 f"{format_interval(effect)}",
-                "repeat the run on a quieter machine before acting on small effects: something beside the environment "
-                "acts on the trials (or this is one of the 5 % of false alarms)",
+                "repeat the run on a quieter machine before you act on small effects: something other than the "
+                "environment affects the trials (or this is one of the 5 % of false alarms)",
             )
 
 
@@ -75,7 +75,7 @@ def _unequal_work(_run: Run, _measured: Measurements, analysis: Analysis) -> Ite
         if Flag.UNEQUAL_WORK in effect.flags:
             yield RunWarning(
                 WarningKind.UNEQUAL_WORK, effect.arm, "; ".join(effect.notes),
-                "explain that before using its speed-up: it did not do what its reference did",
+                "find out why before you use its speed-up: it did not do the work of its reference",
             )  # fmt: skip
 
 
@@ -85,9 +85,9 @@ def _unchecked(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterat
     ]
     if names:
         yield RunWarning(
-            WarningKind.UNCHECKED, ", ".join(names), "nothing shows that it did equal work in every environment",
+            WarningKind.UNCHECKED, ", ".join(names), "nothing shows that every environment did equal work",
             ("`--save` writes its matrix: there " if run.is_of_program else "")
-            + "write `check:` with a number that only the work decides, such as a final loss (docs/workloads.md)",
+            + "add `check:` with a number that depends only on the work, such as a final loss (docs/workloads.md)",
         )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def _unstable(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator
         for text in unstable_checks(measured, run.plan, name).values():
             yield RunWarning(
                 WarningKind.UNCHECKED, name, text,
-                "set a seed, or check a number that only the work decides, such as a count of steps",
+                "set a seed, or check a number that depends only on the work, such as a count of steps",
             )  # fmt: skip
 
 
@@ -109,8 +109,8 @@ def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
             yield RunWarning(
                 WarningKind.NO_NUMBER,
                 arm.name,
-                f"none of {format_count(ok, 'trial')} that ended well has a {metric.label} above 0",
-                f"look at the trial's record and {where}: a speed-up is a ratio of numbers above 0",
+                f"none of {format_count(ok, 'successful trial')} has a {metric.label} above 0",
+                f"check the trial's record and {where}: a speed-up is a ratio of numbers above 0",
             )
 
 
@@ -119,9 +119,8 @@ def _stand_in(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterato
     if names:
         yield RunWarning(
             WarningKind.STAND_IN, ", ".join(sorted(names)),
-            "the real data set could not be had; trials ran on generated data of the same shape",
-            "use its speeds, not its accuracies: those of the real data take a run that is begun where the data set "
-            "can be downloaded",
+            "the real data set is not available; trials used generated data of the same shape",
+            "use the speeds, not the accuracies; for those, start a run where the data set can be downloaded",
         )  # fmt: skip
 
 
@@ -157,9 +156,9 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
         waits = slow.trials < LEAST_BLOCKS
         yield RunWarning(
             WarningKind.SLOW_TRIALS, name,
-            f"{slow} than its others (95 % interval of their share: {low:.0%} to {high:.0%}){usual}",
+            f"{slow} than its others (95 % CI of their share: {low:.0%} to {high:.0%}){usual}",
             (f"`envmatrix resume {run.name}`: no verdict on {on} below {LEAST_BLOCKS} blocks; " if waits else "")
-            + "compare the trials' records: what do the slow ones share? The interval holds with them and without them",
+            + "compare the trials' records: what do the slow ones have in common? The interval covers both cases",
         )  # fmt: skip
 
 
@@ -169,18 +168,16 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
             shown_name(effect.arm) for effect in analysis.primary_effects() if 0 < effect.units < effect.blocks
         ]
         alike_text = (
-            f"; neighbouring blocks of {', '.join(alike_arms[:8])} are alike, and count as fewer" if alike_arms else ""
+            f"; neighbouring blocks of {list_names(alike_arms)} are correlated and count as fewer" if alike_arms else ""
         )
         yield RunWarning(
             WarningKind.SHORT_RUN,
             run.plan.design,
-            f"its blocks span {format_span(measured.apart)}: too short to be sure of slow phases of the machine "
-            "that last "
-            f"a minute{alike_text}",
-            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} (and a "
-            "narrower target, where "
-            f"that had ended it) until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals allow for an "
-            "environment that such phases slow more than its reference",
+            f"its blocks span {format_span(measured.apart)}: too short to rule out slow phases of the machine that "
+            f"last a minute{alike_text}",
+            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} (and a narrower "
+            f"target, if that ended it) until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals "
+            "account for such phases",
         )
 
 
@@ -193,8 +190,8 @@ def _cold_turns(run: Run, measured: Measurements, _analysis: Analysis) -> Iterat
         yield RunWarning(
             WarningKind.COLD_TURNS,
             workload,
-            f"the first step of a turn that counts takes {longer}: caches still hold what another process left",
-            f"set `turn_apart: {run.design.turn_apart + 2}` in the design: so many steps of each turn are set apart",
+            f"the first counted step after a pause takes {longer}: caches still hold another process's data",
+            f"set `turn_apart: {run.design.turn_apart + 2}` in the design: so many steps after a pause are not counted",
         )
 
 
@@ -211,7 +208,7 @@ def _mixed_hosts(_run: Run, measured: Measurements, _analysis: Analysis) -> Iter
         yield RunWarning(
             WarningKind.MIXED_HOSTS, ", ".join(measured.nodes[:8]),
             f"trials of {format_count(len(mixed), 'block')} ran on several machines (block {mixed[0]} first)",
-            "keep every block on one machine: only then do pairs cancel what machines differ by",
+            "keep each block on one machine: only then do differences between machines cancel",
         )  # fmt: skip
 
 
@@ -220,7 +217,7 @@ def _missing_trials(run: Run, measured: Measurements, _analysis: Analysis) -> It
     if missing_text:
         yield RunWarning(
             WarningKind.MISSING, "trials.jsonl", missing_text,
-            "restore the file if lines were taken out of it, or run them with "
+            "restore the file if lines were deleted from it, or run them with "
             f"`envmatrix resume {run.name}`: until then their pairs do not count",
         )  # fmt: skip
 
@@ -230,8 +227,8 @@ def _after_leaving(_run: Run, measured: Measurements, analysis: Analysis) -> Ite
     for arm, blocks in late_blocks.items():
         yield RunWarning(
             WarningKind.AFTER_LEAVING, arm,
-            f"{format_count(len(blocks), 'trial')} (block {blocks[0]} first) from after it had left the race",
-            "read its interval as that of an early verdict: by the rules of this version it left earlier",
+            f"{format_count(len(blocks), 'trial')} (block {blocks[0]} first) ran after it was dropped from the race",
+            "read its interval as that of an early verdict: by the rules of this version it was dropped earlier",
         )  # fmt: skip
 
 
@@ -249,7 +246,7 @@ CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[RunWarning]], ...
     _outcome_check(
         WarningKind.INVALID,
         ("invalid",),
-        "mend the level, or its claims: it was not what its name says",
+        "fix the level, or its checks: the environment was not what its name says",
     ),
     _outcome_check(WarningKind.FAILED, ("failed", "timed_out"), "read the trial's file in logs/"),
     _slow_trials,
@@ -263,5 +260,6 @@ CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[RunWarning]], ...
 
 
 def find_warnings(run: Run, measured: Measurements, analysis: Analysis) -> tuple[RunWarning, ...]:
-    """Run every check; most important kinds first."""
-    return tuple(caution for check in (*CHECKS, *machine_warnings.CHECKS) for caution in check(run, measured, analysis))
+    """Return the warnings of every check, the gravest kinds first."""
+    found = (caution for check in (*CHECKS, *machine_warnings.CHECKS) for caution in check(run, measured, analysis))
+    return one_per_cause(found)

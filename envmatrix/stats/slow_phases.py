@@ -29,7 +29,7 @@ LEAST_PHASES = 5
 ENOUGH_MINUTES = math.ceil(LEAST_PHASES * PHASE_S / 60)
 #: What is said of a run that is long enough: longer phases make more than 5 % of intervals miss the mean over all of
 #: them, however long it is, and only the mean over its own holds (docs/noise.md).
-LONGER = "If the machine has slow phases longer than a minute, the 95 % hold for the machine as it was then."
+LONGER = "If the machine has slow phases longer than a minute, the intervals describe it during this run only."
 #: How often slow cosines stand out where blocks are independent, each time that they are tested.
 PROMINENCE_ERROR = 0.1
 #: How many of them at least: three that stand out, of seven or eight blocks, are nearly always chance, and would make
@@ -66,10 +66,8 @@ def short_run_note(far: Floats) -> str:
         return LONGER
     miss_share = next(miss_share for below, miss_share in _MISS_SHARES if round(_spanned_minutes(far)) < below)
     return (
-        f"Short run: its blocks span {format_span(far)}, and the 95 % hold for the machine as it was then. If it has "
-        f"phases of a minute that slow one environment more than another, up to {miss_share} intervals miss the "
-        "mean over a "
-        "longer time."
+        f"Short run ({format_span(far)}): the intervals describe the machine during that time. If it has slow phases "
+        f"of a minute that affect one environment more than another, up to {miss_share} intervals miss the longer mean."
     )
 
 

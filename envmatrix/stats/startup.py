@@ -72,8 +72,8 @@ def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> 
     if (before + steps) * step_s >= _FIRST_S:
         return ""
     return (
-        f"First seconds: trials time steps {before + 1} to {before + round(steps)}, {show_seconds(steps * step_s)} in "
-        "all. Over minutes an environment can gain more or less: raise `warmup_steps` to know."
+        f"First seconds: trials time steps {before + 1} to {before + round(steps)}, {show_seconds(steps * step_s)} "
+        "in all. Over minutes the gain may differ: raise `warmup_steps` to find out."
     )
 
 

@@ -81,7 +81,7 @@ def test_an_effect_that_waiting_for_cpus_can_explain_is_no_verdict_and_the_first
     (group,) = summary.groups
     begins = "Measured on a busy machine (baseline waited for a CPU 49% of the time, pytorch-ci 23%): no environment"
     assert group.headline.startswith(begins)
-    assert "which that waiting can explain. Make the machine quiet first (`envmatrix doctor`)." in group.headline
+    assert "which the waiting can explain. Make the machine quiet first (`envmatrix doctor`)." in group.headline
     assert group.best is None
 
 
@@ -122,7 +122,7 @@ def test_history_shows_why_the_newest_ratio_is_no_verdict(stored):
     found = envmatrix.history(stored.path.parent)
     (series,) = (one for one in found.series if one.environment == "pytorch-ci")
     cells = {column.title: column.cell(series) for column in SERIES_COLUMNS}
-    assert ", undecided: contention" in cells["speed-up (95 % interval)"]
+    assert ", undecided: contention" in cells["speed-up (95 % CI)"]
     (other,) = (one for one in found.series if one.environment == "tcmalloc")
     assert ", cpu-contention" in next(column.cell(other) for column in SERIES_COLUMNS if "speed-up" in column.title)
 
@@ -135,7 +135,7 @@ def test_an_effect_beyond_what_waiting_can_explain_stands_and_is_told_with_what_
     assert headline.startswith(
         "Measured on a busy machine (baseline waited for a CPU 9% of the time, pytorch-ci 13%): "
     )
-    assert " On a quiet machine it can be 3." in headline
+    assert " On a quiet machine it may be 3." in headline
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,9 @@ def test_what_only_an_environment_of_many_ranks_waits_for_is_not_laid_on_the_mac
     summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
     (told,) = [caution for caution in summary.cautions if caution.kind is WarningKind.DISTURBED]
     assert told.subject.split(", ")[0] == subject
-    assert told.text.startswith("disturbed 35%: "), "of those that are named"
+    assert told.text.startswith("CPU contention: threads that could run waited for a CPU 35% of the time"), (
+        "of those that are named"
+    )
     assert ("envmatrix doctor" in told.remedy) is (subject == "the machine")
 
 
@@ -157,5 +159,5 @@ def test_blocks_that_others_disturbed_are_told_of_a_run_that_is_quiet_else(block
     said = [caution.text for caution in summary.cautions if caution.kind is WarningKind.DISTURBED]
     assert len(said) == told
     if told:
-        assert said[0].startswith("2 of 10 blocks were disturbed by other programs (most, block 3: ")
+        assert said[0].startswith("other programs contended for CPUs in 2 of 10 blocks (most, block 3: ")
         assert "50%" in said[0]

@@ -83,7 +83,7 @@ def test_what_short_runs_cannot_know_stands_below_the_answer(tmp_path):
     folders = [write_run(tmp_path / name, plan, Machine({"fast": 1.2}), 8) for name in ("then", "now")]
     found = compare_reproduction(tuple(folders), {}, {}, 0.05)
     assert [text.partition(", and")[0] for text in found.cautions] == [
-        f"{folder.load().name}: Short run: its blocks span 2 minutes" for folder in folders
+        f"{folder.load().name}: Short run (2 minutes)" for folder in folders
     ]
     assert describe_reproduction(found).endswith("\n".join(found.cautions))
     assert found.to_json()["cautions"] == list(found.cautions)

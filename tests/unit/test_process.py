@@ -263,8 +263,9 @@ def below(pid):
 
 
 @pytest.fixture
-def stopped(tmp_path):
+def stopped(tmp_path, monkeypatch):
     """Give what kills such an owner while all that it started is stopped, and returns what that was."""
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))  # a benchmark that runs meanwhile is left alone
     started = []
 
     def kill(what, many):

@@ -28,8 +28,8 @@ PLAN = make_plan(("fast",))
 
 #: How a remedy may begin: with what to do.
 ACTIONS = {
-    "add", "ask", "begin", "compare", "end", "explain", "find", "install", "keep", "look", "measure", "mend", "move",
-    "read", "repeat", "restore", "run", "set", "use", "write",
+    "add", "ask", "check", "compare", "end", "find", "fix", "install", "keep", "measure", "move", "read", "repeat",
+    "restore", "run", "see", "set", "start", "use", "write",
 }  # fmt: skip
 
 
@@ -112,8 +112,8 @@ def test_blocks_that_others_disturbed_are_counted_node_by_node():
             for trial in make_trials(PLAN, Machine({}, noise=0.0), 11) if trial.block == 10]  # fmt: skip
     cautions = summarise_measurements(make_run(PLAN), fold_trials(PLAN, [*trials, *both])).cautions
     told = {one.subject: one.text for one in cautions if one.kind == WarningKind.OTHER_LOAD}
-    assert told["n1"].startswith("before 6 of the 6 blocks that ran on it others used its CPUs; the most, 40% of all, ")
-    assert told["n2"].startswith("before 2 of the 6 blocks that ran on it others used its CPUs; the most, 30% of all, ")
+    assert told["n1"].startswith("others used its CPUs before 6 of the 6 blocks that ran on it; most, 40% of all, ")
+    assert told["n2"].startswith("others used its CPUs before 2 of the 6 blocks that ran on it; most, 30% of all, ")
 
 
 def test_blocks_on_different_machines_are_no_reason_to_warn():

@@ -47,8 +47,8 @@ def test_a_column_added_in_one_place_stands_in_terminal_markdown_html_csv_and_js
     assert "| trials run |" in markdown
     assert re.search(r"^\| fast \|.*\| 8 \|$", markdown, re.MULTILINE)
     page = to_html(summary)
-    assert '<th scope="col" class="n">trials run</th>' in page
-    assert page.count('<td class="n" data-head="trials run">8</td>\n</tr>') == 3
+    assert '<th scope="col" class="n more">trials run</th>' in page
+    assert page.count('<td class="n more" data-head="trials run">8</td>\n</tr>') == 3
     effects = list(csv.DictReader(io.StringIO(effects_csv(summary))))
     assert {effect["trials"] for effect in effects} == {"8"}
     assert {effect["trials"] for effect in summary_to_json(summary)["effects"]} == {8}
@@ -67,7 +67,7 @@ def test_every_table_has_the_columns_that_are_declared_and_no_other(summary):
     group = summary.groups[0]
     heads = {medium: [column.heading(group) for column in columns_of(group, medium)] for medium in ("markdown", "html")}
     assert f"| {' | '.join(heads['markdown'])} |" in to_markdown(summary)
-    first = to_html(summary).partition("geometric means over trials, of which the ratios")[2].partition("</thead>")[0]
+    first = to_html(summary).partition("geometric mean over trials. Speed-ups")[2].partition("</thead>")[0]
     assert [html.unescape(title) for title in re.findall(r"<th[^>]*>([^<]*)</th>", first)] == heads["html"]
     reader = csv.reader(io.StringIO(effects_csv(summary)))
     keys = [column.name for column in COLUMNS if column.value]

@@ -75,9 +75,9 @@ def test_a_narrow_screen_has_the_figure_in_its_width_and_every_cell_its_heading(
     page = to_html(summary)
     assert re.search(r'<div class="narrow"><svg viewBox="0 0 360 ', page)
     table = page.partition('<table class="cards sorted"')[2].partition("</table>")[0]
-    cells = re.findall(r'<td class="(?:n|words)"([^>]*)>', table)
+    cells = re.findall(r'<td class="(?:n|words)[^"]*"([^>]*)>', table)
     heads = {re.search(r'data-head="([^"]*)"', cell)[1] for cell in cells}
-    assert {"speed-up", "95 % interval", "peak memory", "blocks"} <= heads
+    assert {"speed-up", "95 % CI", "peak memory", "blocks"} <= heads
     assert "" not in heads
 
 

@@ -91,7 +91,7 @@ def test_summary_json_has_the_promised_keys_and_the_right_answer(made):
 def test_the_terminal_names_the_best_the_noise_floor_and_the_stand_in_data(made):
     text = printed(summarise(made()))
     assert "fast is 1.2" in text
-    assert "noise floor: control" in text
+    assert "Control, a second copy of baseline: " in text
     assert "fashion-mnist-stand-in" in text
     assert "envmatrix export fast\n" in text
 
@@ -146,7 +146,7 @@ def test_a_poor_run_still_gets_every_report_and_a_warning_with_a_remedy(made, ma
 def test_no_best_is_named_when_nothing_is_shown_to_be_faster(made):
     summary = summarise(made(Machine({"fast": 1.0, "slow": 0.7})))
     assert summary.groups[0].best is None
-    assert summary.groups[0].headline == "No environment is shown to be faster than baseline."
+    assert summary.groups[0].headline == "No environment is significantly faster than baseline."
 
 
 def test_amounts_of_work_that_differ_a_little_are_told_as_different_numbers_beside_the_verdict():

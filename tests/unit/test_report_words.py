@@ -57,7 +57,7 @@ def everywhere(summary):
 
 def test_the_page_says_of_undecided_what_to_do():
     page = to_html(told(make_plan(("close",)), Machine({"close": 1.02}, noise=0.1), name="mine"))
-    assert "<code>envmatrix resume mine</code> with a larger <code>--budget</code>" in page
+    assert "<code>envmatrix resume mine</code> and a larger <code>--budget</code>" in page
     assert "envmatrix docs undecided" in page
 
 
@@ -66,31 +66,34 @@ def test_of_equally_simple_ones_none_is_called_the_simplest():
     assert set(group.best_set) == {"a", "b"}
     best = group.best.arm.environment
     assert group.best_set_sentence.endswith(
-        f"{best} is recommended, the one that measured best of the 2 that are shown to be faster, all equally simple."
+        f"Recommended: {best}, the best measured of the 2 that are significantly faster."
     )
 
 
 @pytest.mark.parametrize(
     ("choice", "why"),
     [
-        (Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 1, 1), "the only one of it that is shown"),
+        (
+            Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 1, 1),
+            "the only one that is significantly faster",
+        ),
         (
             Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 2, 1, near=2),
-            "the simplest of the 2 that measured within 3 % of the best that is shown",
+            "the simplest within 3 % of the best",
         ),
         (
             Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 3, 2, near=3),
-            "the one that measured best of the 2 simplest of the 3 that measured within 3 %",
+            "the best measured of the 2 simplest within 3 %",
         ),
         (
             Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 2, 1, near=1),
-            "the one that measured best of the 2 that are shown to be faster.",
+            "the best measured of the 2 that are significantly faster.",
         ),
     ],
 )
 def test_why_one_of_a_best_set_is_recommended_is_said_as_it_is(choice, why):
     group = replace(told(make_plan(("fast", "b")), Machine({"fast": 1.2, "b": 1.2})).groups[0], choice=choice)
-    assert f"fast is recommended, {why}" in group.best_set_sentence
+    assert f"Recommended: fast, {why}" in group.best_set_sentence
 
 
 def test_a_recommended_one_that_another_surely_beats_is_not_said_to_be_like_it():
@@ -99,7 +102,7 @@ def test_a_recommended_one_that_another_surely_beats_is_not_said_to_be_like_it()
     group = replace(told(plan, Machine({"fast": 1.1, "b": 1.4})).groups[0], choice=choice)
     said = group.best_set_sentence
     assert "tied" not in said
-    assert said.startswith("Best set: b; fast is recommended, which is not of it: some of it is surely faster, but not")
+    assert said.startswith("b measured better, but not significantly faster than the reference. Recommended: fast, ")
 
 
 def test_no_gain_is_written_as_none_or_as_less_than_its_own_bound():
@@ -108,7 +111,7 @@ def test_no_gain_is_written_as_none_or_as_less_than_its_own_bound():
     effect = replace(row.effect, ratio=1.004, low=1.0003, high=1.04)
     near = replace(group, rows=(replace(row, effect=effect),), choice=replace(group.choice, gain=1.0021))
     assert near.headline.startswith("fast is 1.002 times as fast as baseline")
-    assert "interval 1.0003 to 1.04" in near.headline
+    assert "95 % CI 1.0003 to 1.04" in near.headline
     assert format_speed_up(effect) == "1.004"
     assert format_speed_up(replace(effect, low=0.99)) == "1.00" == format_ratio(1.004), "nothing is claimed of it"
     assert [format_decided_ratio(value) for value in (0.99996, 1.0, None, 1.31)] == ["0.99996", "1.00", NONE, "1.31"]
@@ -128,8 +131,7 @@ def test_one_that_is_called_faster_and_left_a_race_is_said_to_have_left_it():
     group = replace(told(FAST, Machine({"fast": 1.2})).groups[0], choice=None)
     assert group.rows[0].effect.verdict == "faster"
     assert group.headline == (
-        "No environment is shown to be faster than baseline and to be the best: "
-        "fast left the race, as another was surely better."
+        "No environment is recommended over baseline: fast was dropped from the race, as another was surely better."
     )
 
 
@@ -169,7 +171,7 @@ def test_what_is_no_speed_is_called_better_and_never_faster():
     summary = told(make_plan(("fast", "bad")), Machine({"fast": 1.3, "bad": 0.7}, noise=0.01), 10, of_program,
                    workloads={"cnn": accurate})  # fmt: skip
     group = summary.groups[0]
-    assert " times as good as baseline in accuracy, its choice allowed for" in group.headline
+    assert " times as good as baseline in accuracy (95 % CI " in group.headline
     for text in (*everywhere(summary), forest(group)):
         assert "better" in text
         assert "worse" in text
@@ -179,7 +181,7 @@ def test_what_is_no_speed_is_called_better_and_never_faster():
     assert "times as good as baseline in accuracy: worse" in found.lines()[0]
     assert ", worse)" in found.lines()[0]
     none = told(FAST, Machine({}), 10, of_program, workloads={"cnn": accurate})
-    assert "No environment is shown to be better than baseline." in none.groups[0].headline
+    assert "No environment is significantly better than baseline." in none.groups[0].headline
 
 
 @pytest.mark.parametrize(
@@ -275,9 +277,9 @@ def test_slow_trials_are_slower_by_more_than_nothing_and_of_no_speed_they_are_wo
 @pytest.mark.parametrize(
     ("gone", "headline"),
     [
-        (("a", "b"), "Nothing can be said: no trial of a, b ended well."),
-        (("baseline", "control"), "Nothing can be compared with baseline: no trial of it ended well."),
-        (("a",), "No environment is shown to be faster than baseline."),
+        (("a", "b"), "No result: no trial of a, b succeeded."),
+        (("baseline", "control"), "Nothing can be compared with baseline: none of its trials succeeded."),
+        (("a",), "No environment is significantly faster than baseline."),
     ],
 )
 def test_where_trials_failed_it_is_not_said_that_too_little_was_measured(gone, headline):
@@ -287,7 +289,7 @@ def test_where_trials_failed_it_is_not_said_that_too_little_was_measured(gone, h
 
     summary = told(make_plan(("a", "b")), Machine({}), 8, lost)
     assert summary.groups[0].headline == headline
-    floor = "noise floor: not measured (no complete block of the control)"
+    floor = "Control: not measured (no complete block of it)."
     assert (floor in printed(summary)) is ("control" in gone)
 
 
@@ -296,7 +298,7 @@ def test_what_is_surely_faster_by_less_than_the_margin_is_not_said_to_be_shown_n
     (group,) = summary.groups
     assert [row.effect.verdict for row in group.rows] == ["same", "same"]
     assert group.headline == (
-        "No environment is shown to be faster than baseline by more than the design's margin: a is by less."
+        "No environment is recommended over baseline: a is significantly faster, but by less than the margin of 3 %."
     )
 
 

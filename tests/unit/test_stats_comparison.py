@@ -94,7 +94,7 @@ def test_what_the_tables_say_of_an_environment_is_said_beside_its_comparison(tmp
     facts.outcomes["failed"] += 1
     for names in (("torch-2.6", "torch-2.13"), ("torch-2.13", "baseline")):
         *said, short = compare_environments(run, measured, *names).cautions
-        assert short.startswith("Short run: ")
+        assert short.startswith("Short run (")
         assert [text.partition(" ")[2].split(":")[0] for text in said] == [
             "fails more often than its reference",
             "is unproven",

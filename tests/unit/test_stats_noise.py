@@ -63,11 +63,9 @@ def test_slow_trials_are_told_with_their_share_and_the_spread_stands_in_every_ta
     for text in (printed(summary), to_markdown(summary)):
         assert "3 of 24, 25% slower" in text.replace("\\", "")
         assert " cv " in text
-    assert summary.groups[0].headline.endswith("24 blocks). 3 of 24 trials are 25% slower than its others.")
+    assert summary.groups[0].headline.endswith("picking the best of 2). 3 of 24 trials are 25% slower than its others.")
     caution = next(caution for caution in summary.cautions if caution.kind is WarningKind.SLOW_TRIALS)
-    assert caution.text.startswith(
-        "3 of 24 trials are 25% slower than its others (95 % interval of their share: 3% to 32%)"
-    )
+    assert caution.text.startswith("3 of 24 trials are 25% slower than its others (95 % CI of their share: 3% to 32%)")
     row = next(row for row in summary_to_json(summary)["arms"] if row["environment"] == "fast")
     assert row["slow_trials"]["count"] == 3
     assert row["cv"] == pytest.approx(fast.cv)
@@ -248,7 +246,7 @@ def test_a_short_run_names_the_environments_whose_neighbouring_blocks_are_alike(
         PLAN, Machine(by, noise=0.002), 24, lambda t: t.environment == "fast" and t.block % 12 < 6, 1.1, 15.0
     )
     told = next(caution for caution in summary_of(PLAN, trials).cautions if caution.kind is WarningKind.SHORT_RUN)
-    assert "neighbouring blocks of fast:cnn@local are alike" in told.text
+    assert "neighbouring blocks of fast:cnn@local are correlated" in told.text
 
 
 def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_them():
@@ -258,10 +256,10 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
     assert "its blocks span 7 minutes" in told.text
     assert told.remedy.startswith("`envmatrix resume made-up` with a larger budget")
     assert WarningKind.SHORT_RUN not in {caution.kind for caution in long.cautions}
-    said = "Short run: its blocks span 7 minutes, and the 95 % hold for the machine as it was then."
+    said = "Short run (7 minutes): the intervals describe the machine during that time."
     for text in (" ".join(printed(short).split()), to_markdown(short), to_html(short)):
         assert said in text
-        assert "up to 1 of 8 intervals miss the mean over a longer time" in text
+        assert "up to 1 of 8 intervals miss the longer mean" in text
     for text in (printed(long), to_markdown(long), to_html(long)):
         assert "Short run" not in text
         assert slow_phases.LONGER in " ".join(text.split())
@@ -275,8 +273,8 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
 def test_the_shorter_a_run_the_more_of_its_intervals_may_be_wrong_and_a_gate_says_so_too(period, span, wrong):
     measured = fold_trials(PLAN, slowed(PLAN, QUIET, 9, lambda _: False, period=period))
     (said,) = (text for text in compare_environments(make_run(PLAN), measured, "fast", "other").cautions)
-    assert said.startswith(f"Short run: its blocks span {span}, ")
-    assert f"up to {wrong} intervals miss the mean over a longer time" in said
+    assert said.startswith(f"Short run ({span}): ")
+    assert f"up to {wrong} intervals miss the longer mean" in said
     longer = fold_trials(PLAN, slowed(PLAN, QUIET, 30, lambda _: False, period=40.0))
     assert compare_environments(make_run(PLAN), longer, "fast", "other").cautions == (slow_phases.LONGER,)
 
@@ -291,7 +289,7 @@ def test_a_long_run_holds_for_all_phases_of_a_minute_and_for_its_own_of_longer_o
     missed, missed_own = (np.mean(np.abs(numbers.mean - true) > reach) for true in (0.0, own))
     assert (missed <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / runs)) is np.bool_(of_all_time)
     assert missed_own < 0.05
-    assert "longer than a minute, the 95 % hold for the machine as it was then" in short_run_note(apart(begins))
+    assert "longer than a minute, the intervals describe it during this run only" in short_run_note(apart(begins))
 
 
 def test_times_that_are_not_known_count_as_independent_and_a_pause_counts_once():

@@ -77,7 +77,9 @@ def test_an_environment_that_was_not_seen_to_be_what_its_name_says_is_in_no_best
         assert "faster, unproven" in text
     assert "unproven" in json.dumps(summary_to_json(summary)["effects"])
     alone = [t for t in unseen if t.environment != "sound"]
-    assert "to be what its name says: fast is unproven." in summary_of(plan, alone).groups[0].headline
+    assert (
+        "is recommended over baseline: fast is faster but not verified." in summary_of(plan, alone).groups[0].headline
+    )
 
 
 @pytest.fixture
@@ -140,7 +142,7 @@ def test_where_only_failing_ones_are_faster_the_headline_says_so(mostly_failing)
     )
     group = summary_of(plan, trials).groups[0]
     assert group.best is None
-    assert group.headline.endswith("and to fail no more often: fast fails more often.")
+    assert group.headline.endswith("is recommended over baseline: fast is faster but fails more often.")
 
 
 def test_the_headline_says_why_each_that_the_table_calls_faster_is_not_named():
@@ -152,12 +154,12 @@ def test_the_headline_says_why_each_that_the_table_calls_faster_is_not_named():
     group = summary_of(plan, trials).groups[0]
     assert {row.effect.verdict for row in group.rows} == {"faster"}
     assert group.headline == (
-        "No environment is shown to be faster than baseline and to fail no more often, and to do equal work: "
-        "fast fails more often; other did other work."
+        "No environment is recommended over baseline: "
+        "fast is faster but fails more often; other is faster but did other work."
     )
     alone = make_plan(("other",))
     group = summary_of(alone, make_trials(alone, machine, 12)).groups[0]
-    assert group.headline.endswith("faster than baseline and to do equal work: other did other work.")
+    assert group.headline.endswith("recommended over baseline: other is faster but did other work.")
 
 
 def test_the_simplest_of_those_that_measured_within_the_margin_is_recommended(tmp_path):
@@ -175,9 +177,9 @@ def test_the_simplest_of_those_that_measured_within_the_margin_is_recommended(tm
     group = summarise(folder).groups[0]
     assert set(group.best_set) == {"simple", "both"}
     assert group.best.arm.environment == "simple"
-    assert group.best_set_sentence.startswith("Best set: ")
-    assert "simple is recommended" in group.best_set_sentence
-    within = "the simplest of the 2 that measured within 3 % of the best that is shown to be faster."
+    assert group.best_set_sentence.startswith("Tied for best: ")
+    assert "Recommended: simple, " in group.best_set_sentence
+    within = "Recommended: simple, the simplest within 3 % of the best."
     assert within in to_markdown(summarise(folder))
     result = Result(folder.path)
     assert result.best.environment == "simple"
@@ -301,7 +303,7 @@ def test_what_the_simple_one_may_cost_is_said_beside_it(tmp_path):
     name, lead = group.choice.ahead
     ratios = {row.arm.name: row.effect.ratio for row in group.rows}
     assert 1.30 / 1.29 < ratios[name] / ratios[group.choice.arm] < lead < 1.1
-    assert f"it may be up to {100 * (1 - 1 / lead):.1f}"[:-1] in group.best_set_sentence
+    assert f"It may be up to {100 * (1 - 1 / lead):.1f}"[:-1] in group.best_set_sentence
     assert group.best_set_sentence.endswith("slower than both.")
 
 

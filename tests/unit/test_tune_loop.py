@@ -138,7 +138,7 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
     assert any(line.startswith("confirm") and "not confirmed" in line for line in said)
     assert result.answer.headline.endswith(" Equal work not checked.")
     (short,) = body["cautions"]
-    assert short.startswith("Short run: its blocks span")
+    assert short.startswith("Short run (")
     assert not body["equal_work_checked"]
     assert short in str(result)
     assert short in page
