@@ -64,7 +64,7 @@ def run(
             measured, steal = trial.measure(chosen, prepared, place, import_ns, Gate(gate) if gate else None, look_s)
         document.update(measured)
     except SkipError as reason:
-        document.update(data=None, timing=None, metrics=None, result=None, skipped=str(reason))
+        document.update(data=None, timing=None, metrics=None, result=None, step_thread=None, skipped=str(reason))
     document["evidence"] = evidence.collect(before, affinity_after, steal)
     if choices.is_chosen(options):
         from bench.parallel import seen

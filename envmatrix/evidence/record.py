@@ -149,6 +149,39 @@ class Profile(Part):
     operators: list[Operator] | None = None
 
 
+class OtherThreads(Part):
+    """The other threads of the process, summed: how many were busy, and how many ended meanwhile."""
+
+    busy: Whole = None
+    ended: Whole = None
+    cpu_ns: Whole = None
+    waited_ns: Whole = None
+
+
+class Prices(Part):
+    """What one event costs on this machine: nanoseconds."""
+
+    minor_fault_ns: Real = None
+    wake_up_ns: Real = None
+
+
+class StepThread(Part):
+    """What the thread that drives the steps did in ``wall_ns``; ``steps`` is None if that is a whole program."""
+
+    wall_ns: Whole = None
+    cpu_ns: Whole = None
+    user_ns: Whole = None
+    system_ns: Whole = None
+    waited_ns: Whole = None
+    minor_faults: Whole = None
+    major_faults: Whole = None
+    voluntary_switches: Whole = None
+    involuntary_switches: Whole = None
+    others: OtherThreads | None = None
+    steps: Whole = None
+    prices: Prices | None = None
+
+
 class OnnxGraph(Part):
     """The model as an ONNX graph."""
 
@@ -176,6 +209,7 @@ class Record(Part):
     checks: list[WorkCheck] | None = None
     result: Result | None = None
     profile: Profile | None = None
+    step_thread: StepThread | None = None
     onnx: OnnxGraph | None = None
     skipped: Text = None
     evidence: Evidence | None = None

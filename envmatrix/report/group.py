@@ -19,6 +19,7 @@ from envmatrix.report.headline import (
     without_contention,
 )
 from envmatrix.stats.effects import Effect
+from envmatrix.stats.explanation import Explanation
 from envmatrix.stats.failures import BROKEN
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.selection import Choice
@@ -32,7 +33,8 @@ class Row:
 
     ``value`` is the geometric mean, of which the speed-up is made; ``median``, ``memory`` and ``accuracy`` are medians.
     ``cv`` is the standard deviation of its values over their mean; ``slow`` is None where no trial is slow.
-    ``disturbed`` is the share of the time that its threads could have run in which they had no CPU.
+    ``disturbed`` is the share of the time that its threads could have run in which they had no CPU. ``why`` is there if
+    its effect is shown.
     """
 
     arm: Arm
@@ -50,6 +52,7 @@ class Row:
     cv: float | None = None
     slow: SlowTrials | None = None
     disturbed: float | None = None
+    why: Explanation | None = None
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,14 @@ from envmatrix.report.columns import Cell, Column, columns_of
 from envmatrix.report.curve import curve
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
+from envmatrix.report.explanation import line_of, notes_of, reasons_of, whys
 from envmatrix.report.forest import NARROW, forest
 from envmatrix.report.formatting import bounds, count, p_value, ratio, sure_ratio
 from envmatrix.report.glossary import coded, linked, words_of
 from envmatrix.report.group import Group, Row
 from envmatrix.report.heat_map import heat_map, heat_style
 from envmatrix.report.node_table import node_table
+from envmatrix.report.part_bars import part_bars
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
@@ -46,7 +48,8 @@ _FILTERS = {
     "clean": clean, "one_line": one_line, "ratio": ratio, "p_value": p_value, "heat": heat_style,
     "bounds": bounds, "unproved": unproved, "barred": lambda effect: not BARS.isdisjoint(effect.flags),
     "linked": linked, "coded": coded, "scaled": scaling_sentence, "sure_ratio": sure_ratio,
-    "shown": shown_name,
+    "shown": shown_name, "whys": whys, "why_line": line_of, "why_reasons": reasons_of,
+    "why_notes": lambda found: notes_of(why for _, why in found),
 }  # fmt: skip
 #: Orders of a table's rows beside its own.
 _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
@@ -92,6 +95,7 @@ class Figures:
     narrow: str
     time: str
     start: str
+    why: str
 
 
 def page_values(kinds: int) -> dict[str, object]:
@@ -167,6 +171,7 @@ def _figures(summary: Summary) -> list[Figures]:
             forest(group, f"n{n}", NARROW),
             timeline(summary, group, f"t{n}"),
             curve(summary, group, f"s{n}"),
+            part_bars(group, f"y{n}"),
         )
         for n, group in enumerate(summary.groups)
     )

@@ -19,6 +19,7 @@ from envmatrix.report.catalog import Report
 from envmatrix.report.summary import Summary
 from envmatrix.stats.measurements import OUTCOMES, WORK, Floats, Integers
 from envmatrix.stats.metrics import METRICS, OWN
+from envmatrix.stats.step_account import COLUMNS
 from envmatrix.system.printable import clean
 
 
@@ -61,6 +62,8 @@ def _columns(summary: Summary, arrow: Any) -> Iterator[tuple[Any, object]]:
         told = {"unit": metric.unit, "better": metric.better} if metric else None
         values = _values(measured.table[name], trials.arm, at, ok)
         yield arrow.field(clean(name), arrow.float64(), metadata=told), values
+    for name in COLUMNS:
+        yield arrow.field(name, arrow.float64()), _values(measured.table[name], trials.arm, at, ok)
 
 
 def _values(table: Floats, arm: Integers, at: Integers, ok: NDArray[np.bool_]) -> Floats:

@@ -24,6 +24,7 @@ from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
 from envmatrix.stats.contention import quota_around
 from envmatrix.stats.equal_work import unchecked, unstable_checks
+from envmatrix.stats.explanation import Explanation, explain
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY
 from envmatrix.stats.nodes import NodeReport, compare_nodes
@@ -130,7 +131,10 @@ class Summary:
         return sum(self.outcomes.values())
 
 
-def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis, slow: Mapping[str, SlowTrials]) -> Row:
+def _row(
+    arm: Arm, run: Run, measured: Measurements, analysis: Analysis, slow: Mapping[str, SlowTrials],
+    why: Explanation | None,
+) -> Row:  # fmt: skip
     metric = analysis.primary[arm.workload]
     entry = run.environments.get(arm.runs)
     return Row(
@@ -149,6 +153,7 @@ def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis, slow: M
         disturbed=measured.usually_disturbed(arm.name),
         slow=slow.get(arm.name),
         reference_value=run.design.reference_values.get(arm.environment, ""),
+        why=why,
     )
 
 
@@ -184,9 +189,11 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:
     collected: dict[tuple[str, str], list[Row]] = {}
-    slow = described(run.plan, measured, analysis.primary, analysis.slow)
+    slow, why = described(run.plan, measured, analysis.primary, analysis.slow), explain(run, measured, analysis)
     for arm in run.plan.arms:
-        collected.setdefault(group_of(arm, run.plan), []).append(_row(arm, run, measured, analysis, slow))
+        collected.setdefault(group_of(arm, run.plan), []).append(
+            _row(arm, run, measured, analysis, slow, why.get(arm.name))
+        )
     return tuple(
         _group(workload, engine, rows, run, measured, analysis) for (workload, engine), rows in collected.items()
     )

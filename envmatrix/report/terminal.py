@@ -15,6 +15,7 @@ from rich.text import Text
 from envmatrix.report.attribution import attribution_tables
 from envmatrix.report.columns import Column, columns_of
 from envmatrix.report.engine_table import ENGINES_NOTE
+from envmatrix.report.explanation import line_of, notes_of, reasons_of, whys
 from envmatrix.report.formatting import interval, ratio
 from envmatrix.report.glossary import words_sentence
 from envmatrix.report.group import Group
@@ -94,6 +95,21 @@ def group_lines(group: Group, run: Run | None = None) -> list[Text]:
     return lines
 
 
+def _why(group: Group) -> list[RenderableType]:
+    """Return the lines that say why environments are faster or slower; none if no effect is shown."""
+    explained = whys(group)
+    if not explained:
+        return []
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(overflow="fold", max_width=_FOLDED)
+    grid.add_column(overflow="fold")
+    for name, why in explained:
+        grid.add_row(Text(one_line(name, 60)), Text(clean(line_of(why))))
+        for reason in reasons_of(why):
+            grid.add_row(Text(), Text(clean(reason), style="dim"))
+    return [Text(), *(Text(note, style="italic") for note in notes_of(why for _, why in explained)), grid]
+
+
 def _turned(found: PlainTable) -> PlainTable:
     """Return the table with its rows as columns."""
     columns = list(zip(found.head, *found.rows, strict=True))
@@ -171,7 +187,7 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     parts: list[RenderableType] = []
     made = summary.run if summary.run.is_of_program else None
     for group in summary.groups:
-        parts += [group_table(group, width), *group_lines(group, made), Text()]
+        parts += [group_table(group, width), *group_lines(group, made), *_why(group), Text()]
     parts += [*_attribution(summary, width), *_operators(summary, width)]
     parts += [Text(clean(found.line())) for found in summary.nodes]
     own = _plain("further metrics (ratio above 1: better than the reference)", summary.own_table, width)

@@ -16,10 +16,10 @@ from envmatrix.stats.metrics import number
 
 #: Evidence shown in reports, as dotted paths into the record's ``evidence``.
 EVIDENCE = (
-    "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.affinity",
+    "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.sleeps", "openmp.affinity",
     "malloc.library", "malloc.version", "blas.library", "torch.version", "torch.threads",
-    "torch.cpu_capability", "cpu.model", "cpu.affinity_after", "cpu.governor", "memory.thp", "system.kernel",
-    "system.libc", "system.python",
+    "torch.cpu_capability", "onednn.isa", "onednn.implementation", "cpu.model", "cpu.affinity_after", "cpu.governor",
+    "memory.thp", "system.kernel", "system.libc", "system.python",
 )  # fmt: skip
 #: The same with the part of the evidence and its field: a general search of paths would take most of the time.
 _EVIDENCE = tuple((path, *path.split(".")) for path in EVIDENCE)

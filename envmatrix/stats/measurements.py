@@ -17,6 +17,7 @@ from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
 from envmatrix.results import NodeCheck, Reading, RunFolder, Trial, reading_from_line
 from envmatrix.results.plan_check import planned_lines, refused
+from envmatrix.stats import step_account
 from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, number, own_column
 from envmatrix.stats.slow_phases import apart
@@ -35,7 +36,7 @@ TURN_START = "turn_start"
 _BESIDE = (TURN_START, "others_s", "throttled_s")
 #: How long a trial was counted: its timed part, or the whole of a program (of its turns, if it took some).
 COUNTED = "counted_s"
-_COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK, *_CONDITIONS, *QUOTA, "started")
+_COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK, *_CONDITIONS, *QUOTA, *step_account.COLUMNS, "started")
 _RAW = (b'"steps_ns":[', b'"epochs_ns":[')
 #: Numbers of a program of the user's own that are kept of one run.
 _MOST_OWN = 64
@@ -252,6 +253,7 @@ def _row(trial: Reading | Trial, record: Record) -> list[float]:
         *(_loss(getattr(result, name)) for name in WORK),
         *(number(getattr(system, name)) for name in _CONDITIONS),
         *_quota(record),
+        *step_account.row(record),
         number(trial.started),
     ]
 

@@ -1,0 +1,97 @@
+"""Where the time of one thread goes: on a CPU (user or kernel), waiting for a CPU, or blocked.
+
+The thread is the one that drives the steps. What its process counts as a whole would hide its waiting: other threads
+spin meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+from bench.evidence.reading import attempt, text
+
+#: A thread that was on a CPU for this share of the time was busy.
+_BUSY = 0.01
+_COUNTED = (
+    "wall_ns", "cpu_ns", "user_ns", "system_ns", "minor_faults", "major_faults", "voluntary_switches",
+    "involuntary_switches",
+)  # fmt: skip
+
+
+class Reading(NamedTuple):
+    """Running counters: of this thread in the order of ``_COUNTED``, its wait, and (CPU, wait) of the other threads.
+
+    ``waited_ns`` is None where the kernel keeps no scheduler statistics.
+    """
+
+    counted: tuple[int, ...]
+    waited_ns: Optional[int]  # noqa: UP045 - a NamedTuple of Python 3.9
+    others: dict[int, tuple[int, int]]
+
+
+def read() -> Reading:
+    """Return the counters of the thread that calls this."""
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    own = threading.get_native_id()
+    threads = {number: _scheduled(number) for number in map(int, os.listdir("/proc/self/task"))}
+    counted = (
+        time.perf_counter_ns(), time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID),
+        round(usage.ru_utime * 1e9), round(usage.ru_stime * 1e9),
+        usage.ru_minflt, usage.ru_majflt, usage.ru_nvcsw, usage.ru_nivcsw,
+    )  # fmt: skip
+    mine = threads.pop(own, None)
+    return Reading(counted, mine and mine[1], {number: found for number, found in threads.items() if found})
+
+
+def since(before: Reading) -> dict[str, Any]:
+    """Return how much each counter grew, as a record has it (``step_thread``)."""
+    return between(before, read())
+
+
+def between(before: Reading, after: Reading) -> dict[str, Any]:
+    """Return how much each counter grew from one reading to a later one."""
+    grown = dict(zip(_COUNTED, (late - early for early, late in zip(before.counted, after.counted))))
+    known = before.waited_ns is not None and after.waited_ns is not None
+    others = {
+        number: (ran - before.others.get(number, (0, 0))[0], waited - before.others.get(number, (0, 0))[1])
+        for number, (ran, waited) in after.others.items()
+    }
+    busy = [ran >= _BUSY * grown["wall_ns"] for ran, _ in others.values()]
+    return {
+        **grown,
+        "waited_ns": (after.waited_ns or 0) - (before.waited_ns or 0) if known else None,
+        "others": {
+            "busy": sum(busy), "ended": len(set(before.others) - set(after.others)),
+            "cpu_ns": sum(ran for ran, _ in others.values()), "waited_ns": sum(waited for _, waited in others.values()),
+        },
+    }  # fmt: skip
+
+
+def summed(parts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Return the sum over stretches of one thread, None if one was not read; ``others.busy`` is the most at a time."""
+    if not parts or None in parts:
+        return None
+    found: dict[str, Any] = {}
+    for name, first in (parts[0] or {}).items():
+        values = [part[name] for part in parts if part]
+        if isinstance(first, dict):
+            found[name] = dict(summed(values) or {}, busy=max(value["busy"] for value in values))
+        else:
+            found[name] = None if None in values else sum(values)
+    return found
+
+
+def attempt_read() -> Reading | None:
+    """Return ``read()``, None where this machine counts nothing of a thread."""
+    return attempt(read)
+
+
+def _scheduled(thread: int) -> tuple[int, int] | None:
+    """Return nanoseconds on a CPU, and ready without one: https://docs.kernel.org/scheduler/sched-stats.html."""
+    words = (text(f"/proc/self/task/{thread}/schedstat") or "").split()
+    return (int(words[0]), int(words[1])) if len(words) > 1 else None
