@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
-from bench import counters, digest, evidence, metric, record
+from bench import counters, digest, evidence, metric, prices, record
 from bench.cold import turn_start
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, orphans, programs, stops, tree
@@ -135,6 +135,7 @@ def run(
     used |= turns.contention(wall_ns) if turns else {}
     seen["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
     seen.update(_beside(watched, output, is_idle=1e9 * cpu_s < _IDLE * wall_ns))
+    thread = seen.pop("step_thread")
     wall_ns -= probe_ns
     reported, watch_ns = numbers.reported(wall_ns), round(watched.cost_s * 1e9)
     return dict(
@@ -146,6 +147,7 @@ def run(
         metrics={"wall_s": wall_ns / 1e9, **used, wanted.metric.name: reported["metric"]["value"]},
         **reported,
         result={"output_bytes": output.total},
+        step_thread=thread and dict(thread, wall_ns=wall_ns, steps=None, prices=prices.measure()),
         evidence=seen,
     )
 

@@ -26,7 +26,7 @@ _COUNTED = (
 class Reading(NamedTuple):
     """Running counters: of this thread in the order of ``_COUNTED``, its wait, and (CPU, wait) of the other threads.
 
-    ``waited_ns`` is None where the kernel keeps no scheduler statistics.
+    ``waited_ns`` is None if the kernel keeps no scheduler statistics.
     """
 
     counted: tuple[int, ...]
@@ -35,22 +35,32 @@ class Reading(NamedTuple):
 
 
 def read() -> Reading:
-    """Return the counters of the thread that calls this."""
-    usage = resource.getrusage(resource.RUSAGE_THREAD)
-    own = threading.get_native_id()
+    """Return the counters of the thread that calls this, before a stretch: its own are read last."""
+    others = _others()
+    return Reading(*_own(), others)
+
+
+def _own() -> tuple[tuple[int, ...], int | None]:
+    scheduled = _scheduled(threading.get_native_id())
+    counted = _counters(time.thread_time_ns(), resource.getrusage(resource.RUSAGE_THREAD))
+    return counted, scheduled and scheduled[1]
+
+
+def _others() -> dict[int, tuple[int, int]]:
     threads = {number: _scheduled(number) for number in map(int, os.listdir("/proc/self/task"))}
-    counted = (
-        time.perf_counter_ns(), time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID),
-        round(usage.ru_utime * 1e9), round(usage.ru_stime * 1e9),
+    return {number: found for number, found in threads.items() if found and number != threading.get_native_id()}
+
+
+def _counters(cpu_ns: int, usage: resource.struct_rusage) -> tuple[int, ...]:
+    return (
+        time.perf_counter_ns(), cpu_ns, round(usage.ru_utime * 1e9), round(usage.ru_stime * 1e9),
         usage.ru_minflt, usage.ru_majflt, usage.ru_nvcsw, usage.ru_nivcsw,
     )  # fmt: skip
-    mine = threads.pop(own, None)
-    return Reading(counted, mine and mine[1], {number: found for number, found in threads.items() if found})
 
 
 def since(before: Reading) -> dict[str, Any]:
     """Return how much each counter grew, as a record has it (``step_thread``)."""
-    return between(before, read())
+    return between(before, Reading(*_own(), _others()))
 
 
 def between(before: Reading, after: Reading) -> dict[str, Any]:
@@ -70,6 +80,12 @@ def between(before: Reading, after: Reading) -> dict[str, Any]:
             "cpu_ns": sum(ran for ran, _ in others.values()), "waited_ns": sum(waited for _, waited in others.values()),
         },
     }  # fmt: skip
+
+
+def of_life(began_ns: int, cpu_ns: int, usage: resource.struct_rusage, schedstat: str) -> dict[str, Any]:
+    """Return what the first thread did since its start, at ``began_ns``, as it was read when the program had ended."""
+    ended = Reading(_counters(cpu_ns, usage), int(schedstat.split()[1]) if schedstat else None, _others())
+    return between(Reading((began_ns, *[0] * (len(_COUNTED) - 1)), 0, {}), ended)
 
 
 def summed(parts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
