@@ -12,7 +12,7 @@ from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.reasons import Case, Finding, findings
 from envmatrix.stats.step_account import PARTS
-from envmatrix.stats.step_parts import StepParts, step_parts
+from envmatrix.stats.step_parts import StepParts, agrees, step_parts
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,12 @@ class Explanation:
 def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, Explanation]:
     """Return, by arm, why every effect that is shown is what it is."""
     parts = step_parts(analysis, measured)
+    shown = {name: one for name, one in parts.items() if (effect := analysis.find(name)) and agrees(one, effect)}
     causes: dict[str, Explained] = {}
-    for one in parts.values():
-        if one.arm.name not in causes:
-            causes |= explained([other for other in parts.values() if other.together is one.together])
-    return {name: _explanation(one, parts, causes[name], run, measured) for name, one in parts.items()}
+    for name, one in shown.items():
+        if name not in causes:
+            causes |= explained([other for other in shown.values() if other.together is one.together])
+    return {name: _explanation(one, parts, causes[name], run, measured) for name, one in shown.items()}
 
 
 def why_not(effect: Effect) -> str:

@@ -55,12 +55,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Rule:
-    """A name, when it is given, what to do, and the one level (factor, level) that changes this cause and no other."""
+    """A name, when it is given, what to do, and the one level (factor, level) that changes this cause and no other.
+
+    ``event`` is what that level changes.
+    """
 
     name: str
     met: Callable[[Case], bool]
     remedy: str
     level: tuple[str, str] | None = None
+    event: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,12 +127,15 @@ RULES = (
     Rule(
         "memory returned to the kernel and faulted in again", _memory_returned,
         "an allocator, or options of it, that keep memory", ("malloc", "glibc-tuned"),
+        "minor_faults",
     ),
     Rule(
         "threads sleep between parallel regions", _sleeping,
         "OMP_WAIT_POLICY=active, a longer KMP_BLOCKTIME, or fewer threads", ("wait", "passive"),
+        "voluntary_switches",
     ),
-    Rule("threads spin beside other load", _spinning, "fewer threads, or OMP_WAIT_POLICY=passive", ("wait", "passive")),
+    Rule("threads spin beside other load", _spinning, "fewer threads, or OMP_WAIT_POLICY=passive", ("wait", "passive"),
+         "involuntary_switches"),
     Rule("fewer threads than CPUs", _fewer_threads, "OMP_NUM_THREADS, or no CPU list that leaves CPUs out"),
     Rule("another kernel was chosen", _other_kernel, "see `envmatrix evidence ENV` for the instruction sets"),
     Rule("CPUs idle", _idle_cpus, "see which operators use one thread: `profile_steps` in the workload"),
@@ -138,7 +145,7 @@ RULES = (
 def findings(
     case: Case, arms: Mapping[str, tuple[StepParts, Environment | None]], reference: Environment | None
 ) -> tuple[Finding, ...]:
-    """Return the rules that are met; ``arms`` are all explained ones with the same ``reference`` and engine."""
+    """Return the rules that are met; ``arms`` are all others with the same ``reference`` and engine."""
     return tuple(_checked(rule, case, arms, reference) for rule in RULES if rule.met(case))
 
 
@@ -150,9 +157,16 @@ def _checked(
         if parts is case.parts or not environment or not reference or rule.level is None:
             continue
         differs = {(f, level) for f, level in environment.levels.items() if reference.levels.get(f) != level}
-        if differs == {rule.level} and parts.whole.mean * case.parts.whole.mean > 0:
+        if differs == {rule.level} and _same_events(parts, case.parts, rule):
             return Finding(rule, _brings_back(parts.whole, case.parts.whole), parts)
     return Finding(rule)
+
+
+def _same_events(one: StepParts, case: StepParts, rule: Rule) -> bool:
+    """Whether the intervention changed the rule's events the same way."""
+    before, after = one.means(rule.event)
+    first, last = case.means(rule.event)
+    return (after - before) * (last - first) > 0
 
 
 def _brings_back(one: Interval, whole: Interval) -> bool:

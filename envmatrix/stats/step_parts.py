@@ -156,14 +156,13 @@ class StepParts:
 
 
 def step_parts(analysis: Analysis, measured: Measurements) -> dict[str, StepParts]:
-    """Return, by arm, the parts of every primary effect that is shown, and that step times are known of."""
-    found: dict[str, StepParts] = {}
-    for family in families(analysis.plan):
-        for parts in parts_of(_of_family(family, measured, analysis.level)):
-            effect = analysis.find(parts.arm.name)
-            if effect and analysis.primary[parts.arm.workload].is_speed and agrees(parts, effect):
-                found[parts.arm.name] = parts
-    return found
+    """Return, by arm, the parts of the difference of every arm from its reference that step times are known of."""
+    return {
+        parts.arm.name: parts
+        for family in families(analysis.plan)
+        if analysis.primary[family.arms[0].workload].is_speed
+        for parts in parts_of(_of_family(family, measured, analysis.level))
+    }
 
 
 def agrees(parts: StepParts, effect: Effect) -> bool:
