@@ -181,6 +181,11 @@ def _gate(arguments: argparse.Namespace) -> str:
 
 
 def _show(found: Comparison) -> None:
+    from envmatrix.report.explanation import line_of, reasons_of
     from envmatrix.system.printable import one_line
 
-    common.print_text("\n".join(one_line(line, 1000) for line in found.lines()))
+    why = [
+        f"why {item.new}: {text}"
+        for item in found.items if item.why for text in (line_of(item.why), *reasons_of(item.why))
+    ]  # fmt: skip
+    common.print_text("\n".join(one_line(line, 1000) for line in (*found.lines(), *why)))

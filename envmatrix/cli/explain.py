@@ -23,11 +23,12 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the parts of each difference, what causes them, and what is not known."""
     from envmatrix.api.answers import explain
-    from envmatrix.report.explanation import explanation_json, notes_of, tree_of
+    from envmatrix.report.explanation import notes_of, tree_of
+    from envmatrix.stats.explanation import to_json
 
     found, silent = explain(arguments.run_name, arguments.environment, results=arguments.results)
     if arguments.json:
-        common.print_json({"why": [explanation_json(one) for one in found], "not_explained": silent})
+        common.print_json({"why": [to_json(one) for one in found], "not_explained": silent})
         return 0
     for note in notes_of(found)[1:]:
         common.print_text(note)

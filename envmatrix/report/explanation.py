@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from envmatrix.plan import Arm
 from envmatrix.report.group import Group
 from envmatrix.stats.causes import Cause
 from envmatrix.stats.explanation import Explanation
@@ -58,7 +57,8 @@ class Scale:
 def _percent(found: Interval | None) -> str:
     if found is None or found.low is None or found.high is None:
         return ""
-    return f"{100 * found.mean:.0f} [{100 * found.low:.0f}, {100 * found.high:.0f}] % of it"
+    mean, low, high = (round(100 * value) for value in (found.mean, found.low, found.high))
+    return f"{mean} [{low}, {high}] % of it"
 
 
 def whys(group: Group) -> list[tuple[str, Explanation]]:
@@ -118,16 +118,17 @@ def _count(value: float) -> str:
 
 def _operators_of(found: Explanation) -> str:
     whole = found.parts.whole.mean
-    large = [(name, s) for name, s in found.operators.items() if s / whole >= _LEAST_OPERATOR][:_OPERATORS]
-    scale = Scale.of(whole)
-    told = ", ".join(f"{name} {scale.number(seconds)} {scale.unit}" for name, seconds in large)
+    large = [
+        (name, times) for name, times in found.operators.items() if (times[1] - times[0]) / whole >= _LEAST_OPERATOR
+    ]
+    told = ", ".join(f"{name} {_both(times, found)}" for name, times in large[:_OPERATORS])
     return f"operators, from a profiled pass: {told}" if told else ""
 
 
 def finding_text(finding: Finding, found: Explanation) -> str:
     """Return the name that a rule gives, who has it, and whether another environment confirms it."""
     arm = found.parts.arm
-    who = arm.environment if found.parts.whole.mean > 0 else (arm.reference or "").partition(":")[0]
+    who = arm.environment if found.parts.whole.mean > 0 else found.parts.together.reference.partition(":")[0]
     said = f"{who}: {finding.rule.name}"
     if finding.by is None:
         return said
@@ -143,7 +144,7 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
     yield (
         0,
         (
-            f"{_name(found.parts.arm)}: {before} -> {after} {scale.unit} a {found.per}, "
+            f"{_name(found)}: {before} -> {after} {scale.unit} a {found.per}, "
             f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.blocks} blocks)"
         ),
     )
@@ -153,62 +154,31 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
         for cause in found.causes.causes:
             if cause.part == part.name and (cause.before or cause.after):
                 yield 2, _priced(cause, found, scale)
-        if part.name == "user":
-            yield from ((2, f"{name} {scale.number(s)} {scale.unit} (profiled)") for name, s in _largest(found))
         if part.name in found.causes.unexplained:
             yield 2, f"unexplained {scale.change(found.causes.unexplained[part.name])} {scale.unit}"
+    yield from ((1, f"operator {name} {_both(times, found)} (a profiled pass)") for name, times in _largest(found))
     yield from ((1, f"{label}: not readable on this machine") for label in found.unread)
     yield from ((1, f"{finding_text(one, found)} -> {one.rule.remedy}") for one in found.findings)
 
 
-def _name(arm: Arm) -> str:
-    reference, _, where = (arm.reference or "").partition(":")
+def _name(found: Explanation) -> str:
+    arm, (reference, _, where) = found.parts.arm, found.parts.together.reference.partition(":")
     other = "" if where.rpartition("@")[2] == arm.engine else f" on {where.rpartition('@')[2]}"
     return f"{arm.environment} against {reference}{other} ({arm.workload} on {arm.engine})"
 
 
-def _largest(found: Explanation) -> list[tuple[str, float]]:
+def _largest(found: Explanation) -> list[tuple[str, tuple[float, float]]]:
     least = 0.01 * abs(found.parts.whole.mean)
-    return [(name, s) for name, s in found.operators.items() if abs(s) >= least][: 2 * _OPERATORS]
+    return [(n, times) for n, times in found.operators.items() if abs(times[1] - times[0]) >= least][: 2 * _OPERATORS]
+
+
+def _both(times: tuple[float, float], found: Explanation) -> str:
+    scale = Scale.of(found.parts.whole.mean)
+    before, after = (scale.number(seconds, signed=False) for seconds in times)
+    return f"{before} -> {after} {scale.unit}"
 
 
 def _priced(cause: Cause, found: Explanation, scale: Scale) -> str:
     counts = f"{cause.label} {_count(cause.before)} -> {_count(cause.after)} a {found.per}"
     each = f", {_each(cause)}" if _each(cause) else ""
     return f"{counts}{each}{f': {scale.change(cause.time)} {scale.unit}' if cause.time else ''}"
-
-
-def explanation_json(found: Explanation) -> dict[str, object]:
-    """Return an explanation for programs: seconds and events a step (or a run), null if not known."""
-    parts, arm = found.parts, found.parts.arm
-    return {
-        "workload": arm.workload, "engine": arm.engine, "environment": arm.environment, "reference": arm.reference,
-        "per": found.per, "counted": "step thread" if parts.together.thread else "process", "blocks": parts.blocks,
-        "whole_s": _interval(parts.whole),
-        "parts": {
-            part.name: {
-                **_interval(part.change), "share": part.share and _interval(part.share),
-                "unexplained_s": _interval(found.causes.unexplained.get(part.name)),
-            }
-            for part in parts.parts
-        },
-        "causes": [
-            {
-                "event": cause.event, "part": cause.part, "before": cause.before, "after": cause.after,
-                "change": _interval(cause.change), "price_s": cause.price_s, "time_s": _interval(cause.time),
-            }
-            for cause in found.causes.causes
-        ],
-        "operators_s": dict(list(found.operators.items())[:12]),
-        "reasons": [
-            {
-                "name": one.rule.name, "remedy": one.rule.remedy, "confirmed": one.confirmed,
-                "by": one.by.arm.environment if one.by else None,
-            }
-            for one in found.findings
-        ],
-    }  # fmt: skip
-
-
-def _interval(found: Interval | None) -> dict[str, float | None]:
-    return {"mean": None, "low": None, "high": None} if found is None else vars(found).copy()

@@ -7,11 +7,11 @@ from dataclasses import asdict
 
 from envmatrix.matrix.model import Workload
 from envmatrix.report.columns import effect_values
-from envmatrix.report.explanation import explanation_json
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
 from envmatrix.report.warning import Caution
 from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.explanation import to_json
 from envmatrix.stats.nodes import NodeReport
 from envmatrix.stats.startup import Start
 from envmatrix.system.printable import clean
@@ -112,7 +112,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         ],
         "outcomes": dict(summary.outcomes),
         "data": {"names": dict(summary.data), "stand_in": list(summary.stand_in)},
-        "why": [explanation_json(row.why) for group in summary.groups for row in group.all_rows if row.why],
+        "why": [to_json(row.why) for group in summary.groups for row in group.all_rows if row.why],
         "attribution": [asdict(item) for item in summary.attributions],
         "stopped_early": [asdict(item) for item in summary.race.stopped] if summary.race else [],
         "starts": [_start_to_json(item) for item in summary.starts],

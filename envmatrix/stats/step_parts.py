@@ -8,13 +8,14 @@ the least favourable case of families that depend on one another (Sidak 1967).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.plan import Arm
+from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.maxt import critical_value
@@ -64,6 +65,7 @@ class Together:
     and of the environments (arms,) over the same blocks. ``prices`` (blocks,) are those of ``step_account.PRICES``.
     """
 
+    reference: str
     arms: tuple[Arm, ...]
     differences: Mapping[str, Floats]
     means: Mapping[str, tuple[Floats, Floats]]
@@ -170,9 +172,13 @@ def agrees(parts: StepParts, effect: Effect) -> bool:
     return effect.verdict in ("faster", "slower") and (parts.whole.mean < 0) == (effect.verdict == "faster")
 
 
-def pair_parts(old: Arm, new: Arm, measured: Measurements, level: float) -> StepParts | None:
-    """Return the parts of the difference of two arms of one run, judged by themselves."""
-    return next(iter(parts_of(_of_family(Family(old.name, (old.name,), (new,)), measured, level))), None)
+def pair_parts(plan: Plan, old: Arm, new: Arm, measured: Measurements, level: float) -> StepParts | None:
+    """Return the parts of the difference of two arms of one run, which may be picked after looking at all pairs."""
+    copies = tuple(arm.name for arm in plan.arms if arm.is_control and arm.reference == old.name)
+    beside = [arm for arm in plan.arms if arm.workload == new.workload and arm.engine == new.engine]
+    pairs = tuple(itertools.combinations(beside, 2))[1:]
+    family = Family(old.name, (old.name, *copies), (new,), tuple(one for one, _ in pairs))
+    return next(iter(parts_of(_of_family(family, measured, level))), None)
 
 
 def _of_family(family: Family, measured: Measurements, level: float) -> Together:
@@ -186,6 +192,7 @@ def _of_family(family: Family, measured: Measurements, level: float) -> Together
     there = np.isfinite(known["whole"][1] - known["whole"][0])
     prices = {name[6:]: _per_block(values) for name, values in found.items() if name.startswith("price.")}
     return Together(
+        family.reference,
         family.arms,
         {name: np.where(there, after - before, np.nan) for name, (before, after) in known.items()},
         {name: (_means(before, there), _means(after, there)) for name, (before, after) in known.items()},

@@ -26,6 +26,7 @@ from envmatrix.stats.comparison import (
     weaker,
 )
 from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.explanation import explain_pair
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import group_of
 from envmatrix.stats.slow_phases import told_short
@@ -51,6 +52,7 @@ def compare_environments(
         trials = counts((measured, measured), (one.name, other.name), analysis.primary[one.workload])
         item = _item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed)
         item = replace(item, other=other_than_speed(analysis.primary[one.workload]))
+        item = item if item.other else replace(item, why=explain_pair(run, measured, analysis, (one, other), effect))
         item = unless_broken(item, measured.facts[one.name], measured.facts[other.name], effect.best)
         item = unless_contended(item, effect.contended)
         slow = waiting(analysis, (one.name, other.name), effect.blocks)
