@@ -238,6 +238,8 @@ def test_an_older_run_gives_the_parts_of_its_process():
     assert [one.rule.name for one in book.findings] == ["threads sleep between parallel regions"]
     assert book.parts.part("user").change.high < 0 < book.parts.part("blocked").change.low
     assert "count only their whole process" in printed(summary)
+    for page in ("README.md", "docs/why.md"):
+        assert line_of(tcmalloc) in (RESULTS.parent / page).read_text()
 
 
 def test_every_report_has_the_parts(tmp_path):
@@ -259,3 +261,16 @@ def test_every_report_has_the_parts(tmp_path):
     assert rows["control"]["kernel_mean_s"] == ""
     trials = list(csv.DictReader(io.StringIO(trials_csv(summary))))
     assert all(float(row["thread.user"]) > 0 for row in trials)
+
+
+def test_compare_explains_two_environments_of_one_run(tmp_path):
+    summary = run_of(tmp_path / "run", {"fast": {"kernel": -2.0}, "slow": {"user": 5.0}}, noise=0.004)
+    (table,) = answers.compare(tmp_path / "run", environments="baseline,slow").items
+    assert table.why.parts.whole == why(summary, "slow").parts.whole
+    (pair,) = answers.compare(tmp_path / "run", environments="slow,fast").items
+    user = pair.why.parts.part("user").change
+    assert user.low <= -5.0 / 1e3 <= user.high < 0
+    told = answers.compare(tmp_path / "run", environments="slow,fast").to_json()["comparisons"][0]["why"]
+    assert told["reference"] == "slow:cnn@local"
+    (same,) = answers.compare(tmp_path / "run", environments="baseline,control").items
+    assert same.why is None
