@@ -99,9 +99,10 @@ def _least(cause: Cause) -> float:
 
 
 def _counted(cause: Cause, per: str) -> str:
-    more = "more" if cause.change.mean > 0 else "fewer"
+    fewer = "less" if cause.event == "throttled_s" else "fewer"
+    more = "more" if cause.change.mean > 0 else fewer
     price = f" ({_each(cause)})" if _each(cause) else ""
-    return f"{more} {cause.label}: {_count(cause.before)} -> {_count(cause.after)} a {per}{price}"
+    return f"{more} {cause.label}: {_amounts(cause)} a {per}{price}"
 
 
 def _each(cause: Cause) -> str:
@@ -110,6 +111,11 @@ def _each(cause: Cause) -> str:
         return f"{show_seconds(cause.price_s, digits=2)} each"
     shown = cause.event == "minor_faults" and (cause.estimate_s or 0.0) > 0
     return f"{show_seconds(cause.estimate_s or 0.0, digits=2)} of {cause.part} time each" if shown else ""
+
+
+def _amounts(cause: Cause) -> str:
+    show = show_seconds if cause.event == "throttled_s" else _count
+    return f"{show(cause.before)} -> {show(cause.after)}"
 
 
 def _count(value: float) -> str:
@@ -179,6 +185,6 @@ def _both(times: tuple[float, float], found: Explanation) -> str:
 
 
 def _priced(cause: Cause, found: Explanation, scale: Scale) -> str:
-    counts = f"{cause.label} {_count(cause.before)} -> {_count(cause.after)} a {found.per}"
+    counts = f"{cause.label} {_amounts(cause)} a {found.per}"
     each = f", {_each(cause)}" if _each(cause) else ""
     return f"{counts}{each}{f': {scale.change(cause.time)} {scale.unit}' if cause.time else ''}"

@@ -12,12 +12,13 @@ from envmatrix.stats.step_account import PRICES
 from envmatrix.stats.step_parts import Interval, StepParts, Together
 
 Floats = NDArray[np.float64]
-#: The events that each part is explained by, and what they are called.
+#: The events that each part is explained by, and what they are called; ``throttled_s`` is a time, of all threads.
 EVENTS = {
     "minor_faults": ("kernel", "page faults"),
     "major_faults": ("blocked", "page faults that read a disk"),
     "voluntary_switches": ("blocked", "sleeps and wake-ups"),
     "involuntary_switches": ("waiting", "times that another thread took its CPU"),
+    "throttled_s": ("waiting", "held back by a CPU quota"),
 }
 
 

@@ -105,6 +105,10 @@ def _spinning(case: Case) -> bool:
     return case.more("involuntary_switches", "waiting") and sleeps == "false"
 
 
+def _held_back(case: Case) -> bool:
+    return case.more("throttled_s", "waiting")
+
+
 def _fewer_threads(case: Case) -> bool:
     before, after = case.seen("openmp.threads")
     if not (before.isdecimal() and after.isdecimal()):
@@ -134,6 +138,7 @@ RULES = (
         "OMP_WAIT_POLICY=active, a longer KMP_BLOCKTIME, or fewer threads", ("wait", "passive"),
         "voluntary_switches",
     ),
+    Rule("a CPU quota holds threads back", _held_back, "a larger quota, or as many threads as it has CPUs"),
     Rule("threads spin beside other load", _spinning, "fewer threads, or OMP_WAIT_POLICY=passive", ("wait", "passive"),
          "involuntary_switches"),
     Rule("fewer threads than CPUs", _fewer_threads, "OMP_NUM_THREADS, or no CPU list that leaves CPUs out"),

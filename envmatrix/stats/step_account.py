@@ -79,6 +79,7 @@ def accounts(measured: Measurements, rows: list[int], *, thread: bool) -> Mappin
         found = {name: table[column] / each for name, column in _OF_PROCESS.items()}
         found |= {name: table[name] / steps for name in EVENTS}
     found["cpus"] = np.ones_like(whole) if thread else table["thread.cpus"]
+    found["throttled_s"] = table["throttled_s"] / steps
     blocked = whole - found["user"] - found["kernel"] - np.nan_to_num(found["waiting"])
     prices = {f"price.{name}": table[f"price.{name}"] for name in PRICES}
     return {"whole": np.where(np.isfinite(blocked), whole, np.nan), **found, "blocked": blocked, **prices}

@@ -73,7 +73,8 @@ def trials_of(plan, changes, blocks, noise, change, more):
         seconds = sum(parts[name] for name in PARTS) / 1000 * STEPS
         document = {**trial.document, "step_thread": thread}
         document["metrics"] = {
-            **document["metrics"], "training_s": seconds, "samples_per_s": 64 * STEPS / seconds, **more
+            **document["metrics"], "training_s": seconds, "samples_per_s": 64 * STEPS / seconds,
+            "throttled_s": parts.get("throttled_s", 0.0), **more,
         }  # fmt: skip
         yield replace(trial, document=document)
 
@@ -140,6 +141,7 @@ RULES = {
     "threads spin beside other load": (
         {"involuntary_switches": 40.0, "waiting": 6.0}, {"openmp": {"sleeps": False, "threads": 2}},
     ),
+    "a CPU quota holds threads back": ({"waiting": 6.0, "throttled_s": 0.01}, {}),
     "fewer threads than CPUs": ({"user": 9.0}, {"openmp": {"threads": 1}}),
     "another kernel was chosen": ({"user": 9.0}, {"onednn": {"isa": "Intel AVX2"}}),
 }  # fmt: skip
