@@ -33,6 +33,8 @@ COLUMNS = (
     *(f"thread.{name}" for name in (*_TIMES, *EVENTS, _OTHERS)), *(f"price.{name}" for name in PRICES), "thread.cpus",
 )  # fmt: skip
 _NONE = StepThread()
+#: Parts may be so much more than the whole, as a fraction: clocks are not read all at once.
+_BELOW = 0.05
 
 
 def row(record: Record) -> list[float]:
@@ -82,6 +84,7 @@ def accounts(measured: Measurements, rows: list[int], *, thread: bool) -> Mappin
     found["throttled_s"] = table["throttled_s"] / steps
     blocked = whole - found["user"] - found["kernel"] - np.nan_to_num(found["waiting"])
     prices = {f"price.{name}": table[f"price.{name}"] for name in PRICES}
+    blocked = np.where(blocked < -_BELOW * whole, np.nan, blocked)  # more than there was time for: not counted of one
     return {"whole": np.where(np.isfinite(blocked), whole, np.nan), **found, "blocked": blocked, **prices}
 
 

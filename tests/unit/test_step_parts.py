@@ -209,7 +209,14 @@ def test_a_kernel_without_scheduler_statistics_is_not_read_as_no_waiting(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "broken", [{"cpu_ns": -(2**40)}, {"user_ns": 0, "system_ns": 0}, {"waited_ns": -5}, {"minor_faults": -(2**31)}]
+    "broken",
+    [
+        {"cpu_ns": -(2**40)},
+        {"user_ns": 0, "system_ns": 0},
+        {"waited_ns": -5},
+        {"waited_ns": 10**12},
+        {"minor_faults": -(2**31)},
+    ],
 )
 def test_a_counter_that_ran_over_makes_its_trial_unknown_and_the_others_count(tmp_path, broken):
     def once(trial, thread):
