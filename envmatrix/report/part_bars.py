@@ -5,7 +5,7 @@ from __future__ import annotations
 from envmatrix.report.explanation import Scale as Unit
 from envmatrix.report.explanation import line_of, whys
 from envmatrix.report.group import Group
-from envmatrix.report.svg import Scale, drawing, line, mark, text, ticks
+from envmatrix.report.svg import Scale, svg_drawing, line_element, marker_element, text_element, ticks
 from envmatrix.stats.explanation import Explanation
 from envmatrix.stats.step_account import PARTS
 
@@ -29,12 +29,14 @@ def part_bars(group: Group, name: str = "why") -> str:
     body = _legend(explained)
     for value in ticks(scale.low / unit.seconds, scale.high / unit.seconds):
         x = scale(value * unit.seconds)
-        body += line(x, _TOP, x, bottom, "grid" if value else "one") + text(x, bottom + 16, f"{value:.6g}", "mid soft")
+        body += line_element(x, _TOP, x, bottom, "grid" if value else "one") + text_element(
+            x, bottom + 16, f"{value:.6g}", "mid soft"
+        )
     for number, (label, why) in enumerate(explained):
         body += _bar(label, why, scale, _TOP + _ROW * (number + 0.5) + 3, unit)
-    body += text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, f"{unit.unit} a {explained[0][1].per}", "mid")
+    body += text_element((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, f"{unit.unit} a {explained[0][1].per}", "mid")
     described = "; ".join(f"{label}: {line_of(why)}" for label, why in explained)
-    return drawing(_WIDTH, bottom + 44, f"Why: {group.workload} on {group.engine}", described, body, name)
+    return svg_drawing(_WIDTH, bottom + 44, f"Why: {group.workload} on {group.engine}", described, body, name)
 
 
 def _ends(why: Explanation) -> tuple[float, float]:
@@ -48,7 +50,7 @@ def _legend(explained: list[tuple[str, Explanation]]) -> str:
     body, x = "", _LEFT
     for name, label in PARTS.items():
         if name in counted:
-            body += f'<g class="{_COLOURS[name]}">{_rectangle(x, 6, 12)}</g>' + text(x + 18, 17, label, "soft")
+            body += f'<g class="{_COLOURS[name]}">{_rectangle(x, 6, 12)}</g>' + text_element(x + 18, 17, label, "soft")
             x += 40 + 7 * len(label)
     return body
 
@@ -64,8 +66,8 @@ def _bar(label: str, why: Explanation, scale: Scale, y: float, unit: Unit) -> st
     whole = why.parts.whole.mean
     words = f"{unit.number(whole)} {unit.unit}"
     return (
-        text(_LEFT - 12, y + 4, label, "end", 20) + body + f'<g class="same">{mark(scale(whole), y, 3)}</g>'
-        + text(_WIDTH - _RIGHT + 14, y + 4, words)
+        text_element(_LEFT - 12, y + 4, label, "end", 20) + body + f'<g class="same">{marker_element(scale(whole), y, 3)}</g>'
+        + text_element(_WIDTH - _RIGHT + 14, y + 4, words)
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.evidence.record import Record, StepThread
-from envmatrix.stats.metrics import number
+from envmatrix.stats.metrics import finite_or_nan
 
 if TYPE_CHECKING:
     from envmatrix.stats.measurements import Measurements
@@ -40,16 +40,16 @@ _BELOW = 0.05
 def row(record: Record) -> list[float]:
     """Return a trial's numbers in the order of COLUMNS, NaN where the record has none or they cannot be true."""
     thread = record.step_thread or _NONE
-    cpu, user, system = (number(value) / 1e9 for value in (thread.cpu_ns, thread.user_ns, thread.system_ns))
+    cpu, user, system = (finite_or_nan(value) / 1e9 for value in (thread.cpu_ns, thread.user_ns, thread.system_ns))
     ticks = user + system
     kernel = cpu * system / ticks if ticks > 0 else math.nan
-    waited = number(thread.waited_ns) / 1e9
-    events = [number(getattr(thread, name)) for name in EVENTS]
-    others = number(thread.others.cpu_ns if thread.others else None) / 1e9
+    waited = finite_or_nan(thread.waited_ns) / 1e9
+    events = [finite_or_nan(getattr(thread, name)) for name in EVENTS]
+    others = finite_or_nan(thread.others.cpu_ns if thread.others else None) / 1e9
     found = [cpu - kernel, kernel, waited, *events, others]
     if any(value < 0 for value in found):  # a counter that ran over, or a kernel that counts otherwise
         found = [math.nan] * len(found)
-    prices = [number(getattr(thread.prices, name, None)) / 1e9 for name in PRICES.values()]
+    prices = [finite_or_nan(getattr(thread.prices, name, None)) / 1e9 for name in PRICES.values()]
     return [*found, *prices, _cpus(record)]
 
 

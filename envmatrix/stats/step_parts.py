@@ -20,8 +20,8 @@ from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.moderated_variance import borrowed
-from envmatrix.stats.pairing import Family, families, mean_copies, paired
+from envmatrix.stats.moderated_variance import moderated_errors
+from envmatrix.stats.pairing import Family, families, mean_copies, summarise_pairs
 from envmatrix.stats.step_account import PARTS, accounts, of_thread
 
 Floats = NDArray[np.float64]
@@ -84,8 +84,8 @@ class Together:
 
     def intervals(self, values: Floats, held: int) -> list[Interval]:
         """Return means of differences (arms, blocks) with intervals, of one of ``held`` families judged together."""
-        found = paired(values, self.far)
-        errors, own = borrowed(found.error, found.units, self.comparisons)
+        found = summarise_pairs(values, self.far)
+        errors, own = moderated_errors(found.error, found.units, self.comparisons)
         return [
             Interval(float(mean))
             if count < 2 or not np.isfinite(error)
@@ -97,14 +97,14 @@ class Together:
         """Return the ratio of two mean differences (blocks,) with Fieller's interval; None if that is unbounded."""
         mean = float(np.nanmean(whole))
         ratio = float(np.nanmean(part)) / mean if mean else 0.0
-        first = paired((part - ratio * whole)[None], self.far)
+        first = summarise_pairs((part - ratio * whole)[None], self.far)
         critical = self._critical(int(first.units[0]), held, own=True)
         width = critical * float(first.error[0]) / abs(mean) if mean else np.inf
         if not np.isfinite(width):
             return None
         for reach in _REACHES:
             tried = ratio + np.linspace(-reach, reach, 2 * _POINTS + 1) * width
-            found = paired(part - tried[:, None] * whole, self.far)
+            found = summarise_pairs(part - tried[:, None] * whole, self.far)
             outside = np.abs(found.mean) > critical * found.error
             if width == 0 or (outside[:_POINTS].any() and outside[_POINTS:].any()):
                 low = int(np.flatnonzero(outside[:_POINTS])[-1]) if width else 0
