@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from envmatrix.evidence.evidence import Cpu, Evidence
 
@@ -89,7 +88,7 @@ def crowded(seen: Evidence) -> tuple[str, int] | None:
 def _copies(seen: Evidence) -> list[str]:
     """Return the files of the one OpenMP runtime of which several are loaded, shortened to what tells them apart."""
     for runtime in _RUNTIMES:
-        found = sorted({path for path in seen.libraries or () if PurePosixPath(path).name.startswith(runtime)})
+        found = sorted({path for path in seen.libraries or () if path.rpartition("/")[2].startswith(runtime)})
         if len(found) > 1:
             return ["/".join(path.split("/")[-3:]) for path in found]
     return []
