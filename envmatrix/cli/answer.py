@@ -97,11 +97,14 @@ def how_to_decide(result: Result) -> str:
 
 def _taken(result: Result) -> tuple[float, int]:
     """Return how long the trials of a run took here, in seconds (0 on other machines), and how many blocks it has."""
-    from envmatrix.results.elapsed import taken_s
+    from envmatrix.results import RunFolder
+    from envmatrix.results.elapsed import Taken
 
-    trials = list(result.trials())
-    here = result.summary.run.launcher == DEFAULT
-    return taken_s(trials) if here else 0.0, len({trial.block for trial in trials})
+    run, taken, blocks = result.summary.run, Taken(), set[int]()
+    for trial in RunFolder(result.folder).readings(run.plan):
+        taken.add(trial)
+        blocks.add(trial.block)
+    return taken.seconds if run.launcher == DEFAULT else 0.0, len(blocks)
 
 
 def how_to_tell(result: Result, found: Comparison, allowed: float, then: str) -> str:

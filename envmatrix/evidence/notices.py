@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from envmatrix.evidence.base import once_for_each
 from envmatrix.evidence.evidence import Cpu, Evidence
 
 #: More of an own program's CPU time must not have gone where nobody could look (bench/evidence/programs.py).
@@ -59,7 +60,7 @@ def oddities(seen: Evidence) -> Iterator[str]:
     """Yield a sentence for each thing about a process that makes its speed another than its settings say."""
     for name in seen.lost_preloads or ():
         yield f"LD_PRELOAD names {name} in it, which the loader could not load"
-    copies = _copies(seen)
+    copies = _copies(seen.libraries)
     if copies:
         listed = " and ".join(copies)
         yield f"{len(copies)} copies of an OpenMP runtime are loaded, each with a team of its own: {listed}"
@@ -85,10 +86,11 @@ def crowded(seen: Evidence) -> tuple[str, int] | None:
     return None
 
 
-def _copies(seen: Evidence) -> list[str]:
+@once_for_each
+def _copies(libraries: list[str] | None) -> list[str]:
     """Return the files of the one OpenMP runtime of which several are loaded, shortened to what tells them apart."""
     for runtime in _RUNTIMES:
-        found = sorted({path for path in seen.libraries or () if path.rpartition("/")[2].startswith(runtime)})
+        found = sorted({path for path in libraries or () if path.rpartition("/")[2].startswith(runtime)})
         if len(found) > 1:
             return ["/".join(path.split("/")[-3:]) for path in found]
     return []

@@ -24,7 +24,8 @@ from envmatrix.results.anonymize import Names, names_here, read_names
 from envmatrix.results.plan_check import Misfit, Refuse, planned_lines, refused
 from envmatrix.results.run import SCHEMA, Change, Run
 from envmatrix.system.shared_files import exists
-from envmatrix.results.trial import Trial, trial_from_line
+from envmatrix.results.reading import LineReader
+from envmatrix.results.trial import Reading, Trial, trial_from_line
 from envmatrix.results.upgrade import matrix_text, upgraded
 
 _RESTORE = "restore the file from a copy"
@@ -171,6 +172,12 @@ class RunFolder:
         A line that is no trial of ``plan`` is a StoreError, unless there is somebody else to ``refuse`` it.
         """
         return planned_lines(plan, self._lines(), refuse or refused(self.trials_file))
+
+    def readings(self, plan: Plan, refuse: Refuse | None = None) -> Iterator[Reading | Trial]:
+        """Yield the trials as ``trials`` does, for their figures alone: without raw step times, and much faster."""
+        reader = LineReader()
+        lines = (reader.read(line, self.trials_file, number) for number, line in read_whole_lines(self.trials_file))
+        return planned_lines(plan, lines, refuse or refused(self.trials_file))
 
     def looks(self, plan: Plan) -> Iterator[Trial]:
         """Yield the long looks, the first at each arm; a half-written last line is passed over."""

@@ -15,7 +15,7 @@ from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
 from envmatrix.plan.interleaving import left_behind
 from envmatrix.report.formatting import count
-from envmatrix.results import RunFolder, Trial
+from envmatrix.results import Reading, RunFolder, Trial
 from envmatrix.results.elapsed import Taken
 from envmatrix.results.plan_check import Misfit
 from envmatrix.runner.budget_check import FirstBlock
@@ -109,7 +109,7 @@ def _taken_up(begun: Callable[[], _Loop], folder: RunFolder, progress: ProgressC
     cut = loop.cut_short()
     if not cut:
         return loop
-    lines = enumerate(folder.trials(loop.experiment.plan), 1)
+    lines = enumerate(folder.readings(loop.experiment.plan), 1)
     folder.set_aside([Misfit(number, "cut short") for number, trial in lines if trial.trial in cut])
     progress(f"set aside {count(len(cut), 'trial')} that took turns with others which have no line: they all run again")
     loop = begun()
@@ -120,7 +120,7 @@ def _taken_up(begun: Callable[[], _Loop], folder: RunFolder, progress: ProgressC
 def _take_up(loop: _Loop, folder: RunFolder, progress: ProgressCallback) -> None:
     """Count the trials on disk; lines that are none of this run's are set aside."""
     misfits: list[Misfit] = []
-    for trial in folder.trials(loop.experiment.plan, misfits.append):
+    for trial in folder.readings(loop.experiment.plan, misfits.append):
         loop.count(trial)
     if misfits:
         folder.set_aside(misfits)
@@ -192,7 +192,7 @@ class _Loop:
         if not self.done and (line := self.first.announce(max(together, self.width), busy)):
             self.progress(line)
 
-    def count(self, trial: Trial) -> None:
+    def count(self, trial: Reading | Trial) -> None:
         """Take a finished trial into account."""
         self.done.add(trial.trial)
         self._taken.add(trial)

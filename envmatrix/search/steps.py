@@ -16,7 +16,7 @@ from envmatrix.search.space import Space
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.equal_work import unchecked, unstable_checks
-from envmatrix.stats.measurements import Measurements, fold, read_trials
+from envmatrix.stats.measurements import Measurements, fold
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain, gains_by_node
 from envmatrix.stats.pairing import logs_of
@@ -57,7 +57,7 @@ class Step:
 def read_step(folder: RunFolder, space: Space) -> Step:
     """Read the run of a step. Raises StoreError."""
     run = folder.load()
-    trials = list(read_trials(folder, run.plan))
+    trials = list(folder.readings(run.plan))
     measured = fold(run.plan, trials)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
     arms = [arm for arm in run.arms if not arm.is_alone]

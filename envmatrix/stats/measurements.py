@@ -6,7 +6,7 @@ import json
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from envmatrix.evidence.evidence import System
 from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
-from envmatrix.results import NodeCheck, Reading, RunFolder, Trial, reading_from_line
-from envmatrix.results.plan_check import planned_lines, refused
-from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial
+from envmatrix.results import NodeCheck, Reading, RunFolder, Trial
+from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial, texts_of
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, number, own_column
 from envmatrix.stats.slow_phases import apart
-from envmatrix.system.atomic_files import read_whole_lines
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -36,14 +34,12 @@ _BESIDE = (TURN_START, "others_s", "throttled_s")
 #: How long a trial was counted: its timed part, or the whole of a program (of its turns, if it took some).
 COUNTED = "counted_s"
 _COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK, *_CONDITIONS, *QUOTA, "started")
-_RAW = (b'"steps_ns":[', b'"epochs_ns":[')
 #: Numbers of a program of the user's own that are kept of one run.
 _MOST_OWN = 64
 #: What a trial says of the machine that it ran on, whatever its environment is.
-_MACHINE = (
-    ("system", "kernel"), ("cpu", "architecture"), ("cpu", "model"), ("cpu", "flags"), ("memory", "numa_nodes"),
-    ("memory", "total_bytes"),
-)  # fmt: skip
+_MACHINE = {
+    "system": ("kernel",), "cpu": ("architecture", "model", "flags"), "memory": ("numa_nodes", "total_bytes")
+}  # fmt: skip
 _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 
 
@@ -220,10 +216,9 @@ class MeasurementBuilder:
             facts.tolerances.setdefault(name, number(check.tolerance))
 
     def _note_machine(self, record: Record) -> None:
-        for part, name in _MACHINE:
-            value = getattr(getattr(record.evidence, part, None), name, None)
-            if value is not None:
-                count_text(self._machine[f"{part}.{name}"], json.dumps(value))
+        for part, names in _MACHINE.items():
+            for name, text in texts_of(getattr(record.evidence, part, None), names, json.dumps):
+                count_text(self._machine[f"{part}.{name}"], text)
 
     def _note_number(self, name: str, row: int, value: float) -> None:
         if name in self._own or len(self._own) < _MOST_OWN:
@@ -288,32 +283,6 @@ def _began_beside_others(trial: Reading | Trial, record: Record) -> bool:
     return bool((trial.together or 0) > 1 and timing and timing.turns is not None and timing.paused_ns is not None)
 
 
-def _without_raw(line: bytes) -> bytes:
-    """Cut the raw step times out of a line: they are nine tenths of it, and are not needed here.
-
-    The searched text cannot stand inside a JSON string, where its quotes would be escaped.
-    """
-    for key in _RAW:
-        start = line.find(key)
-        if start >= 0:
-            end = line.find(b"]", start)
-            line = line[: start + len(key)] + line[end:]
-    return line
-
-
-def read_trials(folder: RunFolder, plan: Plan) -> Iterator[Reading | Trial]:
-    """Yield the trials without their raw step times; a half-written last line is passed over.
-
-    Raises StoreError for a line that is damaged or no trial of the plan, naming it.
-    """
-    return planned_lines(plan, _lines(folder), refused(folder.trials_file))
-
-
-def _lines(folder: RunFolder) -> Iterator[Reading | Trial]:
-    for count, line in read_whole_lines(folder.trials_file):
-        yield reading_from_line(_without_raw(line).decode(errors="replace"), folder.trials_file, count)
-
-
 def fold(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
     """Fold trials into Measurements, keeping none of them."""
     builder = MeasurementBuilder(plan)
@@ -324,4 +293,4 @@ def fold(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
 
 def read_measurements(folder: RunFolder, plan: Plan) -> Measurements:
     """Fold the trials of a results folder."""
-    return fold(plan, read_trials(folder, plan))
+    return fold(plan, folder.readings(plan))

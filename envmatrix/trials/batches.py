@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from envmatrix.engines.base import HeldByScripts
 from envmatrix.plan import Slot
 from envmatrix.plan.interleaving import Company, compared, groups, in_waves
-from envmatrix.results import Trial
+from envmatrix.results import Reading, Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleaving_eligibility import free_memory, in_one_turn, needs, room, sequential
@@ -44,7 +44,7 @@ class Groups:
         self._alone = sequential(experiment.run, able) if self._turns else {}
         self._one_turn = in_one_turn(experiment.run, able) if self._turns else set()
 
-    def note(self, trial: Trial) -> None:
+    def note(self, trial: Reading | Trial) -> None:
         """Remember the memory of a trial's process."""
         peak = (trial.record.metrics or {}).get("peak_rss_bytes") if self._turns and trial.record else None
         if peak:

@@ -63,7 +63,7 @@ def note_reading(folder: RunFolder, command: tuple[str, ...] = ()) -> None:
 def _unread(folder: RunFolder, run: Run) -> int | None:
     """Return how many blocks are on disk; None where no history needs to say so."""
     strangers: list[Misfit] = []
-    blocks = len({trial.block for trial in folder.trials(run.plan, strangers.append)})
+    blocks = len({trial.block for trial in folder.readings(run.plan, strangers.append)})
     return None if blocks < run.plan.min_blocks or blocks in run.plan.looked else blocks
 
 
