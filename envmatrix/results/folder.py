@@ -18,7 +18,7 @@ from envmatrix.system.bench_options import without_userinfo
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Plan
 from envmatrix.results.document_checks import check_schema, first_mistake, place_of
-from envmatrix.system.atomic_files import append_line, mend_lines, os_error, read_text, read_whole_lines, take_lines, write_whole
+from envmatrix.system.atomic_files import append_line, mend_lines, os_error, read_text, read_whole_lines, take_lines, unpack_lines, write_whole
 from envmatrix.results.json_text import json_of, json_of_line, whole_characters
 from envmatrix.results.anonymize import Names, names_here, read_names
 from envmatrix.results.plan_check import Misfit, Refuse, planned_lines, refused
@@ -158,7 +158,12 @@ class RunFolder:
         return replace(trial, node=self.names.host(trial.node))
 
     def mend(self) -> bool:
-        """Cut off a last line that a crash left half-written; say whether there was one of a trial."""
+        """Cut off a last line that a crash left half-written; say whether there was one of a trial.
+
+        A file of lines that was compressed becomes plain again, so that it can be written to.
+        """
+        for file in (self.trials_file, self.looks_file):
+            unpack_lines(file)
         mend_lines(self.looks_file, self.path / "looks.half-written")
         return mend_lines(self.trials_file, self.path / "trials.half-written")
 

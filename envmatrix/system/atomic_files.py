@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from envmatrix.errors import StoreError, Where
 from envmatrix.results.json_text import json_of
-from envmatrix.system.regular_files import RefusedFileError, open_regular, read_bytes, read_lines, where_of
+from envmatrix.system.regular_files import RefusedFileError, open_regular, packed, read_bytes, read_lines, where_of
 from envmatrix.system.write_retry import insisting
 
 _PIECE = 2**16
@@ -160,6 +160,18 @@ def take_lines(path: Path, numbers: Collection[int], aside: Path) -> None:
                 (taken if number in numbers else kept).write(line)
             taken.flush()
             os.fsync(taken.fileno())
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
+def unpack_lines(path: Path) -> None:
+    """Replace a compressed file of lines by the plain one, whole or not at all."""
+    if path.exists() or not packed(path).exists():
+        return
+    try:
+        with whole_file(path) as plain:
+            plain.writelines(read_lines(path))
+        packed(path).unlink()
     except OSError as error:
         raise os_error(error, path) from error
 
