@@ -80,7 +80,7 @@ def packed(file: Path) -> Path:
 
 
 @contextmanager
-def _open_lines(file: Path) -> Iterator[IO[bytes]]:
+def _open_lines(file: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
     if file.exists() or not packed(file).exists():
         with open_regular(file) as opened:
             yield opened
