@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from envmatrix.errors import StoreError
 from envmatrix.results import Change, RunFolder, trial_of, write_named, write_whole
 from envmatrix.results.upgrade import upgraded
-from envmatrix.system.write_retry import patient
+from envmatrix.system.write_retry import retry_writes
 from tests.committed import SCHEMA_1
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
@@ -38,7 +38,7 @@ def trials(number):
 
 
 def test_a_run_comes_back_as_it_was_written(folder):
-    assert folder.load_here() == RUN
+    assert folder.load_for_resume() == RUN
     assert folder.load().host.name == "node-1"
 
 
@@ -56,7 +56,7 @@ def test_compressed_trials_are_read_as_they_were_and_become_plain_before_anythin
     packed.write_bytes(gzip.compress(plain))
     folder.trials_file.unlink()
     assert list(folder.trials(PLAN)) == trials(2)
-    folder.mend()
+    folder.remove_partial_lines()
     assert folder.trials_file.read_bytes() == plain
     assert not packed.exists()
     folder.append(trials(3)[2])
@@ -70,7 +70,7 @@ def test_damaged_compressed_trials_are_reported_and_left(folder, spoil):
     packed = folder.trials_file.with_name("trials.jsonl.gz")
     packed.write_bytes(spoil(gzip.compress(folder.trials_file.read_bytes())))
     folder.trials_file.unlink()
-    for read in (lambda: list(folder.trials(PLAN)), folder.mend):
+    for read in (lambda: list(folder.trials(PLAN)), folder.remove_partial_lines):
         with pytest.raises(StoreError, match=r"trials\.jsonl\.gz is damaged"):
             read()
     assert packed.exists()
@@ -84,8 +84,8 @@ def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folde
     for cut in range(1, len(whole) - whole[:-1].rfind(b"\n") - 1):
         folder.trials_file.write_bytes(whole[:-cut])
         assert list(folder.trials(PLAN)) == trials(2)
-        assert folder.mend()
-        assert not folder.mend()
+        assert folder.remove_partial_lines()
+        assert not folder.remove_partial_lines()
         assert list(folder.trials(PLAN)) == trials(2)
         folder.append(trials(3)[2])
         assert folder.trials_file.read_bytes() == whole
@@ -180,7 +180,7 @@ def test_a_run_of_schema_1_is_read_with_all_that_it_says(tmp_path):
     assert RunFolder(SCHEMA_1).matrix() == old["matrix_text"]
     again = RunFolder(tmp_path / "again")
     again.create(run, "version: 1")
-    assert again.load_here() == run, "written anew it is the same run, in schema 2"
+    assert again.load_for_resume() == run, "written anew it is the same run, in schema 2"
 
 
 def test_blanks_and_guesses_of_an_older_run_under_slurm_are_undefined():
@@ -330,7 +330,7 @@ def test_on_a_read_only_file_system_a_run_can_be_read_and_what_cannot_be_written
             told.append(line)
             mount("-o", "remount,rw", str(tmp_path))
 
-        with patient(mend):
+        with retry_writes(mend):
             kept.append(trials(2)[1])
         assert re.match(r".*trials.jsonl: Read-only file system; waiting until it can be written, for 120 s", told[0])
         assert "can be written again" in told[1]
