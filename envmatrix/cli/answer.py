@@ -102,11 +102,11 @@ def _elapsed_and_blocks(result: Result) -> tuple[float, int]:
     from envmatrix.results import RunFolder
     from envmatrix.results.elapsed import ElapsedTime
 
-    run, taken, blocks = result.summary.run, ElapsedTime(), set[int]()
+    run, elapsed, blocks = result.summary.run, ElapsedTime(), set[int]()
     for trial in RunFolder(result.folder).readings(run.plan):
-        taken.add(trial)
+        elapsed.add(trial)
         blocks.add(trial.block)
-    return taken.seconds if run.launcher == DEFAULT else 0.0, len(blocks)
+    return elapsed.seconds if run.launcher == DEFAULT else 0.0, len(blocks)
 
 
 def gate_advice(result: Result, comparison: Comparison, allowed: float, then: str) -> str:

@@ -23,8 +23,8 @@ Texts = list[StrictStr] | None
 Settings = dict[StrictStr, StrictStr] | None
 
 
-#: For so many calls an answer of ``once_for_each`` is kept.
-_MOST_KEPT = 512
+#: For how many calls ``once_for_each`` keeps the answer.
+_MAX_ANSWERS = 512
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -34,16 +34,16 @@ def once_for_each(function: Callable[P, T]) -> Callable[P, T]:
 
     Parts cannot be hashed. The objects are kept with the answer, so that nothing else gets their identity.
     """
-    known: dict[tuple[int, ...], tuple[object, T]] = {}
+    answers: dict[tuple[int, ...], tuple[object, T]] = {}
 
     @wraps(function)
     def answer(*objects: P.args, **named: P.kwargs) -> T:
         key = tuple(map(id, (*objects, *named.values())))
-        if key not in known:
-            if len(known) >= _MOST_KEPT:
-                known.clear()
-            known[key] = ((objects, named), function(*objects, **named))
-        return known[key][1]
+        if key not in answers:
+            if len(answers) >= _MAX_ANSWERS:
+                answers.clear()
+            answers[key] = ((objects, named), function(*objects, **named))
+        return answers[key][1]
 
     return answer
 

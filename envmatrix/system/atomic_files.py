@@ -14,14 +14,14 @@ from typing import IO
 from pydantic import JsonValue
 
 from envmatrix.errors import StoreError, Where
-from envmatrix.results.json_text import parse_json
+from envmatrix.system.json_text import parse_json
 from envmatrix.system.regular_files import (
     RefusedFileError,
+    decode_error_position,
     open_regular,
     packed,
     read_bytes,
     read_lines,
-    decode_error_position,
 )
 from envmatrix.system.write_retry import insisting
 
