@@ -16,8 +16,8 @@ from envmatrix.report.formatting import (
     format_interval,
     format_p_value,
     format_ratio,
-    reference_name,
     format_speed_up,
+    reference_name,
 )
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import reason
@@ -166,7 +166,7 @@ def _cv(row: Row, _group: Group) -> Cell:
 
 
 def _slow(row: Row, _group: Group) -> Cell:
-    return Cell(f"{row.slow.count} of {row.slow.trials}, {row.slow.by}" if row.slow else "")
+    return Cell(f"{row.slow.count} of {row.slow.trials}, {row.slow.slowdown_text}" if row.slow else "")
 
 
 def _slow_count(row: Row, effect: Effect) -> int:

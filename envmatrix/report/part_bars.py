@@ -5,7 +5,7 @@ from __future__ import annotations
 from envmatrix.report.explanation import Scale as Unit
 from envmatrix.report.explanation import line_of, whys
 from envmatrix.report.group import Group
-from envmatrix.report.svg import Scale, svg_drawing, line_element, marker_element, text_element, ticks
+from envmatrix.report.svg import Scale, line_element, marker_element, svg_drawing, text_element, ticks
 from envmatrix.stats.explanation import Explanation
 from envmatrix.stats.step_account import PARTS
 
@@ -66,8 +66,8 @@ def _bar(label: str, why: Explanation, scale: Scale, y: float, unit: Unit) -> st
     whole = why.parts.whole.mean
     words = f"{unit.number(whole)} {unit.unit}"
     return (
-        text_element(_LEFT - 12, y + 4, label, "end", 20) + body + f'<g class="same">{marker_element(scale(whole), y, 3)}</g>'
-        + text_element(_WIDTH - _RIGHT + 14, y + 4, words)
+        text_element(_LEFT - 12, y + 4, label, "end", 20) + body
+        + f'<g class="same">{marker_element(scale(whole), y, 3)}</g>' + text_element(_WIDTH - _RIGHT + 14, y + 4, words)
     )  # fmt: skip
 
 

@@ -18,14 +18,14 @@ from envmatrix.system.bench_options import without_userinfo
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Plan
 from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
-from envmatrix.system.atomic_files import append_line, remove_partial_line, store_error, read_text, read_whole_lines, move_lines, write_whole
-from envmatrix.results.json_text import parse_json, parse_json_line, replace_lone_surrogates
+from envmatrix.system.atomic_files import append_line, remove_partial_line, store_error, read_text, read_whole_lines, move_lines, unpack_lines, write_whole
+from envmatrix.system.json_text import parse_json, parse_json_line, replace_lone_surrogates
 from envmatrix.results.anonymize import Anonymizer, local_anonymizer, read_anonymizer
 from envmatrix.results.plan_check import RejectedLine, RejectLine, planned_lines, raise_on_rejected
 from envmatrix.results.run import SCHEMA, Change, Run
 from envmatrix.system.shared_files import exists
-from envmatrix.results.trial import Trial, trial_from_line
-from envmatrix.results.upgrade import matrix_text, upgraded
+from envmatrix.results.reading import LineReader
+from envmatrix.results.trial import Reading, Trial, trial_from_line
 
 _RESTORE = "restore the file from a copy"
 
@@ -75,7 +75,7 @@ class RunFolder:
         """Return the matrix as it was when the run began: one text that includes nothing."""
         if exists(self.matrix_file):
             return read_text(self.matrix_file)
-        return matrix_text(read_text(self.run_file), self.run_file)
+        raise StoreError("the matrix of this run is gone", where=Where(self.matrix_file), remedy="restore it from a copy")
 
     def lock(self) -> None:
         """Hold the folder until ``unlock`` or the end of this process; StoreError when another one holds it."""
@@ -157,7 +157,12 @@ class RunFolder:
         return replace(trial, node=self.names.host(trial.node))
 
     def remove_partial_lines(self) -> bool:
-        """Cut off a last line that a crash left half-written; say whether there was one of a trial."""
+        """Cut off a last line that a crash left half-written; say whether there was one of a trial.
+
+        A file of lines that was compressed becomes plain again, so that it can be written to.
+        """
+        for file in (self.trials_file, self.looks_file):
+            unpack_lines(file)
         remove_partial_line(self.looks_file, self.path / "looks.half-written")
         return remove_partial_line(self.trials_file, self.path / "trials.half-written")
 
@@ -171,6 +176,12 @@ class RunFolder:
         A line that is no trial of ``plan`` is a StoreError, unless there is somebody else to ``refuse`` it.
         """
         return planned_lines(plan, self._lines(), refuse or raise_on_rejected(self.trials_file))
+
+    def readings(self, plan: Plan, refuse: RejectLine | None = None) -> Iterator[Reading | Trial]:
+        """Yield the trials as ``trials`` does, for their figures alone: without raw step times, and much faster."""
+        reader = LineReader()
+        lines = (reader.read(line, self.trials_file, number) for number, line in read_whole_lines(self.trials_file))
+        return planned_lines(plan, lines, refuse or raise_on_rejected(self.trials_file))
 
     def looks(self, plan: Plan) -> Iterator[Trial]:
         """Yield the long looks, the first at each arm; a half-written last line is passed over."""
@@ -204,7 +215,7 @@ def parse_run(text: str, file: Path) -> Run:
     """Read run.json; a newer schema, or what is no run.json, is a StoreError that names the place."""
     document = check_schema(parse_json(text, file), file, SCHEMA)
     try:
-        return Run.model_validate(upgraded(document))
+        return Run.model_validate(document)
     except ValidationError as error:
         path, message = first_mistake(error)
         raise StoreError(

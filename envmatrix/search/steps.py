@@ -17,7 +17,7 @@ from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.explanation import Explanation, explain
-from envmatrix.stats.measurements import Measurements, fold_trials, read_trials
+from envmatrix.stats.measurements import Measurements, fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain, gains_by_node
 from envmatrix.stats.pairing import logs_of
@@ -59,7 +59,7 @@ class Step:
 def read_step(folder: RunFolder, space: Space) -> Step:
     """Read the run of a step. Raises StoreError."""
     run = folder.load()
-    trials = list(read_trials(folder, run.plan))
+    trials = list(folder.readings(run.plan))
     measurements = fold_trials(run.plan, trials)
     analysis = estimate(run.plan, measurements, workloads=run.workloads, environments=run.environments, metrics=())
     arms = [arm for arm in run.arms if not arm.is_alone]

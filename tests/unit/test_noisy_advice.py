@@ -108,7 +108,7 @@ def test_that_a_budget_is_too_short_is_said_once(tmp_path):
     line = first.announce(1, busy=4.0)
     assert "give it --budget" in line
     slots = plan.block(0)
-    assert [first._too_short(trial_of(slot, "ok", wall_s=20.0)) for slot in slots] == [[]] * len(slots)
+    assert [first._short_budget_lines(trial_of(slot, "ok", wall_s=20.0)) for slot in slots] == [[]] * len(slots)
 
 
 def effect(environment, ratio, low, high):
@@ -144,5 +144,5 @@ def test_the_headline_has_what_the_control_says():
 
 
 def test_trials_that_are_many_times_as_slow_are_not_told_in_thousands_of_percent():
-    assert SlowTrials(1, 10, 64.58).by == "65.6x slower"
-    assert SlowTrials(1, 10, 0.25).by == "25% slower"
+    assert SlowTrials(1, 10, 64.58).slowdown_text == "65.6x slower"
+    assert SlowTrials(1, 10, 0.25).slowdown_text == "25% slower"

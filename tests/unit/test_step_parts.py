@@ -189,11 +189,11 @@ def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path,
 
 def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
     run_of(tmp_path / "run", {"other": {}}, noise=0.05)
-    found, silent = answers.add_value_mistake(tmp_path / "run")
+    found, silent = answers.explain(tmp_path / "run")
     assert found == []
     assert silent == {"other:cnn@local": "undecided: only differences that are shown are explained"}
     with pytest.raises(InputError, match="compares no environment 'othr'"):
-        answers.add_value_mistake(tmp_path / "run", "othr")
+        answers.explain(tmp_path / "run", "othr")
 
 
 def test_a_kernel_without_scheduler_statistics_is_not_read_as_no_waiting(tmp_path):
@@ -232,7 +232,7 @@ def test_a_record_that_counts_no_thread_is_no_error(tmp_path, thread):
     assert read_record(document).step_thread in (None, StepThread())
     summary = run_of(tmp_path / "run", {"other": {"user": 9.0}}, change=lambda *_: thread)
     assert why(summary, "other") is None
-    assert answers.add_value_mistake(tmp_path / "run")[1] == {
+    assert answers.explain(tmp_path / "run")[1] == {
         "other:cnn@local": "its records do not say where the time of a step went"
     }
 
