@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
-from bench import counters, digest, evidence, metric, record
+from bench import counters, digest, evidence, metric, prices, record
 from bench.cold import turn_start
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, orphans, programs, stops, tree
@@ -132,12 +132,14 @@ def run(
     usage |= turns.contention(wall_ns) if turns else {}
     program_evidence["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
     program_evidence.update(_beside(watched, output, is_idle=1e9 * cpu_s < _IDLE * wall_ns))
+    thread = program_evidence.pop("step_thread")
     wall_ns -= probe_ns
     reported, watch_ns = numbers.reported(wall_ns), round(watched.cost_s * 1e9)
     return dict(
         record.frame(), workload=_workload(argv, wanted), skipped=None, data=None, timing={"wall_ns": wall_ns,
         "probe_ns": probe_ns, "watch_ns": watch_ns, **_step_times(numbers, turns)}, metrics={"wall_s": wall_ns / 1e9,
         **usage, wanted.metric.name: reported["metric"]["value"]}, **reported, result={"output_bytes": output.total},
+        step_thread=thread and dict(thread, wall_ns=wall_ns, steps=None, prices=prices.measure()),
         evidence=program_evidence,
     )  # fmt: skip
 

@@ -7,10 +7,11 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from bench import counters
+from bench import counters, step_thread
 from bench.cold import turn_start
 from bench.gate import Gate, Turn
 from bench.place import Place
@@ -64,6 +65,7 @@ class _Stretch:
     total_ns: int
     samples: int
     counted: Mapping[str, float | None]
+    thread: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class Timed:
     counted: dict[str, float | None]
     turns: Sequence[Taken] | None = None
     turn_start: float | None = None
+    thread: dict[str, Any] | None = None
 
     @property
     def working_ns(self) -> list[int]:
@@ -165,7 +168,7 @@ class Loop:
         source, mark = self._source, self._device.mark
         self._place.barrier()
         self._samples = 0
-        self._before = counters.read()
+        self._before, self._thread = counters.read(), step_thread.attempt_read()
         self._is_timed = True
         self._device.begin()
         for _ in steps:
@@ -177,10 +180,11 @@ class Loop:
     def _closed(self) -> _Stretch:
         """Return the stretch that was taken since the last ``begin``, once all its work is over."""
         parts_ns = self._device.durations_ns()
+        thread = step_thread.since(self._thread) if self._thread else None
         counted = counters.since(self._before)
         waits_ns = parts_ns[0::2]
         steps_ns = [wait + work for wait, work in zip(waits_ns, parts_ns[1::2])]
-        return _Stretch(waits_ns, steps_ns, self._device.total_ns(), self._samples, counted)
+        return _Stretch(waits_ns, steps_ns, self._device.total_ns(), self._samples, counted, thread)
 
     def done(self, loss: Tensor | None) -> None:
         """Note that the step is given to the device."""
@@ -214,6 +218,7 @@ class Loop:
             counted=dict(counted, peak_gpu_bytes=peak_gpu_bytes),
             turns=None if self._gate is None else self._turns,
             turn_start=None if self._gate is None else turn_start(self._parts()),
+            thread=step_thread.summed([stretch.thread for stretch in self._stretches]),
         )
 
     def _parts(self) -> list[tuple[Sequence[int], Sequence[int]]]:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from bench import timing
+from bench import prices, timing
 from bench.data_sets import Prepared
 from bench.gate import Gate
 from bench.options import Options
@@ -92,7 +92,8 @@ def _measure_work(
     result = dict(_RESULT, **result_parts["result"])
     result.update(training_loss=timed.last_loss, samples=timed.samples, steps=len(timed.steps_ns))
     metrics = dict(_metrics(times, timed, place), **counted)
-    return dict(result_parts, result=result, timing=times, metrics=metrics), steal
+    thread = timed.thread and dict(timed.thread, steps=len(timed.steps_ns), prices=prices.measure())
+    return dict(result_parts, result=result, timing=times, metrics=metrics, step_thread=thread), steal
 
 
 #: What no step yields is null, and there in every record.

@@ -65,7 +65,7 @@ def run(
             )
         document.update(measured)
     except SkipError as reason:
-        document.update(data=None, timing=None, metrics=None, result=None, skipped=str(reason))
+        document.update(data=None, timing=None, metrics=None, result=None, step_thread=None, skipped=str(reason))
     document["evidence"] = evidence.collect(early_evidence, affinity_after, steal)
     if choices.is_chosen(options):
         from bench.parallel import seen

@@ -57,7 +57,9 @@ def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = Fals
     ]
     # The first process's own probe ran inside its wall time; behind a shell it is the one of whoever worked most.
     main = probes.get(watched.pid) or next((probe for _, probe in pairs if probe), None)
-    described = dict(first_evidence, programs=shares, unseen_share=unseen_s / total_s)
+    described = dict(
+        first_evidence, programs=shares, unseen_share=unseen_s / total_s, step_thread=main and main.get("step_thread")
+    )
     if main is None:
         return described, 0
     return described, round(1e9 * sum(main["probe_cpu_s"])) if in_turns else main["probe_ns"]

@@ -144,23 +144,27 @@ def _chain() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-def _write(folder: str, allowed: list[int] | None, pid: int) -> None:
+def _write(folder: str, allowed: list[int] | None, pid: int, began_ns: int) -> None:
     if os.getpid() != pid:
         return
     start, cpu_s, children_s = time.perf_counter_ns(), time.process_time(), _children_s()
+    first_thread = _first_thread()
     # The program may have a module called bench of its own; it is over now, so ours may take the name.
     for name in [name for name in sys.modules if name == "bench" or name.startswith("bench.")]:
         del sys.modules[name]
     sys.path.insert(0, os.path.dirname(os.path.dirname(_HERE)))
     import json
 
-    from bench import evidence
+    from bench import evidence, step_thread
+    from bench.evidence.reading import attempt
 
+    thread = attempt(lambda: step_thread.of_life(began_ns, *first_thread))
     first = dict(evidence.before_torch(), affinity_before=allowed)
     os.environ["BENCH_PROBE"] = ""  # what evidence starts is no part of the program
     collected = evidence.collect(first, None)
     document = {
         "evidence": collected,
+        "step_thread": thread,
         "parent": os.getppid(),
         "ended_s": time.monotonic(),
         "cpu_s": cpu_s,
@@ -174,6 +178,18 @@ def _write(folder: str, allowed: list[int] | None, pid: int) -> None:
     os.replace(path + ".part", path)
 
 
+def _first_thread() -> tuple[Any, ...]:
+    """Return what the first thread has done so far: what is imported afterwards is no part of the program."""
+    import resource
+
+    try:
+        with open("/proc/self/schedstat", encoding="ascii") as file:
+            scheduled = file.read()
+    except OSError:
+        scheduled = ""
+    return time.thread_time_ns(), resource.getrusage(resource.RUSAGE_THREAD), scheduled
+
+
 def _children_s() -> float:
     import resource
 
@@ -181,9 +197,9 @@ def _children_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _at_exit(folder: str, allowed: list[int] | None, pid: int) -> None:
+def _at_exit(folder: str, allowed: list[int] | None, pid: int, began_ns: int) -> None:
     try:
-        _write(folder, allowed, pid)
+        _write(folder, allowed, pid, began_ns)
     except Exception as error:  # the program's own exit must not change
         print(f"bench probe: no evidence: {error}", file=sys.stderr)
 
@@ -191,5 +207,5 @@ def _at_exit(folder: str, allowed: list[int] | None, pid: int) -> None:
 if os.environ.get("BENCH_PROBE"):
     _finders().insert(0, _Notes(os.environ["BENCH_PROBE"]))
     # Registered first, so it runs last: the program's own exit handlers are part of the program.
-    atexit.register(_at_exit, os.environ["BENCH_PROBE"], _allowed(), os.getpid())
+    atexit.register(_at_exit, os.environ["BENCH_PROBE"], _allowed(), os.getpid(), time.perf_counter_ns())
 _chain()

@@ -8,13 +8,14 @@ from typing import Literal
 from envmatrix.api.places import Names, PathLike, parse_fraction, split_names
 from envmatrix.api.result import Result
 from envmatrix.api.runs import find_run_to_read
-from envmatrix.errors import InputError
+from envmatrix.errors import InputError, suggestion
 from envmatrix.report.catalog import REPORTS, render_report
 from envmatrix.report.exports import figure_pdf, figure_svg
 from envmatrix.report.write import write_reports
 from envmatrix.stats.between_runs import compare_runs
 from envmatrix.stats.comparison import Comparison
 from envmatrix.stats.effects import Effect
+from envmatrix.stats.explanation import Explanation, why_not
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.within_run import compare_environments, compare_sides
@@ -94,6 +95,40 @@ def compare(
             remedy=f"envmatrix compare {old_folder.path.name} --environments OLD,NEW, or name a second run",
         )
     return compare_environments(old_run, read_measurements(old_folder, old_run.plan), *names, limit)
+
+
+def explain(
+    run: PathLike | Result | None = None, environment: str | None = None, *, results: PathLike = "results"
+) -> tuple[list[Explanation], dict[str, str]]:
+    """Return why environments of a run are faster or slower than their references, and why others are not explained.
+
+    Args:
+        run: a Result, a run's name or its folder; None: the newest run.
+        environment: one environment; None: all.
+        results: where runs are looked for by name.
+
+    Returns:
+        The explanations, and by environment the reason why there is none.
+
+    Raises:
+        InputError: there is no such run, or no such environment in it.
+        StoreError: the run cannot be read.
+
+    """
+    rows = [
+        row for group in Result.of(find_run_to_read(run, results)).summary.groups for row in group.all_rows
+        if row.effect and not row.effect.is_control and environment in (None, row.arm.environment)
+    ]  # fmt: skip
+    if environment is not None and not rows:
+        known = Result.of(find_run_to_read(run, results)).summary.plan.arms
+        raise InputError(
+            f"the run compares no environment {environment!r} with another",
+            remedy=suggestion(environment, {arm.environment for arm in known}),
+        )
+    return [row.why for row in rows if row.why], {
+        row.arm.shown if environment is None else row.arm.environment: why_not(row.effect)
+        for row in rows if row.effect and not row.why
+    }  # fmt: skip
 
 
 def write_report(

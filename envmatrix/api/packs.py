@@ -105,7 +105,7 @@ def pack_run(
 def _load_checked_run(folder: RunFolder) -> Run:
     """Return the run: what no report may count is not sent, or signed, as what was measured."""
     run = folder.load()
-    for _ in folder.trials(run.plan):
+    for _ in folder.readings(run.plan):
         pass
     return run
 

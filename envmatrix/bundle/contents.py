@@ -18,6 +18,7 @@ from envmatrix.errors import InputError
 from envmatrix.report.catalog import report_files
 from envmatrix.results import Run, RunFolder
 from envmatrix.system.progress import silent
+from envmatrix.system.regular_files import packed
 from envmatrix.system.shared_files import exists
 from envmatrix.trials.experiment import Experiment
 from envmatrix.version import __version__
@@ -30,7 +31,7 @@ _SKIPPED_SUFFIXES = frozenset({".sif", ".img", ".sqsh", ".tar", ".pyc"})
 
 def collect_files(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str, Content]:
     """Return the files of a pack by name: results, matrix, locks and definitions, SBOMs, and bench/ itself."""
-    if not exists(folder.trials_file):
+    if not (exists(folder.trials_file) or exists(packed(folder.trials_file))):
         raise InputError(f"run {run.name} has no trials yet", remedy=f"`envmatrix resume {run.name}`")
     if run.sides:
         raise InputError(
@@ -39,8 +40,10 @@ def collect_files(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dic
         )
     contents: dict[str, Content] = {"matrix.yaml": folder.names.matrix(folder.matrix()).encode()}
     for name in ("run.json", "history.jsonl", "trials.jsonl", "looks.jsonl", *report_files(silent)):
-        if exists(folder.path / name):
-            contents[f"run/{name}"] = folder.path / name
+        for file in (folder.path / name, packed(folder.path / name)):
+            if exists(file):
+                contents[f"run/{file.name}"] = file
+                break
     contents |= _folder_files(bench, "bench")
     for name in _DEFINITION_FOLDERS:
         contents |= _folder_files(matrix.resolve().parent / name, name)

@@ -101,11 +101,14 @@ def undecided_advice(result: Result) -> str:
 
 def _elapsed_and_blocks(result: Result) -> tuple[float, int]:
     """Return how long the trials of a run took here, in seconds (0 on other machines), and how many blocks it has."""
-    from envmatrix.results.elapsed import trials_elapsed_s
+    from envmatrix.results import RunFolder
+    from envmatrix.results.elapsed import ElapsedTime
 
-    trials = list(result.trials())
-    is_local = result.summary.run.launcher == DEFAULT
-    return trials_elapsed_s(trials) if is_local else 0.0, len({trial.block for trial in trials})
+    run, elapsed, blocks = result.summary.run, ElapsedTime(), set[int]()
+    for trial in RunFolder(result.folder).readings(run.plan):
+        elapsed.add(trial)
+        blocks.add(trial.block)
+    return elapsed.seconds if run.launcher == DEFAULT else 0.0, len(blocks)
 
 
 def gate_advice(result: Result, comparison: Comparison, allowed: float, then: str) -> str:

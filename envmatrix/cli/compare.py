@@ -183,6 +183,11 @@ def _gate_options(arguments: argparse.Namespace) -> str:
 
 
 def _print_comparison(comparison: Comparison) -> None:
+    from envmatrix.report.explanation import line_of, reasons_of
     from envmatrix.system.printable import printable_line
 
-    common.print_text("\n".join(printable_line(line, 1000) for line in comparison.lines()))
+    why = [
+        f"why {item.new}: {text}"
+        for item in comparison.items if item.why for text in (line_of(item.why), *reasons_of(item.why))
+    ]  # fmt: skip
+    common.print_text("\n".join(printable_line(line, 1000) for line in (*comparison.lines(), *why)))

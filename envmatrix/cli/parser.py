@@ -25,6 +25,7 @@ GROUPS = {
     "look": {
         "list": "list factors, environments, workloads, designs, runs, engines, launchers and reports",
         "report": "make the report of a run again, or show it here",
+        "explain": "say why an environment is faster or slower, in parts that add up",
         "compare": "compare two environments of a run, or two runs; a gate for upgrades",
         "history": "show many runs, hosts and dates in one view, with change points",
         "figure": "draw a figure for a paper, as SVG or PDF",

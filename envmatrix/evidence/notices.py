@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
+from envmatrix.evidence.base import once_for_each
 from envmatrix.evidence.evidence import Cpu, Evidence
 
 #: More of an own program's CPU time must not have gone where nobody could look (bench/evidence/programs.py).
@@ -63,7 +63,7 @@ def process_oddities(evidence: Evidence) -> Iterator[str]:
     """Yield a sentence for each thing about a process that makes its speed another than its settings say."""
     for name in evidence.lost_preloads or ():
         yield f"LD_PRELOAD names {name} in it, which the loader could not load"
-    copies = _runtime_copies(evidence)
+    copies = _runtime_copies(evidence.libraries)
     if copies:
         copies_text = " and ".join(copies)
         yield f"{len(copies)} copies of an OpenMP runtime are loaded, each with a team of its own: {copies_text}"
@@ -93,10 +93,11 @@ def crowded_cpu(evidence: Evidence) -> tuple[str, int] | None:
     return None
 
 
-def _runtime_copies(evidence: Evidence) -> list[str]:
+@once_for_each
+def _runtime_copies(libraries: list[str] | None) -> list[str]:
     """Return the files of the one OpenMP runtime of which several are loaded, shortened to what tells them apart."""
     for runtime in _RUNTIMES:
-        paths = sorted({path for path in evidence.libraries or () if PurePosixPath(path).name.startswith(runtime)})
+        paths = sorted({path for path in libraries or () if path.rpartition("/")[2].startswith(runtime)})
         if len(paths) > 1:
             return ["/".join(path.split("/")[-3:]) for path in paths]
     return []

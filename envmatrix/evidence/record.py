@@ -149,6 +149,39 @@ class Profile(Part):
     operators: list[Operator] | None = None
 
 
+class OtherThreads(Part):
+    """The other threads of the process, summed: how many were busy, and how many ended meanwhile."""
+
+    busy: Integer = None
+    ended: Integer = None
+    cpu_ns: Integer = None
+    waited_ns: Integer = None
+
+
+class Prices(Part):
+    """What one event costs on this machine: nanoseconds."""
+
+    minor_fault_ns: Float = None
+    wake_up_ns: Float = None
+
+
+class StepThread(Part):
+    """What the thread that drives the steps did in ``wall_ns``; ``steps`` is None if that is a whole program."""
+
+    wall_ns: Integer = None
+    cpu_ns: Integer = None
+    user_ns: Integer = None
+    system_ns: Integer = None
+    waited_ns: Integer = None
+    minor_faults: Integer = None
+    major_faults: Integer = None
+    voluntary_switches: Integer = None
+    involuntary_switches: Integer = None
+    others: OtherThreads | None = None
+    steps: Integer = None
+    prices: Prices | None = None
+
+
 class OnnxGraph(Part):
     """The model as an ONNX graph."""
 
@@ -176,6 +209,7 @@ class Record(Part):
     checks: list[WorkCheck] | None = None
     result: Result | None = None
     profile: Profile | None = None
+    step_thread: StepThread | None = None
     onnx: OnnxGraph | None = None
     skipped: Text = None
     evidence: Evidence | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
-from envmatrix.evidence.base import Part
+from envmatrix.evidence.base import Part, once_for_each
 from envmatrix.evidence.evidence import Evidence, Malloc
 
 #: Parts that hold what settings decide, with what in them is another in every process or on every machine.
@@ -30,7 +31,7 @@ def _deciding_parts(evidence: Evidence) -> Iterator[object]:
     for name, varying in _VARYING.items():
         part = getattr(evidence, name)
         if isinstance(part, Part):
-            yield name, [(key, value) for key, value in vars(part).items() if key not in varying]
+            yield name, _decided(part, varying)
     if evidence.malloc:
         yield from _allocator_settings(evidence.malloc)
     if evidence.openmp:
@@ -46,11 +47,18 @@ def _deciding_parts(evidence: Evidence) -> Iterator[object]:
     yield system and (system.python, system.gil, system.jit)
     yield group and group.cpu_limit
     if evidence.cuda:
-        yield evidence.cuda.settings
+        yield evidence.cuda.settings and _decided(evidence.cuda.settings, ())
     if evidence.packages:
         yield sorted(evidence.packages.items())
     if evidence.collectives:
         yield evidence.collectives.nccl_version, evidence.collectives.hidden_settings
+
+
+@once_for_each
+def _decided(part: Part, varying: tuple[str, ...]) -> str:
+    """Return a digest of what is in a part, less what is another in every process."""
+    decided = [(key, value) for key, value in vars(part).items() if key not in varying]
+    return hashlib.sha256(repr(decided).encode(errors="replace")).hexdigest()
 
 
 def _allocator_settings(malloc: Malloc) -> Iterator[object]:

@@ -25,6 +25,7 @@ from envmatrix.report.summary import Summary
 from envmatrix.stats.effects import Effect, Flag, Verdict
 from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import show_bytes
+from envmatrix.stats.step_account import PARTS
 
 Medium = Literal["terminal", "markdown", "html"]
 Value: TypeAlias = str | bool | int | float | list[str] | None
@@ -203,6 +204,21 @@ def _was_disturbed(group: Group) -> bool:
     return any((row.disturbed or 0.0) >= 0.01 for row in group.all_rows)
 
 
+def _part(name: str, end: str) -> Callable[[Row, Effect], Value]:
+    """Return what gives one end of a part of the difference of a step, in seconds."""
+
+    def value(row: Row, effect: Effect) -> Value:
+        part = row.why.parts.part(name) if row.why and effect.primary else None
+        found: float | None = getattr(part.change, end) if part else None
+        return found
+
+    return value
+
+
+def _step_change(row: Row, effect: Effect) -> Value:
+    return row.why.parts.whole.mean if row.why and effect.primary else None
+
+
 def _notes(row: Row, _group: Group) -> Cell:
     return Cell(row.skipped or (effect_note(row.effect) if row.effect else ""))
 
@@ -251,6 +267,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("incomplete_blocks", value=lambda _, effect: effect.incomplete),
     Column("spread", value=lambda _, effect: effect.spread),
     Column("notes", value=lambda _, effect: list(effect.notes)),
+    Column("step_change_s", value=_step_change),
+    *(Column(f"{part}_{end}_s", value=_part(part, end)) for part in PARTS for end in ("mean", "low", "high")),
 )
 
 

@@ -23,6 +23,7 @@ from envmatrix.report.summary import Summary
 from envmatrix.report.svg import standalone_svg
 from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES, THROUGHPUT, Metric
 from envmatrix.stats.primary_metric import own_metrics
+from envmatrix.stats.step_account import COLUMNS
 from envmatrix.system.bench_options import options
 from envmatrix.system.printable import printable_text
 
@@ -53,7 +54,7 @@ def trials_csv(summary: Summary) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     measured = summary.measured
-    names = [*METRICS, *(name for name in measured.table if name.startswith(OWN_COLUMN_PREFIXES))]
+    names = [*METRICS, *(name for name in measured.table if name.startswith(OWN_COLUMN_PREFIXES)), *COLUMNS]
     writer.writerow(["workload", "engine", "environment", "block", *map(_cell, names)])
     for index, arm in enumerate(summary.plan.arms):
         for column, block in enumerate(measured.blocks):

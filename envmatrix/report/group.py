@@ -21,6 +21,7 @@ from envmatrix.report.headline import (
 )
 from envmatrix.results import Run
 from envmatrix.stats.effects import Effect
+from envmatrix.stats.explanation import Explanation
 from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.selection import Choice
@@ -34,7 +35,8 @@ class Row:
 
     ``value`` is the geometric mean, of which the speed-up is made; ``median``, ``memory`` and ``accuracy`` are medians.
     ``cv`` is the standard deviation of its values over their mean; ``slow`` is None where no trial is slow.
-    ``disturbed`` is the share of the time that its threads could have run in which they had no CPU.
+    ``disturbed`` is the share of the time that its threads could have run in which they had no CPU. ``why`` is there if
+    its effect is shown.
     """
 
     arm: Arm
@@ -52,6 +54,7 @@ class Row:
     cv: float | None = None
     slow: SlowTrials | None = None
     disturbed: float | None = None
+    why: Explanation | None = None
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,14 @@ from envmatrix.report.columns import Cell, Column, columns_of
 from envmatrix.report.curve import step_time_curve
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
+from envmatrix.report.explanation import line_of, notes_of, reasons_of, whys
 from envmatrix.report.forest import NARROW, forest
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.glossary import code_markup, glossary_words, link_words
 from envmatrix.report.group import Group, Row, use_command
 from envmatrix.report.heat_map import heat_map, heat_style
 from envmatrix.report.node_table import node_table
+from envmatrix.report.part_bars import part_bars
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
@@ -83,6 +85,10 @@ _FILTERS = {
     "what": _describe,
     "kind": _classes,
     "use_command": lambda group, summary: use_command(group, summary.run),
+    "whys": whys,
+    "why_line": line_of,
+    "why_reasons": reasons_of,
+    "why_notes": lambda explained: notes_of(why for _, why in explained),
 }
 #: The columns that are shown at first; a switch shows the others.
 _MAIN_COLUMNS = frozenset({"environment", "ratio", "interval", "verdict", "median", "flags"})
@@ -131,6 +137,7 @@ class Figures:
     narrow: str
     time: str
     start: str
+    why: str
 
 
 def page_values(kinds: int) -> dict[str, object]:
@@ -206,6 +213,7 @@ def _figures(summary: Summary) -> list[Figures]:
             forest(group, f"n{n}", NARROW),
             timeline(summary, group, f"t{n}"),
             step_time_curve(summary, group, f"s{n}"),
+            part_bars(group, f"y{n}"),
         )
         for n, group in enumerate(summary.groups)
     )

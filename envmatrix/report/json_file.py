@@ -11,6 +11,7 @@ from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
 from envmatrix.report.warning import RunWarning
 from envmatrix.stats.arm_facts import ArmFacts
+from envmatrix.stats.explanation import to_json
 from envmatrix.stats.nodes import NodeReport
 from envmatrix.stats.startup import Start
 from envmatrix.system.printable import printable_text
@@ -128,6 +129,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         ],
         "outcomes": dict(summary.outcomes),
         "data": {"names": dict(summary.data), "stand_in": list(summary.stand_in)},
+        "why": [to_json(row.why) for group in summary.groups for row in group.all_rows if row.why],
         "attribution": [asdict(item) for item in summary.attributions],
         "stopped_early": [asdict(item) for item in summary.race.stopped] if summary.race else [],
         "starts": [_start_to_json(item) for item in summary.starts],

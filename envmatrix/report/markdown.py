@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from envmatrix.report.attribution import AttributionTable, attribution_tables
 from envmatrix.report.columns import columns_of, has_failed, has_reference_value
 from envmatrix.report.engine_table import ENGINES_NOTE
+from envmatrix.report.explanation import line_of, notes_of, reasons_of, whys
 from envmatrix.report.formatting import NONE, format_count, markdown_cell, markdown_text
 from envmatrix.report.glossary import glossary_words
 from envmatrix.report.group import Group
@@ -58,7 +59,20 @@ def group_markdown(group: Group) -> str:
     sentence = scaling_sentence(group)
     below = f"\n{markdown_text(sentence)}\n" if sentence else ""
     answer = "\n\n".join((f"**{markdown_text(group.headline)}**", *map(markdown_text, group.sentences)))
-    return f"## {markdown_cell(group.title)}\n\n{answer}\n\n{markdown_table(head, rows)}\n{below}"
+    return f"## {markdown_cell(group.title)}\n\n{answer}\n\n{markdown_table(head, rows)}\n{below}{why_markdown(group)}"
+
+
+def why_markdown(group: Group) -> str:
+    """Return the list that says why environments are faster or slower; '' if no effect is shown."""
+    explained = whys(group)
+    if not explained:
+        return ""
+    lines = [
+        f"* **{markdown_cell(name)}** {markdown_text('. '.join((line_of(why), *reasons_of(why))))}"
+        for name, why in explained
+    ]
+    notes = " ".join(map(markdown_text, notes_of(why for _, why in explained)))
+    return "\n" + "\n".join([notes, "", *lines, ""])
 
 
 def operators_markdown(operator_table: OperatorTable) -> str:

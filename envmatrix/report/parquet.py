@@ -19,6 +19,7 @@ from envmatrix.report.catalog import Report
 from envmatrix.report.summary import Summary
 from envmatrix.stats.measurements import OUTCOMES, WORK_COLUMNS, Floats, Integers
 from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES
+from envmatrix.stats.step_account import COLUMNS
 from envmatrix.system.printable import printable_text
 
 
@@ -64,6 +65,8 @@ def _columns(summary: Summary, arrow: Any) -> Iterator[tuple[Any, object]]:
         column_metadata = {"unit": metric.unit, "better": metric.better} if metric else None
         values = _values(measured.table[name], trials.arm, block_index, ok)
         yield arrow.field(printable_text(name), arrow.float64(), metadata=column_metadata), values
+    for name in COLUMNS:
+        yield arrow.field(name, arrow.float64()), _values(measured.table[name], trials.arm, block_index, ok)
 
 
 def _values(table: Floats, arm: Integers, block_index: Integers, ok: NDArray[np.bool_]) -> Floats:

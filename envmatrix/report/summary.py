@@ -24,6 +24,7 @@ from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
 from envmatrix.stats.contention import quota_around
 from envmatrix.stats.equal_work import unchecked, unstable_checks
+from envmatrix.stats.explanation import Explanation, explain
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY
 from envmatrix.stats.nodes import NodeReport, compare_nodes
@@ -133,7 +134,10 @@ class Summary:
         return sum(self.outcomes.values())
 
 
-def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis, slow: Mapping[str, SlowTrials]) -> Row:
+def _row(
+    arm: Arm, run: Run, measured: Measurements, analysis: Analysis, slow: Mapping[str, SlowTrials],
+    why: Explanation | None,
+) -> Row:  # fmt: skip
     metric = analysis.primary[arm.workload]
     entry = run.environments.get(arm.runs)
     return Row(
@@ -152,6 +156,7 @@ def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis, slow: M
         disturbed=measured.median_contention(arm.name),
         slow=slow.get(arm.name),
         reference_value=run.design.reference_values.get(arm.environment, ""),
+        why=why,
     )
 
 
@@ -190,8 +195,11 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:
     collected: dict[tuple[str, str], list[Row]] = {}
     slow = describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow)
+    why = explain(run, measured, analysis)
     for arm in run.plan.arms:
-        collected.setdefault(table_key(arm, run.plan), []).append(_row(arm, run, measured, analysis, slow))
+        collected.setdefault(table_key(arm, run.plan), []).append(
+            _row(arm, run, measured, analysis, slow, why.get(arm.name))
+        )
     return tuple(
         _group(workload, engine, rows, run, measured, analysis) for (workload, engine), rows in collected.items()
     )

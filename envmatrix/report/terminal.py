@@ -15,6 +15,7 @@ from rich.text import Text
 from envmatrix.report.attribution import attribution_tables
 from envmatrix.report.columns import Column, columns_of
 from envmatrix.report.engine_table import ENGINES_NOTE
+from envmatrix.report.explanation import line_of, notes_of, reasons_of, whys
 from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
 from envmatrix.report.glossary import glossary_sentence
 from envmatrix.report.group import Group, use_command
@@ -98,6 +99,21 @@ def _lines_below(group: Group, run: Run) -> list[Text]:
     if group.best and group.best.arm.workload == group.workload:
         lines.insert(0, f"Use it: {use_command(group, run)}")
     return [Text(printable_text(line)) for line in lines if line]
+
+
+def _why(group: Group) -> list[RenderableType]:
+    """Return the lines that say why environments are faster or slower; none if no effect is shown."""
+    explained = whys(group)
+    if not explained:
+        return []
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(overflow="fold", max_width=_FOLDED)
+    grid.add_column(overflow="fold")
+    for name, why in explained:
+        grid.add_row(Text(printable_line(name, 60)), Text(printable_text(line_of(why))))
+        for reason in reasons_of(why):
+            grid.add_row(Text(), Text(printable_text(reason), style="dim"))
+    return [Text(), *(Text(note, style="italic") for note in notes_of(why for _, why in explained)), grid]
 
 
 def _transposed(plain_table: PlainTable) -> PlainTable:
@@ -189,7 +205,7 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     parts: list[RenderableType] = []
     for group in summary.groups:
         parts += [*_answer_lines(group), Text(), group_table(group, width)]
-        parts += [*_lines_below(group, summary.run), Text()]
+        parts += [*_lines_below(group, summary.run), *_why(group), Text()]
     parts += [*_attribution(summary, width), *_operators(summary, width)]
     parts += [Text(printable_text(node_report.line())) for node_report in summary.nodes]
     metric_parts = _render_plain_table(

@@ -3,7 +3,7 @@
 from envmatrix.system.atomic_files import read_json, write_named, write_whole
 from envmatrix.results.folder import RunFolder
 from envmatrix.results.run import Change, Run
-from envmatrix.results.trial import NodeCheck, Outcome, Reading, Trial, reading_from_line, trial_from_line, trial_of
+from envmatrix.results.trial import NodeCheck, Outcome, Reading, Trial, trial_from_line, trial_of
 
 __all__ = [
     "Change",
@@ -14,7 +14,6 @@ __all__ = [
     "RunFolder",
     "Trial",
     "read_json",
-    "reading_from_line",
     "trial_from_line",
     "trial_of",
     "write_named",

@@ -6,7 +6,7 @@ import bisect
 from collections import defaultdict
 from collections.abc import Iterable
 
-from envmatrix.results.trial import Trial
+from envmatrix.results.trial import TrialFacts
 
 
 class ElapsedTime:
@@ -21,7 +21,7 @@ class ElapsedTime:
         self.trials = 0
         self._spans: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: TrialFacts) -> None:
         """Count one more; an old one, of which nobody knows when it started, by its share of its group."""
         wall_s = trial.wall_s or 0.0
         self.trials += 1
@@ -39,7 +39,7 @@ class ElapsedTime:
         return self.seconds / self.trials
 
 
-def trials_elapsed_s(trials: Iterable[Trial]) -> float:
+def trials_elapsed_s(trials: Iterable[TrialFacts]) -> float:
     """Return the seconds in which a trial of a run was alive, or several were."""
     elapsed = ElapsedTime()
     for trial in trials:

@@ -18,13 +18,14 @@ from envmatrix.system.bench_options import without_userinfo
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Plan
 from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
-from envmatrix.system.atomic_files import append_line, remove_partial_line, store_error, read_text, read_whole_lines, move_lines, write_whole
+from envmatrix.system.atomic_files import append_line, remove_partial_line, store_error, read_text, read_whole_lines, move_lines, unpack_lines, write_whole
 from envmatrix.system.json_text import parse_json, parse_json_line, replace_lone_surrogates
 from envmatrix.results.anonymize import Anonymizer, local_anonymizer, read_anonymizer
 from envmatrix.results.plan_check import RejectedLine, RejectLine, planned_lines, raise_on_rejected
 from envmatrix.results.run import SCHEMA, Change, Run
 from envmatrix.system.shared_files import exists
-from envmatrix.results.trial import Trial, trial_from_line
+from envmatrix.results.reading import LineReader
+from envmatrix.results.trial import Reading, Trial, trial_from_line
 
 _RESTORE = "restore the file from a copy"
 
@@ -156,7 +157,12 @@ class RunFolder:
         return replace(trial, node=self.names.host(trial.node))
 
     def remove_partial_lines(self) -> bool:
-        """Cut off a last line that a crash left half-written; say whether there was one of a trial."""
+        """Cut off a last line that a crash left half-written; say whether there was one of a trial.
+
+        A file of lines that was compressed becomes plain again, so that it can be written to.
+        """
+        for file in (self.trials_file, self.looks_file):
+            unpack_lines(file)
         remove_partial_line(self.looks_file, self.path / "looks.half-written")
         return remove_partial_line(self.trials_file, self.path / "trials.half-written")
 
@@ -170,6 +176,12 @@ class RunFolder:
         A line that is no trial of ``plan`` is a StoreError, unless there is somebody else to ``refuse`` it.
         """
         return planned_lines(plan, self._lines(), refuse or raise_on_rejected(self.trials_file))
+
+    def readings(self, plan: Plan, refuse: RejectLine | None = None) -> Iterator[Reading | Trial]:
+        """Yield the trials as ``trials`` does, for their figures alone: without raw step times, and much faster."""
+        reader = LineReader()
+        lines = (reader.read(line, self.trials_file, number) for number, line in read_whole_lines(self.trials_file))
+        return planned_lines(plan, lines, refuse or raise_on_rejected(self.trials_file))
 
     def looks(self, plan: Plan) -> Iterator[Trial]:
         """Yield the long looks, the first at each arm; a half-written last line is passed over."""

@@ -108,7 +108,6 @@ class Trial(TrialFacts):
 
 
 _TRIAL = TypeAdapter(Trial)
-_READING = TypeAdapter(Reading)
 
 
 def trial_of(
@@ -144,13 +143,3 @@ def trial_from_line(line: str, file: Path, number: int) -> Trial:
         path, message = first_mistake(error)
         where = Where(file, number, locate_value(line, file, path).column or 1)
         raise StoreError(f"this line is no trial: {message}", where=where, remedy=_RESTORE) from error
-
-
-def reading_from_line(line: str, file: Path, number: int) -> Reading | Trial:
-    """Read one line of trials.jsonl for its figures, in one pass; a Trial where something in its record is odd."""
-    if line.startswith(_START):
-        try:
-            return _READING.validate_json(line)
-        except ValidationError:  # what is odd is left out below, or said in words
-            pass
-    return trial_from_line(line, file, number)

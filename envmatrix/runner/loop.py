@@ -15,7 +15,7 @@ from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
 from envmatrix.plan.interleaving import unused_reference_copies
 from envmatrix.report.formatting import format_count
-from envmatrix.results import RunFolder, Trial
+from envmatrix.results import Reading, RunFolder, Trial
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.results.plan_check import RejectedLine
 from envmatrix.runner.budget_check import FirstBlockCheck
@@ -112,7 +112,7 @@ def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: Pr
     incomplete_trials = loop.cut_short()
     if not incomplete_trials:
         return loop
-    lines = enumerate(folder.trials(loop.experiment.plan), 1)
+    lines = enumerate(folder.readings(loop.experiment.plan), 1)
     folder.set_aside([RejectedLine(number, "cut short") for number, trial in lines if trial.trial in incomplete_trials])
     progress(
         f"set aside {format_count(len(incomplete_trials), 'trial')} that took turns with others which have no "
@@ -126,7 +126,7 @@ def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: Pr
 def _count_recorded_trials(loop: _Loop, folder: RunFolder, progress: ProgressCallback) -> None:
     """Count the trials on disk; lines that are none of this run's are set aside."""
     misfits: list[RejectedLine] = []
-    for trial in folder.trials(loop.experiment.plan, misfits.append):
+    for trial in folder.readings(loop.experiment.plan, misfits.append):
         loop.count(trial)
     if misfits:
         folder.set_aside(misfits)
@@ -201,7 +201,7 @@ class _Loop:
         if not self.done and (line := self.first.announce(max(process_count, self.width), busy)):
             self.progress(line)
 
-    def count(self, trial: Trial) -> None:
+    def count(self, trial: Reading | Trial) -> None:
         """Take a finished trial into account."""
         self.done.add(trial.trial)
         self._elapsed.add(trial)

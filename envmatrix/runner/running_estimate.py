@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
-from envmatrix.results import Trial
+from envmatrix.results import Reading, Trial
 from envmatrix.runner.time_to_decision import decision_forecast, effect_label
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag, may_be_best
@@ -38,7 +38,7 @@ class RunningEstimate:
         self._builder = MeasurementBuilder(plan)
         self._analysis: Analysis | None = None
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: Reading | Trial) -> None:
         """Take one more trial into account."""
         self._builder.add(trial)
         self._analysis = None

@@ -15,6 +15,7 @@ from envmatrix.search.steps import Step, dropped_levels, spent_s
 from envmatrix.stats.comparison import format_exact_ratio
 from envmatrix.stats.contention import EXPLAINED, told_busy
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect, Flag, may_be_best
+from envmatrix.stats.explanation import Explanation
 from envmatrix.stats.metrics import THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain
 from envmatrix.stats.pairing import ratio_from_log
@@ -59,8 +60,9 @@ class TuneAnswer:
     ``effect`` is that of the ``tried`` recipe on fresh blocks (None: none were run), which chose nothing. ``dropped``
     says of a level or a cell why it is out. ``phases`` counts the trials of each, ``cells`` are all of the space,
     ``seen`` those that ran, ``ran_well`` whether any of them did. ``cautions`` are sentences that stand below the
-    headline, ``unchecked`` says that nothing shows equal work, ``nodes`` have what was confirmed on each. Of a search
-    that was ``interrupted`` nothing is claimed: whoever read an interval and went on for a better one would look twice.
+    headline, ``unchecked`` says that nothing shows equal work, ``nodes`` have what was confirmed on each, ``why``
+    explains the recipe's gain. Of a search that was ``interrupted`` nothing is claimed: whoever read an interval and
+    went on for a better one would look twice.
     """
 
     settings: Mapping[str, str]
@@ -78,6 +80,7 @@ class TuneAnswer:
     unchecked: bool = False
     interrupted: bool = False
     nodes: tuple[NodeGain, ...] = ()
+    why: Explanation | None = None
 
     @property
     def of_nodes(self) -> str:
@@ -184,6 +187,7 @@ def make_answer(
         unchecked=bool(last and last.unchecked),
         interrupted=interrupted,
         nodes=last.nodes if last and effect and effect.low is not None else (),
+        why=last.why if last and is_gain else None,
         ran_well=any(np.isfinite(step.batch.scores[REFERENCES:]).any() for step in steps),
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from envmatrix.report.explanation import line_of, reasons_of
 from envmatrix.report.formatting import format_bounds, format_count, format_ratio
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.svg import line_element, marker_element, svg_drawing, text_element, ticks
@@ -16,6 +17,7 @@ from envmatrix.results import Run
 from envmatrix.search.answer import TuneAnswer
 from envmatrix.search.search import REFERENCES, Search
 from envmatrix.search.study import Study
+from envmatrix.stats.explanation import to_json as why_json
 from envmatrix.system.printable import printable_line
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 50.0, 34.0, 
 
 def answer_lines(answer: TuneAnswer) -> list[str]:
     """Return the answer as lines of text."""
-    lines = [answer.headline, *filter(None, [answer.of_nodes]), *answer.cautions]
+    why = [f"why: {text}" for text in (line_of(answer.why), *reasons_of(answer.why))] if answer.why else []
+    lines = [answer.headline, *filter(None, [answer.of_nodes]), *why, *answer.cautions]
     if answer.contributions:
         note = "the model's guess and how far it may be off; not confirmed, no 95 % interval"
         lines += ["", f"what each setting brings in it ({note}):"]
@@ -71,6 +74,7 @@ def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
         "equal_work_checked": not answer.unchecked,
         "cautions": list(answer.cautions),
         "nodes": [asdict(entry) for entry in answer.nodes],
+        "why": why_json(answer.why) if answer.why else None,
         "contributions": [asdict(entry) for entry in answer.contributions],
         "dropped": dict(answer.dropped),
         "trials": dict(answer.phases),

@@ -16,7 +16,8 @@ from envmatrix.search.space import Space
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.equal_work import unchecked, unstable_checks
-from envmatrix.stats.measurements import Measurements, fold_trials, read_trials
+from envmatrix.stats.explanation import Explanation, explain
+from envmatrix.stats.measurements import Measurements, fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain, gains_by_node
 from envmatrix.stats.pairing import logs_of
@@ -38,7 +39,7 @@ class Step:
     ``spans`` are (start, end) of its trials in seconds since the epoch, ``effects`` those of its rows. ``cautions`` are
     sentences without which its effects may not be told, ``unchecked`` says that nothing shows equal work.
     ``baseline_s`` is what a trial of the baseline took, ``nodes`` what was confirmed is on each of several nodes,
-    ``peaks`` the most bytes that a process of each workload had.
+    ``peaks`` the most bytes that a process of each workload had. ``why`` explains the effect that was confirmed.
     """
 
     batch: Batch
@@ -52,12 +53,13 @@ class Step:
     unchecked: bool = False
     nodes: tuple[NodeGain, ...] = ()
     peaks: Mapping[str, int] = field(default_factory=dict)
+    why: Explanation | None = None
 
 
 def read_step(folder: RunFolder, space: Space) -> Step:
     """Read the run of a step. Raises StoreError."""
     run = folder.load()
-    trials = list(read_trials(folder, run.plan))
+    trials = list(folder.readings(run.plan))
     measurements = fold_trials(run.plan, trials)
     analysis = estimate(run.plan, measurements, workloads=run.workloads, environments=run.environments, metrics=())
     arms = [arm for arm in run.arms if not arm.is_alone]
@@ -83,6 +85,7 @@ def read_step(folder: RunFolder, space: Space) -> Step:
         batch, reasons, no_ops, spans, tuple(effects.values()), float(np.median(walls)) if walls else None,
         analysis.primary[workload], tuple(filter(None, cautions)), not_checked, nodes,
         _peaks(measurements, run.arms),
+        explain(run, measurements, analysis).get(arms[-1].name) if batch.phase == "confirm" else None,
     )  # fmt: skip
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from envmatrix.evidence import notices
+from envmatrix.evidence.base import Part, once_for_each
 from envmatrix.evidence.evidence import Evidence
 from envmatrix.evidence.record import Profile, Record
 from envmatrix.evidence.settings_in_effect import settled
@@ -16,13 +19,16 @@ from envmatrix.stats.metrics import finite_or_nan
 
 #: Evidence shown in reports, as dotted paths into the record's ``evidence``.
 EVIDENCE = (
-    "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.affinity",
+    "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.sleeps", "openmp.affinity",
     "malloc.library", "malloc.version", "blas.library", "torch.version", "torch.threads",
-    "torch.cpu_capability", "cpu.model", "cpu.affinity_after", "cpu.governor", "memory.thp", "system.kernel",
-    "system.libc", "system.python",
+    "torch.cpu_capability", "onednn.isa", "onednn.implementation", "cpu.model", "cpu.affinity_after", "cpu.governor",
+    "memory.thp", "system.kernel", "system.libc", "system.python",
 )  # fmt: skip
-#: The same with the part of the evidence and its field: a general search of paths would take most of the time.
-_EVIDENCE = tuple((path, *path.split(".")) for path in EVIDENCE)
+#: The same as the fields of each part of the evidence.
+_FIELDS = {
+    part: tuple(path.partition(".")[2] for path in paths)
+    for part, paths in itertools.groupby(EVIDENCE, lambda path: path.partition(".")[0])
+}
 _MOST_DIFFERENT = 5
 
 
@@ -87,10 +93,16 @@ def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record) -> None:
     ):
         for text in texts:
             count_text(counts, text)
-    for path, part, name in _EVIDENCE:
-        value = getattr(getattr(record.evidence, part, None), name, None)
-        if value is not None:
-            count_text(facts.evidence[path], _as_text(value))
+    for name, fields in _FIELDS.items():
+        for field_name, text in texts_of(getattr(evidence, name), fields, _as_text):
+            count_text(facts.evidence[f"{name}.{field_name}"], text)
+
+
+@once_for_each
+def texts_of(part: Part | None, fields: tuple[str, ...], as_text: Callable[[object], str]) -> list[tuple[str, str]]:
+    """Return name and text of those ``fields`` of a part of the evidence that are known."""
+    values = ((name, getattr(part, name, None)) for name in fields)
+    return [(name, as_text(value)) for name, value in values if value is not None]
 
 
 def _note_operators(facts: ArmFacts, profile: Profile | None) -> None:

@@ -18,6 +18,7 @@ from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.contention import EXPLAINED, told_busy
 from envmatrix.stats.effects import Contended, Flag, Verdict
 from envmatrix.stats.equal_work import unchecked, unstable_checks
+from envmatrix.stats.explanation import Explanation, to_json
 from envmatrix.stats.failures import count_broken_and_run, surely_slower
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
@@ -52,7 +53,7 @@ class ArmComparison:
     that would have been called slower; where there are too few runs, had all days been alike. ``wanted`` is after about
     how many blocks of one run it would be denied, were both alike. ``unsure`` is why nothing
     is said though there is an interval: a side has slow trials and too few blocks, or trials of new broke. ``other`` is
-    what is compared where that is no speed, such as an accuracy.
+    what is compared where that is no speed, such as an accuracy. ``why`` explains a difference within one run.
     """
 
     name: str
@@ -73,6 +74,7 @@ class ArmComparison:
     unsure: str = ""
     other: str = ""
     machine: str = ""
+    why: Explanation | None = None
 
     @property
     def _question(self) -> str:
@@ -151,7 +153,9 @@ class Comparison:
     def to_json(self, exit_code: ExitCode | None = None) -> dict[str, object]:
         """Return the document for programs; ``exit_code`` is the command's (None: that of a gate)."""
         code = self.exit_code if exit_code is None else exit_code
-        items = [asdict(item) for item in self.items]
+        items = [
+            {**asdict(replace(item, why=None)), "why": to_json(item.why) if item.why else None} for item in self.items
+        ]
         return {"schema": 1, "exit_code": int(code), "comparisons": items, "cautions": list(self.cautions)}
 
     def lines(self) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from envmatrix.evidence.evidence import System
 from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
-from envmatrix.results import NodeCheck, Reading, RunFolder, Trial, reading_from_line
-from envmatrix.results.plan_check import planned_lines, raise_on_rejected
-from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial
+from envmatrix.results import NodeCheck, Reading, RunFolder, Trial
+from envmatrix.stats import step_account
+from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial, texts_of
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, finite_or_nan, own_column
 from envmatrix.stats.slow_phases import apart
-from envmatrix.system.atomic_files import read_whole_lines
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -35,15 +34,13 @@ TURN_START = "turn_start"
 _BESIDE = (TURN_START, "others_s", "throttled_s")
 #: How long a trial was counted: its timed part, or the whole of a program (of its turns, if it took some).
 COUNTED = "counted_s"
-_COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK_COLUMNS, *_CONDITION_COLUMNS, *QUOTA, "started")
-_STEP_TIME_KEYS = (b'"steps_ns":[', b'"epochs_ns":[')
+_COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK_COLUMNS, *_CONDITION_COLUMNS, *QUOTA, *step_account.COLUMNS, "started")
 #: Numbers of a program of the user's own that are kept of one run.
 _MAX_OWN_METRICS = 64
 #: What a trial says of the machine that it ran on, whatever its environment is.
-_MACHINE_PATHS = (
-    ("system", "kernel"), ("cpu", "architecture"), ("cpu", "model"), ("cpu", "flags"), ("memory", "numa_nodes"),
-    ("memory", "total_bytes"),
-)  # fmt: skip
+_MACHINE_PATHS = {
+    "system": ("kernel",), "cpu": ("architecture", "model", "flags"), "memory": ("numa_nodes", "total_bytes")
+}  # fmt: skip
 _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 
 
@@ -220,10 +217,9 @@ class MeasurementBuilder:
             facts.tolerances.setdefault(name, finite_or_nan(check.tolerance))
 
     def _note_machine(self, record: Record) -> None:
-        for part, name in _MACHINE_PATHS:
-            value = getattr(getattr(record.evidence, part, None), name, None)
-            if value is not None:
-                count_text(self._machine[f"{part}.{name}"], json.dumps(value))
+        for part, names in _MACHINE_PATHS.items():
+            for name, text in texts_of(getattr(record.evidence, part, None), names, json.dumps):
+                count_text(self._machine[f"{part}.{name}"], text)
 
     def _note_number(self, name: str, row: int, value: float) -> None:
         if name in self._own or len(self._own) < _MAX_OWN_METRICS:
@@ -255,6 +251,7 @@ def _row(trial: Reading | Trial, record: Record) -> list[float]:
         *(_loss(getattr(result, name)) for name in WORK_COLUMNS),
         *(finite_or_nan(getattr(system, name)) for name in _CONDITION_COLUMNS),
         *_quota(record),
+        *step_account.row(record),
         finite_or_nan(trial.started),
     ]
 
@@ -295,32 +292,6 @@ def _started_beside_others(trial: Reading | Trial, record: Record) -> bool:
     return bool((trial.together or 0) > 1 and timing and timing.turns is not None and timing.paused_ns is not None)
 
 
-def _without_step_times(line: bytes) -> bytes:
-    """Cut the raw step times out of a line: they are nine tenths of it, and are not needed here.
-
-    The searched text cannot stand inside a JSON string, where its quotes would be escaped.
-    """
-    for key in _STEP_TIME_KEYS:
-        start = line.find(key)
-        if start >= 0:
-            end = line.find(b"]", start)
-            line = line[: start + len(key)] + line[end:]
-    return line
-
-
-def read_trials(folder: RunFolder, plan: Plan) -> Iterator[Reading | Trial]:
-    """Yield the trials without their raw step times; a half-written last line is passed over.
-
-    Raises StoreError for a line that is damaged or no trial of the plan, naming it.
-    """
-    return planned_lines(plan, _read_lines(folder), raise_on_rejected(folder.trials_file))
-
-
-def _read_lines(folder: RunFolder) -> Iterator[Reading | Trial]:
-    for count, line in read_whole_lines(folder.trials_file):
-        yield reading_from_line(_without_step_times(line).decode(errors="replace"), folder.trials_file, count)
-
-
 def fold_trials(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
     """Fold trials into Measurements, keeping none of them."""
     builder = MeasurementBuilder(plan)
@@ -331,4 +302,4 @@ def fold_trials(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
 
 def read_measurements(folder: RunFolder, plan: Plan) -> Measurements:
     """Fold the trials of a results folder."""
-    return fold_trials(plan, read_trials(folder, plan))
+    return fold_trials(plan, folder.readings(plan))

@@ -35,6 +35,8 @@ PROMINENCE_ERROR = 0.1
 #: How many of them at least: three that stand out, of seven or eight blocks, are nearly always chance, and would make
 #: one interval of ten three times as wide (docs/noise.md).
 _FEWEST = 4
+#: Above so many blocks a Fourier transform replaces the matrix of cosines, which grows with their square.
+_MOST_MULTIPLIED = 512
 #: Up to how many intervals phases of a minute make miss the mean over a longer time, in a run of fewer minutes than
 #: these (docs/noise.md).
 _MISS_SHARES = ((3.0, "1 of 2"), (6.0, "1 of 4"), (float("inf"), "1 of 8"))
@@ -92,7 +94,7 @@ def standard_errors(parts: Floats, there: Bools, far: Floats | None) -> tuple[Fl
     units = count.astype(np.int64)
     if far is None or far.min(initial=1.0) >= 1.0:
         return error, units
-    for mask in there[:1] if there.all() else np.unique(there, axis=0):
+    for mask in {row.tobytes(): row for row in there}.values():
         cosine_count, blocks = int(far[mask].sum() + 1e-9), int(mask.sum())
         if cosine_count >= blocks - 1:
             continue
@@ -134,7 +136,11 @@ def _f_quantile(slow: int, fast: int) -> float:
 
 def _cosine_variances(parts: Floats, cosine_count: int) -> Floats:
     """Return twice the squares of rows along the slowest cosines: each estimates the variance of a row's sum."""
-    return np.asarray(2.0 * (parts @ _cosines(parts.shape[1], cosine_count).T) ** 2)
+    if parts.shape[1] <= _MOST_MULTIPLIED:
+        return np.asarray(2.0 * (parts @ _cosines(parts.shape[1], cosine_count).T) ** 2)
+    from scipy.fft import dct
+
+    return np.asarray(0.5 * dct(parts, axis=1)[:, 1 : cosine_count + 1] ** 2)  # scipy's cosines are twice as long
 
 
 @lru_cache(maxsize=16)

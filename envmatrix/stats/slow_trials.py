@@ -7,7 +7,7 @@ and where slow ones were seen every claim must hold with them and without them (
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,7 +31,7 @@ _MAX_OTHER_ARMS = 12
 #: From here on nothing is told in percent.
 _FAR = 4.0
 _TIE = 1e-9
-_DRAWS, _MOST_DRAWN, _SEED = 20_000, 2_000_000, 20_260_104
+_DRAWS, _FEWEST_DRAWS, _MOST_DRAWN, _SEED = 20_000, 5_000, 2_000_000, 20_260_104
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _slow_part(values: Floats) -> tuple[NDArray[np.int64], float]:
         return present[:0], 0.0
     ordered = present[np.argsort(values[present], kind="stable")]
     usual, critical_ratio = _null_splits(ordered.size)
-    ratios = _split_statistics(values[ordered][None, :])[0] / np.array(usual)
+    ratios = _split_statistics(values[ordered][None, :])[0] / usual
     best_split = int(ratios.argmax())
     return ordered[: best_split + 1], float(ratios[best_split]) / critical_ratio
 
@@ -173,19 +173,67 @@ def _slow_part(values: Floats) -> tuple[NDArray[np.int64], float]:
 def _split_statistics(ordered: Floats) -> Floats:
     """Return how well (sets, n) ordered numbers are split after the first, second, ... below half: F of two groups."""
     n = ordered.shape[1]
-    first = np.arange(1, (n + 1) // 2)
-    sums = np.cumsum(ordered, axis=1)
+    sums, squares = np.cumsum(ordered, axis=1), (ordered**2).sum(axis=1, keepdims=True)
+    return _quality(n, np.arange(1, (n + 1) // 2), sums, squares)
+
+
+def _quality(n: int, first: NDArray[np.int64], sums: Floats, squares: Floats) -> Floats:
+    """Return F of the two groups that splits after the ``first`` numbers make, of sums up to them and to all."""
     lower, total = sums[:, : first.size], sums[:, -1:]
     between = ((total - lower) / (n - first) - lower / first) ** 2 * first * (n - first) / n
-    squares = (ordered**2).sum(axis=1, keepdims=True) - total**2 / n
+    squares = squares - total**2 / n
     return np.asarray(between * (n - 2) / np.maximum(squares - between, 1e-12 * squares + 1e-300))
 
 
 @lru_cache(maxsize=256)
-def _null_splits(n: int) -> tuple[Sequence[float], float]:
+def _null_splits(n: int) -> tuple[Floats, float]:
     """Return, for n normal numbers, how good splits are in 99 of 100 sets, and the best split's quantile over that."""
+    if n > _MOST_DRAWN // _FEWEST_DRAWS:
+        return _null_of_many(n)
     rng = np.random.default_rng((_SEED, n))
-    samples = np.sort(rng.standard_normal((max(5000, min(_DRAWS, _MOST_DRAWN // n)), n)), axis=1)
+    samples = np.sort(rng.standard_normal((min(_DRAWS, _MOST_DRAWN // n), n)), axis=1)
     splits = _split_statistics(samples)
     usual = np.quantile(splits, 0.99, axis=0)
-    return tuple(usual.tolist()), float(np.quantile((splits / usual).max(axis=1), 1.0 - ERROR))
+    return usual, float(np.quantile((splits / usual).max(axis=1), 1.0 - ERROR))
+
+
+def _null_of_many(n: int) -> tuple[Floats, float]:
+    """Return the same for more numbers than can be drawn: time and memory hardly grow with n.
+
+    Only some of the ordered numbers are drawn, close to each other at both ends. Those between two of them are
+    replaced by their conditional mean and mean square, which leaves out a variance far below that of the ends.
+    """
+    at = _ranks(n)
+    sums, squares = _ordered_sums(n, at)
+    splits = _quality(n, at[2 * at < n], sums, squares)
+    usual = np.quantile(splits, 0.99, axis=0)
+    most = float(np.quantile((splits / usual).max(axis=1), 1.0 - ERROR))
+    first = at[: usual.size]
+    return np.interp(np.log(np.arange(1, (n + 1) // 2)), np.log(first), usual), most
+
+
+def _ranks(n: int) -> NDArray[np.int64]:
+    """Return ranks among n numbers: each of the first and last 20, then 5 % apart, n among them."""
+    lower = [1]
+    while 2 * (rank := max(lower[-1] + 1, int(1.05 * lower[-1]))) < n:
+        lower.append(rank)
+    return np.array([*lower, *(n - rank for rank in reversed(lower)), n])
+
+
+def _ordered_sums(n: int, at: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return, for sets of n ordered normal numbers, their sums up to the ranks ``at``, and their sums of squares.
+
+    Ranks of uniform numbers are sums of exponential gaps over the sum of all gaps (Devroye 1986, chapter V).
+    """
+    from scipy.special import ndtri
+
+    chance = np.random.default_rng((_SEED, n))
+    count = np.diff(at, prepend=0)
+    gaps = np.cumsum(chance.standard_gamma(count, (_FEWEST_DRAWS, at.size)), axis=1)
+    places = gaps / (gaps[:, -1:] + chance.standard_exponential((_FEWEST_DRAWS, 1)))
+    ends = ndtri(places)
+    density, inside = np.exp(-(ends**2) / 2) / np.sqrt(2 * np.pi), np.diff(places, axis=1, prepend=0)
+    mean = -np.diff(density, axis=1, prepend=0) / inside
+    square = 1 - np.diff(ends * density, axis=1, prepend=0) / inside
+    sums = np.cumsum(ends + (count - 1) * mean, axis=1)
+    return sums, (ends**2 + (count - 1) * square).sum(axis=1, keepdims=True)

@@ -26,6 +26,7 @@ from envmatrix.stats.comparison import (
     withdraw_if_other_work,
 )
 from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.explanation import explain_pair
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import table_key
 from envmatrix.stats.slow_phases import short_run_note
@@ -51,6 +52,9 @@ def compare_environments(
         trials = trial_counts((measured, measured), (old_arm.name, new_arm.name), analysis.primary[old_arm.workload])
         item = _compare_pair("@".join(table_key(new_arm, run.plan)), (old, new), effect, trials, allowed)
         item = replace(item, other=non_speed_label(analysis.primary[old_arm.workload]))
+        item = (
+            item if item.other else replace(item, why=explain_pair(run, measured, analysis, (old_arm, new_arm), effect))
+        )
         item = withdraw_if_fails_more(item, measured.facts[old_arm.name], measured.facts[new_arm.name], effect.best)
         item = unless_contended(item, effect.contended)
         slow = is_verdict_pending(analysis, (old_arm.name, new_arm.name), effect.blocks)

@@ -15,7 +15,14 @@ from pydantic import JsonValue
 
 from envmatrix.errors import StoreError, Where
 from envmatrix.system.json_text import parse_json
-from envmatrix.system.regular_files import RefusedFileError, decode_error_position, open_regular, read_bytes, read_lines
+from envmatrix.system.regular_files import (
+    RefusedFileError,
+    decode_error_position,
+    open_regular,
+    packed,
+    read_bytes,
+    read_lines,
+)
 from envmatrix.system.write_retry import insisting
 
 _CHUNK_BYTES = 2**16
@@ -160,6 +167,18 @@ def move_lines(path: Path, numbers: Collection[int], aside: Path) -> None:
                 (aside_file if number in numbers else remaining).write(line)
             aside_file.flush()
             os.fsync(aside_file.fileno())
+    except OSError as error:
+        raise store_error(error, path) from error
+
+
+def unpack_lines(path: Path) -> None:
+    """Replace a compressed file of lines by the plain one, whole or not at all."""
+    if path.exists() or not packed(path).exists():
+        return
+    try:
+        with whole_file(path) as plain:
+            plain.writelines(read_lines(path))
+        packed(path).unlink()
     except OSError as error:
         raise store_error(error, path) from error
 

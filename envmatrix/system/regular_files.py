@@ -7,9 +7,12 @@ OSError like any other that a file gives, so that whoever reads says it in the s
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import stat
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -56,13 +59,34 @@ def read_bytes(file: Path, most: int = MAX_DOCUMENT_BYTES, *, pipe: bool = False
 
 
 def read_lines(file: Path, max_bytes: int = MAX_DOCUMENT_BYTES) -> Iterator[bytes]:
-    """Yield the lines of a regular file that end with a line break; a last one without is passed over."""
-    with open_regular(file) as opened:
-        while line := opened.readline(max_bytes + 1):
-            if len(line) > max_bytes:
-                raise RefusedFileError(errno.EFBIG, f"has a line of more than {max_bytes // MIB} MiB", str(file))
-            if line.endswith(b"\n"):
-                yield line
+    """Yield the lines of a regular file that end with a line break; a last one without is passed over.
+
+    A file that is only there compressed (``packed``) is read as if it were not.
+    """
+    with _open_lines(file) as opened:
+        try:
+            while line := opened.readline(max_bytes + 1):
+                if len(line) > max_bytes:
+                    raise RefusedFileError(errno.EFBIG, f"has a line of more than {max_bytes // MIB} MiB", str(file))
+                if line.endswith(b"\n"):
+                    yield line
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise RefusedFileError(errno.EIO, f"{packed(file).name} is damaged: {error}", str(file)) from error
+
+
+def packed(file: Path) -> Path:
+    """Return the name of a file of lines that was compressed by gzip, to keep it."""
+    return file.with_name(f"{file.name}.gz")
+
+
+@contextmanager
+def _open_lines(file: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    if file.exists() or not packed(file).exists():
+        with open_regular(file) as opened:
+            yield opened
+    else:
+        with open_regular(packed(file)) as opened, gzip.GzipFile(fileobj=opened) as unpacked:
+            yield unpacked
 
 
 def decode_error_position(error: UnicodeDecodeError, file: Path) -> Where:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from envmatrix.engines.base import HeldByScripts
 from envmatrix.plan import Slot
 from envmatrix.plan.interleaving import InterleavedGroup, comparison_groups, comparison_roots, split_into_waves
-from envmatrix.results import Trial
+from envmatrix.results import Reading, Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleaving_eligibility import (
@@ -52,7 +52,7 @@ class TrialGrouper:
         self._sequential_reasons = sequential_reasons(experiment.run, usable_engines) if self._interleaves else {}
         self._single_turn_roots = single_turn_roots(experiment.run, usable_engines) if self._interleaves else set()
 
-    def note(self, trial: Trial) -> None:
+    def note(self, trial: Reading | Trial) -> None:
         """Remember the memory of a trial's process."""
         peak = (trial.record.metrics or {}).get("peak_rss_bytes") if self._interleaves and trial.record else None
         if peak:

@@ -63,7 +63,7 @@ def record_interim_reading(folder: RunFolder, command: tuple[str, ...] = ()) -> 
 def _unrecorded_blocks(folder: RunFolder, run: Run) -> int | None:
     """Return how many blocks are on disk; None where no history needs to say so."""
     misfits: list[RejectedLine] = []
-    blocks = len({trial.block for trial in folder.trials(run.plan, misfits.append)})
+    blocks = len({trial.block for trial in folder.readings(run.plan, misfits.append)})
     return None if blocks < run.plan.min_blocks or blocks in run.plan.looked else blocks
 
 

@@ -16,6 +16,7 @@ from envmatrix.errors import StoreError
 from envmatrix.launchers.local import Here
 from envmatrix.report.summary import summarise
 from envmatrix.report.warning import WarningKind
+from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner
 from envmatrix.stats.between_runs import compare_runs
 from envmatrix.stats.measurements import fold_trials, read_measurements
@@ -83,6 +84,7 @@ def test_a_line_doubled_in_the_reference_run_changes_no_headline(tmp_path, capsy
     """It did once, with a reason that was not true."""
     copy = tmp_path / "reference-default"
     shutil.copytree(DEFAULT, copy)
+    RunFolder(copy).remove_partial_lines()
     lines = (copy / "trials.jsonl").read_text().splitlines(keepends=True)
     (copy / "trials.jsonl").write_text("".join([*lines, changed(lines[4], outcome="failed", reason="made up") + "\n"]))
     assert main(["report", "reference-default", "--results", str(tmp_path)]) == 2

@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 
@@ -10,15 +9,16 @@ from bench import evidence as written
 from bench.evidence import machine, onednn, outside, tree
 from envmatrix.evidence.evidence import Evidence, OneDnn
 from envmatrix.evidence.record import Record, RecordError, read_evidence, read_record
+from envmatrix.system.regular_files import read_lines
+from tests.committed import REFERENCES
 from tests.unknown_keys import unknown_keys
 
-RESULTS = Path(__file__).parents[2] / "results"
-RUNS = sorted(RESULTS.glob("*/trials.jsonl"))
+RUNS = sorted(path / "trials.jsonl" for path in REFERENCES)
 
 
 @pytest.mark.parametrize("file", RUNS, ids=lambda file: file.parent.name)
 def test_every_committed_record_is_read_whole(file):
-    records = [json.loads(line)["record"] for line in file.read_text().splitlines()]
+    records = [json.loads(line)["record"] for line in read_lines(file)]
     assert records
     for body in filter(None, records):
         record = read_record(body)
@@ -76,7 +76,7 @@ def test_what_is_no_record_is_refused(body):
 
 
 def test_a_hundred_thousand_records_are_read_in_seconds():
-    body = json.loads(RUNS[0].read_text().splitlines()[0])["record"]
+    body = json.loads(next(read_lines(RUNS[0])))["record"]
     start = time.process_time()
     for _ in range(1000):
         read_record(body)

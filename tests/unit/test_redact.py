@@ -13,6 +13,7 @@ from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
 from envmatrix.results.redact import has_personal_names, redact
+from envmatrix.system.regular_files import read_lines
 from tests.committed import REFERENCES, RESULTS
 
 AS_IT_WAS = {"{cache}": "/home/dora/.cache/envmatrix", "{home}": "/home/dora", '"node-1"': '"vm9"'}
@@ -22,7 +23,7 @@ AS_IT_WAS = {"{cache}": "/home/dora/.cache/envmatrix", "{home}": "/home/dora", '
 def old(tmp_path):
     """Return a real run as it was written on the machine of somebody else."""
     for name in ("run.json", "trials.jsonl", "matrix.yaml"):
-        text = (RESULTS / "reference-xla" / name).read_text()
+        text = b"".join(read_lines(RESULTS / "reference-xla" / name)).decode()
         for shown, real in AS_IT_WAS.items():
             text = text.replace(shown, real)
         (tmp_path / "old").mkdir(exist_ok=True)

@@ -21,7 +21,7 @@ from envmatrix.results import RunFolder
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.history import read_history
-from envmatrix.stats.measurements import first_blocks, read_trials
+from envmatrix.stats.measurements import first_blocks
 from envmatrix.stats.replication import compare_effects
 from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_mixed, write_run
@@ -97,7 +97,7 @@ def test_reproduce_compares_the_tables_effects(whole):
 
 def test_the_estimate_while_a_run_is_going_is_the_tables(folder, whole):
     live = RunningEstimate(whole.plan, whole.run.workloads)
-    for trial in read_trials(folder, whole.plan):
+    for trial in folder.readings(whole.plan):
         live.add(trial)
     for effect in live.analysis.primary_effects():
         assert said(effect) == said(whole.analysis.find(effect.arm))

@@ -1,5 +1,6 @@
 """Nothing that was measured is ever lost, and what cannot be read is named."""
 
+import gzip
 import json
 import os
 import re
@@ -42,6 +43,35 @@ def test_trials_come_back_in_order(folder):
     for trial in trials(3):
         folder.append(trial)
     assert list(folder.trials(PLAN)) == trials(3)
+
+
+def test_compressed_trials_are_read_as_they_were_and_become_plain_before_anything_is_appended(folder):
+    for trial in trials(2):
+        folder.append(trial)
+    plain = folder.trials_file.read_bytes()
+    packed = folder.trials_file.with_name("trials.jsonl.gz")
+    packed.write_bytes(gzip.compress(plain))
+    folder.trials_file.unlink()
+    assert list(folder.trials(PLAN)) == trials(2)
+    folder.remove_partial_lines()
+    assert folder.trials_file.read_bytes() == plain
+    assert not packed.exists()
+    folder.append(trials(3)[2])
+    assert list(folder.trials(PLAN)) == trials(3)
+
+
+@pytest.mark.parametrize("spoil", [lambda body: body[:-20], lambda body: b"x" + body, lambda body: body[:30] + b"xxxx"])
+def test_damaged_compressed_trials_are_reported_and_left(folder, spoil):
+    for trial in trials(2):
+        folder.append(trial)
+    packed = folder.trials_file.with_name("trials.jsonl.gz")
+    packed.write_bytes(spoil(gzip.compress(folder.trials_file.read_bytes())))
+    folder.trials_file.unlink()
+    for read in (lambda: list(folder.trials(PLAN)), folder.remove_partial_lines):
+        with pytest.raises(StoreError, match=r"trials\.jsonl\.gz is damaged"):
+            read()
+    assert packed.exists()
+    assert not folder.trials_file.exists()
 
 
 def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folder):

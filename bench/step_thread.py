@@ -1,0 +1,120 @@
+"""Where the time of one thread goes: on a CPU (user or kernel), waiting for a CPU, or blocked.
+
+The thread is the one that drives the steps. What its process counts as a whole would hide its waiting: other threads
+spin meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+from bench.evidence.reading import attempt, text
+
+#: A thread that was on a CPU for this share of the time was busy.
+_BUSY = 0.01
+#: Reading takes some 20 us; what takes longer than a moment is read again, so many times at most.
+_MOMENT_NS, _TRIES = 200_000, 5
+_COUNTED = (
+    "wall_ns", "cpu_ns", "user_ns", "system_ns", "minor_faults", "major_faults", "voluntary_switches",
+    "involuntary_switches",
+)  # fmt: skip
+
+
+class Reading(NamedTuple):
+    """Running counters: of this thread in the order of ``_COUNTED``, its wait, and (CPU, wait) of the other threads.
+
+    ``waited_ns`` is None if the kernel keeps no scheduler statistics.
+    """
+
+    counted: tuple[int, ...]
+    waited_ns: Optional[int]  # noqa: UP045 - a NamedTuple of Python 3.9
+    others: dict[int, tuple[int, int]]
+
+
+def read() -> Reading:
+    """Return the counters of the thread that calls this, before a stretch: its own are read last."""
+    others = _others()
+    return Reading(*_own(), others)
+
+
+def _own() -> tuple[tuple[int, ...], int | None]:
+    """Return this thread's counters, all of one moment: they are read again if it lost its CPU meanwhile."""
+    own = threading.get_native_id()
+    for _ in range(_TRIES):
+        began_ns, scheduled = time.perf_counter_ns(), _scheduled(own)
+        counted = _counters(time.thread_time_ns(), resource.getrusage(resource.RUSAGE_THREAD))
+        if counted[0] - began_ns < _MOMENT_NS:
+            break
+    return counted, scheduled and scheduled[1]
+
+
+def _others() -> dict[int, tuple[int, int]]:
+    threads = {number: _scheduled(number) for number in map(int, os.listdir("/proc/self/task"))}
+    return {number: found for number, found in threads.items() if found and number != threading.get_native_id()}
+
+
+def _counters(cpu_ns: int, usage: resource.struct_rusage) -> tuple[int, ...]:
+    return (
+        time.perf_counter_ns(), cpu_ns, round(usage.ru_utime * 1e9), round(usage.ru_stime * 1e9),
+        usage.ru_minflt, usage.ru_majflt, usage.ru_nvcsw, usage.ru_nivcsw,
+    )  # fmt: skip
+
+
+def since(before: Reading) -> dict[str, Any]:
+    """Return how much each counter grew, as a record has it (``step_thread``)."""
+    return between(before, Reading(*_own(), _others()))
+
+
+def between(before: Reading, after: Reading) -> dict[str, Any]:
+    """Return how much each counter grew from one reading to a later one."""
+    grown = dict(zip(_COUNTED, (late - early for early, late in zip(before.counted, after.counted))))
+    known = before.waited_ns is not None and after.waited_ns is not None
+    others = {
+        number: (ran - before.others.get(number, (0, 0))[0], waited - before.others.get(number, (0, 0))[1])
+        for number, (ran, waited) in after.others.items()
+    }
+    busy = [ran >= _BUSY * grown["wall_ns"] for ran, _ in others.values()]
+    return {
+        **grown,
+        "waited_ns": (after.waited_ns or 0) - (before.waited_ns or 0) if known else None,
+        "others": {
+            "busy": sum(busy), "ended": len(set(before.others) - set(after.others)),
+            "cpu_ns": sum(ran for ran, _ in others.values()), "waited_ns": sum(waited for _, waited in others.values()),
+        },
+    }  # fmt: skip
+
+
+def of_life(began_ns: int, cpu_ns: int, usage: resource.struct_rusage, schedstat: str) -> dict[str, Any]:
+    """Return what the first thread did since its start, at ``began_ns``, as it was read when the program had ended."""
+    ended = Reading(_counters(cpu_ns, usage), int(schedstat.split()[1]) if schedstat else None, _others())
+    return between(Reading((began_ns, *[0] * (len(_COUNTED) - 1)), 0, {}), ended)
+
+
+def summed(parts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Return the sum over stretches of one thread, None if one was not read; ``others.busy`` is the most at a time."""
+    if not parts or None in parts:
+        return None
+    found: dict[str, Any] = {}
+    for name, first in (parts[0] or {}).items():
+        values = [part[name] for part in parts if part]
+        if isinstance(first, dict):
+            found[name] = dict(summed(values) or {}, busy=max(value["busy"] for value in values))
+        else:
+            found[name] = None if None in values else sum(values)
+    return found
+
+
+def attempt_read() -> Reading | None:
+    """Return ``read()``, None where this machine counts nothing of a thread."""
+    return attempt(read)
+
+
+def _scheduled(thread: int) -> tuple[int, int] | None:
+    """Return nanoseconds on a CPU, and ready without one: https://docs.kernel.org/scheduler/sched-stats.html."""
+    words = (text(f"/proc/self/task/{thread}/schedstat") or "").split()
+    return (int(words[0]), int(words[1])) if len(words) > 1 else None

@@ -1,0 +1,190 @@
+"""Why environments are faster or slower, as text: a line below the table, the tree of `envmatrix explain`, JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from envmatrix.report.group import Group
+from envmatrix.stats.causes import Cause
+from envmatrix.stats.explanation import Explanation
+from envmatrix.stats.metrics import show_seconds
+from envmatrix.stats.reasons import Finding, is_reason
+from envmatrix.stats.step_parts import Interval
+
+#: What is said once of runs whose records count no single thread.
+OF_PROCESS = (
+    "These trials count only their whole process, so parts are means over its CPUs: what one thread does is spread "
+    "over all."
+)
+PARTS_NOTE = "Why, with 95 % intervals that hold for all parts at once (`envmatrix explain` has more):"
+_SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+#: A part that is surely less than this share of the difference is shown on the line without its interval.
+_SMALL = 0.15
+#: So many operators are named, if each is at least this share of the difference.
+_OPERATORS, _LEAST_OPERATOR = 3, 0.1
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The unit that all times of one explanation have, and how many decimals."""
+
+    seconds: float
+    unit: str
+    decimals: int
+
+    @classmethod
+    def of(cls, whole: float) -> Scale:
+        """Return the scale that shows a difference with two digits."""
+        seconds, unit = next(((s, u) for s, u in _SCALES if abs(whole) >= s), _SCALES[-1])
+        digits = math.floor(math.log10(abs(whole) / seconds)) if whole else 0
+        return cls(seconds, unit, min(2, max(0, 1 - digits)) or int(digits < 2))
+
+    def number(self, value: float, *, signed: bool = True) -> str:
+        """Return a time without its unit; 0 has no sign."""
+        shown = f"{value / self.seconds:{'+' if signed else ''},.{self.decimals}f}"
+        return shown if float(shown.replace(",", "")) else shown.lstrip("+-")
+
+    def change(self, found: Interval, small: float = 0.0) -> str:
+        """Return a change with its interval; without, if that leaves it smaller than ``small`` (seconds)."""
+        mean = self.number(found.mean)
+        if found.low is None or found.high is None or max(abs(found.low), abs(found.high)) < small:
+            return mean
+        return f"{mean} [{self.number(found.low)}, {self.number(found.high)}]"
+
+
+def _percent(found: Interval | None) -> str:
+    if found is None or found.low is None or found.high is None:
+        return ""
+    mean, low, high = (round(100 * value) for value in (found.mean, found.low, found.high))
+    return f"{mean} [{low}, {high}] % of it"
+
+
+def whys(group: Group) -> list[tuple[str, Explanation]]:
+    """Return the environments of a table whose effects are explained, in its order."""
+    return [(row.arm.environment, row.why) for row in group.rows if row.why]
+
+
+def notes_of(found: Iterable[Explanation]) -> tuple[str, ...]:
+    """Return what has to be known to read the lines; nothing without any."""
+    threads = {one.parts.together.thread for one in found}
+    return (PARTS_NOTE, *((OF_PROCESS,) if False in threads else ())) if threads else ()
+
+
+def line_of(found: Explanation) -> str:
+    """Return the parts on one line."""
+    scale = Scale.of(found.parts.whole.mean)
+    small = _SMALL * abs(found.parts.whole.mean)
+    parts = ", ".join(f"{part.label} {scale.change(part.change, small)}" for part in found.parts.parts)
+    return f"{scale.number(found.parts.whole.mean)} {scale.unit} a {found.per}: {parts}"
+
+
+def reasons_of(found: Explanation) -> list[str]:
+    """Return a sentence for each sure cause of the effect, and for each rule that is met."""
+    direction = found.parts.whole.mean
+    sure = [
+        cause for cause in found.causes.causes
+        if cause.change.is_sure and cause.change.mean * direction > 0 and abs(cause.change.mean) >= _least(cause)
+        and (part := found.parts.part(cause.part)) and is_reason(part, found.parts.whole)
+    ]  # fmt: skip
+    said = [_counted(cause, found.per) for cause in sure]
+    named = _operators_of(found)
+    return [*said, *([named] if named else []), *(finding_text(finding, found) for finding in found.findings)]
+
+
+def _least(cause: Cause) -> float:
+    """Return the fewest events that are worth a word: a hundredth of what there is."""
+    return 0.01 * max(cause.before, cause.after)
+
+
+def _counted(cause: Cause, per: str) -> str:
+    fewer = "less" if cause.event == "throttled_s" else "fewer"
+    more = "more" if cause.change.mean > 0 else fewer
+    price = f" ({_each(cause)})" if _each(cause) else ""
+    return f"{more} {cause.label}: {_amounts(cause)} a {per}{price}"
+
+
+def _each(cause: Cause) -> str:
+    """Return what one event costs: as measured, or else what the part changed by for each of them."""
+    if cause.price_s is not None:
+        return f"{show_seconds(cause.price_s, digits=2)} each"
+    shown = cause.event == "minor_faults" and (cause.estimate_s or 0.0) > 0
+    return f"{show_seconds(cause.estimate_s or 0.0, digits=2)} of {cause.part} time each" if shown else ""
+
+
+def _amounts(cause: Cause) -> str:
+    show = show_seconds if cause.event == "throttled_s" else _count
+    return f"{show(cause.before)} -> {show(cause.after)}"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
+
+
+def _operators_of(found: Explanation) -> str:
+    whole = found.parts.whole.mean
+    large = [
+        (name, times) for name, times in found.operators.items() if (times[1] - times[0]) / whole >= _LEAST_OPERATOR
+    ]
+    told = ", ".join(f"{name} {_both(times, found)}" for name, times in large[:_OPERATORS])
+    return f"operators, from a profiled pass: {told}" if told else ""
+
+
+def finding_text(finding: Finding, found: Explanation) -> str:
+    """Return the name that a rule gives, who has it, and whether another environment confirms it."""
+    arm = found.parts.arm
+    who = arm.environment if found.parts.whole.mean > 0 else found.parts.together.reference.partition(":")[0]
+    said = f"{who}: {finding.rule.name}"
+    if finding.by is None:
+        return said
+    scale = Scale.of(found.parts.whole.mean)
+    other = f"{finding.by.arm.environment}, which changes only this, {scale.number(finding.by.whole.mean)} {scale.unit}"
+    return f"{said}; {'confirmed' if finding.confirmed else 'not confirmed'}: {other}"
+
+
+def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
+    """Yield (depth, text) of all that is known."""
+    scale, before_after = Scale.of(found.parts.whole.mean), found.parts.means("whole")
+    before, after = (scale.number(value, signed=False) for value in before_after)
+    yield (
+        0,
+        (
+            f"{_name(found)}: {before} -> {after} {scale.unit} a {found.per}, "
+            f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.blocks} blocks)"
+        ),
+    )
+    for part in found.parts.parts:
+        share = _percent(part.share)
+        yield 1, f"{part.label} {scale.change(part.change)} {scale.unit}{f', {share}' if share else ''}"
+        for cause in found.causes.causes:
+            if cause.part == part.name and (cause.before or cause.after):
+                yield 2, _priced(cause, found, scale)
+        if part.name in found.causes.unexplained:
+            yield 2, f"unexplained {scale.change(found.causes.unexplained[part.name])} {scale.unit}"
+    yield from ((1, f"operator {name} {_both(times, found)} (a profiled pass)") for name, times in _largest(found))
+    yield from ((1, f"{label}: not readable on this machine") for label in found.unread)
+    yield from ((1, f"{finding_text(one, found)} -> {one.rule.remedy}") for one in found.findings)
+
+
+def _name(found: Explanation) -> str:
+    arm, (reference, _, where) = found.parts.arm, found.parts.together.reference.partition(":")
+    other = "" if where.rpartition("@")[2] == arm.engine else f" on {where.rpartition('@')[2]}"
+    return f"{arm.environment} against {reference}{other} ({arm.workload} on {arm.engine})"
+
+
+def _largest(found: Explanation) -> list[tuple[str, tuple[float, float]]]:
+    least = 0.01 * abs(found.parts.whole.mean)
+    return [(n, times) for n, times in found.operators.items() if abs(times[1] - times[0]) >= least][: 2 * _OPERATORS]
+
+
+def _both(times: tuple[float, float], found: Explanation) -> str:
+    scale = Scale.of(found.parts.whole.mean)
+    before, after = (scale.number(seconds, signed=False) for seconds in times)
+    return f"{before} -> {after} {scale.unit}"
+
+
+def _priced(cause: Cause, found: Explanation, scale: Scale) -> str:
+    counts = f"{cause.label} {_amounts(cause)} a {found.per}"
+    each = f", {_each(cause)}" if _each(cause) else ""
+    return f"{counts}{each}{f': {scale.change(cause.time)} {scale.unit}' if cause.time else ''}"

@@ -1,0 +1,103 @@
+"""Read the lines of trials.jsonl for their figures. Parts that many lines share are parsed and kept once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import TypeAdapter
+from pydantic_core import from_json
+
+from envmatrix.evidence.base import Part
+from envmatrix.evidence.evidence import Evidence
+from envmatrix.evidence.record import Record
+from envmatrix.results.trial import Reading, Trial, trial_from_line
+
+_START, _RECORD, _EVIDENCE, _END = b'{"schema":', b',"record":{', b',"evidence":{', b"}}}"
+#: Where a record and its evidence are cut: what is before each of these is the same in most trials, or in none.
+_RECORD_CUTS = (b',"skipped":', b',"result":', b',"profile":')
+_EVIDENCE_CUTS = (b',"system":', b',"onednn":', b',"preloaded":')
+_STEP_TIME_KEYS = (b'"steps_ns":[', b'"epochs_ns":[')
+#: How many different pieces are kept; beyond them all are forgotten.
+_MAX_PIECES = 512
+_READING = TypeAdapter(Reading)
+M = TypeVar("M", bound=Part)
+
+
+class LineReader:
+    """Reads the lines of one file. Trials share the parts that their lines share: nothing in them may be changed."""
+
+    def __init__(self) -> None:
+        self._records: _PartReader[Record] = _PartReader(Record, _RECORD_CUTS)
+        self._evidence: _PartReader[Evidence] = _PartReader(Evidence, _EVIDENCE_CUTS)
+
+    def read(self, line: bytes, file: Path, number: int) -> Reading | Trial:
+        """Return a line's trial without its raw step times; a Trial if something in its record is odd."""
+        for parse in (self._parse_parts, _parse_whole) if line.startswith(_START) else ():
+            try:
+                return parse(line)
+            except ValueError:  # what is odd is left out below, or reported
+                continue
+        return trial_from_line(_without_step_times(line).decode(errors="replace"), file, number)
+
+    def _parse_parts(self, line: bytes) -> Reading:
+        """Read a line that ends with its record, and that with its evidence, as envmatrix writes them.
+
+        Every piece must be an object of its own: a line that was cut at another place raises ValueError.
+        """
+        head, _, rest = line.rstrip().partition(_RECORD)
+        record, _, evidence = rest.partition(_EVIDENCE)
+        if not evidence.endswith(_END):
+            return _parse_whole(line)
+        parsed_evidence = self._evidence.read(evidence[: -len(_END)], {})
+        parsed_record = self._records.read(_without_step_times(record), {"evidence": parsed_evidence})
+        return _READING.validate_python({**from_json(head + b"}"), "record": parsed_record})
+
+
+class _PartReader(Generic[M]):
+    """Reads objects of one model from their members' text, each different piece of it once."""
+
+    def __init__(self, model: type[M], cuts: Sequence[bytes]) -> None:
+        self._model, self._cuts, self._empty = model, cuts, model()
+        self._cache: dict[bytes, Mapping[str, object]] = {}
+
+    def read(self, members: bytes, more: Mapping[str, object]) -> M:
+        values: dict[str, object] = {}
+        for piece in _split_pieces(members, self._cuts):
+            values.update(self._cache.get(piece) or self._read(piece))
+        return self._empty.model_copy(update={**values, **more})
+
+    def _read(self, piece: bytes) -> Mapping[str, object]:
+        part = self._model.model_validate_json(b"{%b}" % piece)
+        if len(self._cache) >= _MAX_PIECES:
+            self._cache.clear()
+        values = self._cache[piece] = {name: getattr(part, name) for name in part.model_fields_set}
+        return values
+
+
+def _parse_whole(line: bytes) -> Reading:
+    return _READING.validate_json(_without_step_times(line))
+
+
+def _split_pieces(text: bytes, cuts: Sequence[bytes]) -> Iterator[bytes]:
+    """Cut the members of an object before each of ``cuts`` that is in it."""
+    for cut in cuts:
+        piece, separator, rest = text.partition(cut)
+        if separator:
+            yield piece
+            text = cut[1:] + rest
+    yield text
+
+
+def _without_step_times(line: bytes) -> bytes:
+    """Cut the raw step times out of a line: they are nine tenths of it, and are not needed here.
+
+    The searched text cannot be inside a JSON string, where its quotes would be escaped.
+    """
+    for key in _STEP_TIME_KEYS:
+        start = line.find(key)
+        if start >= 0:
+            end = line.find(b"]", start)
+            line = line[: start + len(key)] + line[end:]
+    return line

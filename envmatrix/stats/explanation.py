@@ -1,0 +1,131 @@
+"""Why environments are faster or slower: the parts of a step, their causes, and names that rules give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from envmatrix.plan import Arm
+from envmatrix.results import Run
+from envmatrix.stats.analysis import Analysis
+from envmatrix.stats.causes import Explained, explained
+from envmatrix.stats.effects import Effect
+from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.reasons import Case, Finding, findings
+from envmatrix.stats.step_account import PARTS
+from envmatrix.stats.step_parts import Interval, StepParts, agrees, pair_parts, step_parts
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why one environment's step is shorter or longer than its reference's. ``per`` is "step", or "run" of a program.
+
+    ``operators`` maps an operator to its own seconds a step in the reference and here, from a profiled pass, those that
+    change most first.
+    """
+
+    parts: StepParts
+    causes: Explained
+    findings: tuple[Finding, ...]
+    per: str
+    operators: Mapping[str, tuple[float, float]]
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The parts that this machine does not count."""
+        known = {part.name for part in self.parts.parts}
+        return tuple(label for name, label in PARTS.items() if name not in known)
+
+
+def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, Explanation]:
+    """Return, by arm, why every effect that is shown is what it is."""
+    parts = step_parts(analysis, measured)
+    shown = {name: one for name, one in parts.items() if (effect := analysis.find(name)) and agrees(one, effect)}
+    causes: dict[str, Explained] = {}
+    for name, one in shown.items():
+        if name not in causes:
+            causes |= explained([other for other in shown.values() if other.together is one.together])
+    return {name: _explanation(one, parts, causes[name], run, measured) for name, one in shown.items()}
+
+
+def why_not(effect: Effect) -> str:
+    """Say why an effect has no explanation."""
+    if effect.verdict not in ("faster", "slower"):
+        return f"{effect.verdict}: only differences that are shown are explained"
+    return "its records do not say where the time of a step went"
+
+
+def explain_pair(
+    run: Run, measured: Measurements, analysis: Analysis, pair: tuple[Arm, Arm], effect: Effect
+) -> Explanation | None:
+    """Return why one of two arms of a run is faster, as the report's table has it; None if neither is shown to be."""
+    old, new = pair
+    one = step_parts(analysis, measured).get(new.name) if new.reference == old.name else None
+    one = one or pair_parts(run.plan, old, new, measured, analysis.level)
+    if one is None or not agrees(one, effect):
+        return None
+    return _explanation(one, {}, explained([one])[new.name], run, measured)
+
+
+def _explanation(
+    one: StepParts, parts: Mapping[str, StepParts], causes: Explained, run: Run, measured: Measurements
+) -> Explanation:
+    arm, reference = one.arm, next(other for other in run.plan.arms if other.name == one.together.reference)
+    beside = {
+        name: (other, run.environments.get(other.arm.runs))
+        for name, other in parts.items() if (other.arm.reference, other.arm.engine) == (arm.reference, arm.engine)
+    }  # fmt: skip
+    before, after = measured.facts[reference.name], measured.facts[arm.name]
+    return Explanation(
+        one, causes, findings(Case(one, causes, before, after), beside, run.environments.get(reference.runs)),
+        "run" if run.workloads[arm.workload].command else "step", _operators(before.operators, after.operators),
+    )  # fmt: skip
+
+
+def _operators(before: Mapping[str, list[float]], after: Mapping[str, list[float]]) -> dict[str, tuple[float, float]]:
+    """Return each operator's own time on both sides, means over profiled trials; none if one side has none."""
+    if not before or not after:
+        return {}
+    trials = [max(map(len, side.values())) for side in (before, after)]
+    found = {
+        name: (sum(before.get(name, ())) / trials[0], sum(after.get(name, ())) / trials[1])
+        for name in {**before, **after}
+    }
+    return dict(sorted(found.items(), key=lambda item: -abs(item[1][1] - item[1][0])))
+
+
+def to_json(found: Explanation) -> dict[str, object]:
+    """Return an explanation for programs: seconds and events a step (or a run), null if not known."""
+    parts, arm = found.parts, found.parts.arm
+    return {
+        "workload": arm.workload, "engine": arm.engine, "environment": arm.environment,
+        "reference": parts.together.reference,
+        "per": found.per, "counted": "step thread" if parts.together.thread else "process", "blocks": parts.blocks,
+        "whole_s": _interval(parts.whole),
+        "parts": {
+            part.name: {
+                **_interval(part.change), "share": part.share and _interval(part.share),
+                "unexplained_s": _interval(found.causes.unexplained.get(part.name)),
+            }
+            for part in parts.parts
+        },
+        "causes": [
+            {
+                "event": cause.event, "part": cause.part, "before": cause.before, "after": cause.after,
+                "change": _interval(cause.change), "price_s": cause.price_s, "time_s": _interval(cause.time),
+            }
+            for cause in found.causes.causes
+        ],
+        "operators_s": dict(list(found.operators.items())[:12]),
+        "reasons": [
+            {
+                "name": one.rule.name, "remedy": one.rule.remedy, "confirmed": one.confirmed,
+                "by": one.by.arm.environment if one.by else None,
+            }
+            for one in found.findings
+        ],
+    }  # fmt: skip
+
+
+def _interval(found: Interval | None) -> dict[str, float | None]:
+    return {"mean": None, "low": None, "high": None} if found is None else vars(found).copy()

@@ -1,0 +1,91 @@
+"""Where the time of a step goes in each trial: user, kernel, waiting for a CPU, blocked; and what was counted then.
+
+New records account for the thread that drives the steps: the four parts are its step time, exactly. Older ones count
+the whole process. Then a part is the mean over the CPUs that it may use, and what one thread does is spread over all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.evidence.record import Record, StepThread
+from envmatrix.stats.metrics import finite_or_nan
+
+if TYPE_CHECKING:
+    from envmatrix.stats.measurements import Measurements
+
+Floats = NDArray[np.float64]
+#: The parts of a step, in the order in which they are shown, and what they are called.
+PARTS = {"kernel": "kernel", "user": "user", "waiting": "waiting for a CPU", "blocked": "blocked"}
+#: Events of the thread (or process) that parts are explained by.
+EVENTS = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_switches")
+#: What one event costs, in seconds, measured in the trial.
+PRICES = {"minor_faults": "minor_fault_ns", "voluntary_switches": "wake_up_ns"}
+_TIMES = ("user", "kernel", "waiting")
+_OTHERS = "others_cpu"
+#: Columns of ``Measurements.table``, totals of the timed part.
+COLUMNS = (
+    *(f"thread.{name}" for name in (*_TIMES, *EVENTS, _OTHERS)), *(f"price.{name}" for name in PRICES), "thread.cpus",
+)  # fmt: skip
+_NONE = StepThread()
+#: Parts may be so much more than the whole, as a fraction: clocks are not read all at once.
+_BELOW = 0.05
+
+
+def row(record: Record) -> list[float]:
+    """Return a trial's numbers in the order of COLUMNS, NaN where the record has none or they cannot be true."""
+    thread = record.step_thread or _NONE
+    cpu, user, system = (finite_or_nan(value) / 1e9 for value in (thread.cpu_ns, thread.user_ns, thread.system_ns))
+    ticks = user + system
+    kernel = cpu * system / ticks if ticks > 0 else math.nan
+    waited = finite_or_nan(thread.waited_ns) / 1e9
+    events = [finite_or_nan(getattr(thread, name)) for name in EVENTS]
+    others = finite_or_nan(thread.others.cpu_ns if thread.others else None) / 1e9
+    found = [cpu - kernel, kernel, waited, *events, others]
+    if any(value < 0 for value in found):  # a counter that ran over, or a kernel that counts otherwise
+        found = [math.nan] * len(found)
+    prices = [finite_or_nan(getattr(thread.prices, name, None)) / 1e9 for name in PRICES.values()]
+    return [*found, *prices, _cpus(record)]
+
+
+def _cpus(record: Record) -> float:
+    cpu = record.evidence and record.evidence.cpu
+    return float(len(cpu.affinity_before)) if cpu and cpu.affinity_before else math.nan
+
+
+def of_thread(measured: Measurements, rows: list[int]) -> bool:
+    """Whether the trials of these arms account for a thread; otherwise only for their process."""
+    known = np.isfinite(measured.table["thread.user"][rows])
+    ran = np.isfinite(measured.table["counted_s"][rows])
+    return bool(known.any() and (known | ~ran).mean() > 0.5)  # some trials may be older, or unreadable
+
+
+def accounts(measured: Measurements, rows: list[int], *, thread: bool) -> Mapping[str, Floats]:
+    """Return arrays (rows, blocks) a step, or a run if it has no steps: ``whole`` and PARTS (seconds), EVENTS, prices.
+
+    A part is the mean over ``cpus``, 1 for a thread. ``waiting`` is NaN if the kernel does not count it; ``blocked``
+    then holds it too.
+    """
+    table = {name: values[rows] for name, values in measured.table.items()}
+    steps = np.where(np.isfinite(table["steps"]), table["steps"], 1.0)
+    whole = table["counted_s"] / steps
+    if thread:
+        found = {name: table[f"thread.{name}"] / steps for name in (*_TIMES, *EVENTS, _OTHERS)}
+    else:
+        each = steps * table["thread.cpus"]
+        found = {name: table[column] / each for name, column in _OF_PROCESS.items()}
+        found |= {name: table[name] / steps for name in EVENTS}
+    found["cpus"] = np.ones_like(whole) if thread else table["thread.cpus"]
+    found["throttled_s"] = table["throttled_s"] / steps
+    blocked = whole - found["user"] - found["kernel"] - np.nan_to_num(found["waiting"])
+    prices = {f"price.{name}": table[f"price.{name}"] for name in PRICES}
+    blocked = np.where(blocked < -_BELOW * whole, np.nan, blocked)  # more than there was time for: not counted of one
+    return {"whole": np.where(np.isfinite(blocked), whole, np.nan), **found, "blocked": blocked, **prices}
+
+
+_OF_PROCESS = {"user": "user_s", "kernel": "system_s", "waiting": "run_delay_s"}

@@ -1,0 +1,285 @@
+"""Why an environment is faster: parts of a step that add up, their causes, and names that only a rule gives."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import re
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from envmatrix.api import answers
+from envmatrix.errors import InputError
+from envmatrix.evidence.record import StepThread, read_record
+from envmatrix.report.explanation import line_of, reasons_of, tree_of
+from envmatrix.report.exports import effects_csv, trials_csv
+from envmatrix.report.html_file import to_html
+from envmatrix.report.json_file import summary_to_json
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise
+from envmatrix.results import RunFolder
+from envmatrix.stats.step_account import PARTS
+from tests.committed import RESULTS
+from tests.synthetic import MATRIX_TEXT, Machine, make_environment, make_plan, make_run, make_trials
+from tests.unit.test_report_attributed import printed
+
+STEPS = 20
+#: Milliseconds of a step, and events of it.
+USUAL = {"user": 20.0, "kernel": 5.0, "waiting": 0.5, "blocked": 2.0, "minor_faults": 1000.0, "voluntary_switches": 1.0}
+FAULT_MS = 0.0025
+
+
+def thread_of(parts, **over):
+    """Return what a record says of the thread that drives the steps; ``parts`` are milliseconds and events a step."""
+    nanoseconds = {name: round(parts[name] * 1e6 * STEPS) for name in PARTS}
+    events = {name: round(parts.get(name, 0.0) * STEPS) for name in ("minor_faults", "voluntary_switches")}
+    return {
+        "wall_ns": sum(nanoseconds.values()), "cpu_ns": nanoseconds["user"] + nanoseconds["kernel"],
+        "user_ns": nanoseconds["user"], "system_ns": nanoseconds["kernel"], "waited_ns": nanoseconds["waiting"],
+        **events, "major_faults": 0, "involuntary_switches": round(parts.get("involuntary_switches", 0.0) * STEPS),
+        "others": {"busy": 1, "ended": 0, "cpu_ns": 10**9, "waited_ns": 0}, "steps": STEPS,
+        "prices": {"minor_fault_ns": FAULT_MS * 1e6, "wake_up_ns": 5000.0}, **over,
+    }  # fmt: skip
+
+
+def run_of(path, changes, blocks=8, noise=0.02, levels=None, change=lambda trial, thread: thread, **more):
+    """Write a run in which each environment changes parts of a step by so many milliseconds, and read it."""
+    plan = make_plan(tuple(name for name in changes if name not in ("baseline", "control")))
+    environments = {
+        arm.runs: make_environment(arm.runs, (levels or {}).get(arm.runs), variables={}) for arm in plan.arms
+    }
+    folder = RunFolder(path)
+    folder.create(make_run(plan, path.name, environments=environments), MATRIX_TEXT)
+    with patch("os.fsync"):  # what is made up need not outlive the machine
+        for trial in trials_of(plan, changes, blocks, noise, change, more):
+            folder.append(trial)
+    return summarise(folder)
+
+
+def trials_of(plan, changes, blocks, noise, change, more):
+    chance = random.Random(7)
+    for trial in make_trials(plan, Machine({}), blocks):
+        of_environment = changes.get(trial.environment, {})
+        parts = {
+            name: (USUAL.get(name, 0.0) + of_environment.get(name, 0.0)) * (1 + chance.gauss(0, noise))
+            for name in {**USUAL, **of_environment}
+        }
+        thread = change(trial, thread_of(parts))
+        seconds = sum(parts[name] for name in PARTS) / 1000 * STEPS
+        document = {**trial.document, "step_thread": thread}
+        document["metrics"] = {
+            **document["metrics"], "training_s": seconds, "samples_per_s": 64 * STEPS / seconds,
+            "throttled_s": parts.get("throttled_s", 0.0), **more,
+        }  # fmt: skip
+        yield replace(trial, document=document)
+
+
+def why(summary, environment):
+    return next(row.why for group in summary.groups for row in group.all_rows if row.arm.environment == environment)
+
+
+def ms(interval):
+    return tuple(round(1e3 * end, 3) for end in (interval.low, interval.mean, interval.high))
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("added", [-1.5, 4.0])
+def test_a_cost_is_found_in_its_part_and_in_no_other(tmp_path, part, added):
+    usual = {**USUAL, "blocked": 8.0, "waiting": 8.0}
+    base = {name: usual[name] - USUAL[name] for name in PARTS}
+    changes = {"same": base, "other": {**base, part: base[part] + added}}
+    summary = run_of(tmp_path / "run", {**changes, "baseline": base, "control": base}, noise=0.004)
+    found = why(summary, "other")
+    assert ms(found.parts.whole)[0] < added < ms(found.parts.whole)[2]
+    for one in found.parts.parts:
+        truth = added if one.name == part else 0.0
+        assert ms(one.change)[0] <= truth <= ms(one.change)[2]
+        assert one.change.is_sure == (one.name == part)
+    share = found.parts.part(part).share
+    assert share.low <= 1.0 <= share.high
+    assert why(summary, "same") is None
+
+
+def test_parts_add_up_to_the_whole_in_every_block_and_in_the_mean(tmp_path):
+    found = why(run_of(tmp_path / "run", {"other": {"kernel": -2.0, "blocked": 6.0}}), "other").parts
+    whole = found.of("whole")
+    assert np.allclose(sum(found.of(name) for name in PARTS), whole, rtol=1e-12)
+    assert sum(part.change.mean for part in found.parts) == pytest.approx(found.whole.mean)
+    assert found.blocks == 8
+    before, after = found.means("whole")
+    assert after - before == pytest.approx(found.whole.mean)
+
+
+def test_the_whole_is_the_difference_of_the_step_times_of_the_table(tmp_path):
+    summary = run_of(tmp_path / "run", {"other": {"user": 5.0}})
+    rates = summary.measured.table["samples_per_s"]
+    step = dict(zip(summary.measured.arms, 64 / rates, strict=True))
+    reference = (step["baseline:cnn@local"] + step["control:cnn@local"]) / 2
+    assert why(summary, "other").parts.of("whole") == pytest.approx(step["other:cnn@local"] - reference)
+
+
+def test_faults_are_priced_and_what_they_leave_is_told(tmp_path):
+    more = {"minor_faults": 2000.0, "kernel": 2000 * FAULT_MS + 3.0}
+    found = why(run_of(tmp_path / "run", {"other": more}, noise=0.004), "other")
+    faults = found.causes.cause("minor_faults")
+    assert faults.price_s == pytest.approx(FAULT_MS / 1e3)
+    assert faults.time.low <= 2000 * FAULT_MS / 1e3 <= faults.time.high
+    left = found.causes.unexplained["kernel"]
+    assert left.low <= 3.0 / 1e3 <= left.high
+    kernel = found.parts.part("kernel").change.mean
+    assert faults.time.mean + left.mean == pytest.approx(kernel)
+
+
+RULES = {
+    "memory returned to the kernel and faulted in again": ({"minor_faults": 2000.0, "kernel": 5.0}, {}),
+    "threads sleep between parallel regions": ({"voluntary_switches": 80.0, "blocked": 6.0}, {}),
+    "threads spin beside other load": (
+        {"involuntary_switches": 40.0, "waiting": 6.0}, {"openmp": {"sleeps": False, "threads": 2}},
+    ),
+    "a CPU quota holds threads back": ({"waiting": 6.0, "throttled_s": 0.01}, {}),
+    "fewer threads than CPUs": ({"user": 9.0}, {"openmp": {"threads": 1}}),
+    "another kernel was chosen": ({"user": 9.0}, {"onednn": {"isa": "Intel AVX2"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_name_is_given_by_its_rule_alone(tmp_path, name):
+    costs, evidence = RULES[name]
+
+    def told(trial, thread):
+        mine = (
+            evidence if trial.environment == "other" else {"onednn": {"isa": "Intel AVX-512"}, "openmp": {"threads": 2}}
+        )
+        trial.document["evidence"].update(mine)
+        return thread
+
+    summary = run_of(tmp_path / "run", {"other": costs}, noise=0.004, change=told)
+    assert [one.rule.name for one in why(summary, "other").findings] == [name]
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        {"minor_faults": 2000.0, "user": 5.0},  # more faults, but the time is elsewhere
+        {"minor_faults": 100.0, "kernel": 5.0},  # faults cost a tenth of it
+        {"voluntary_switches": 0.2, "blocked": 6.0},  # too few sleeps
+        {"kernel": 5.0},
+    ],
+)
+def test_no_name_is_given_where_the_numbers_do_not_meet_its_rule(tmp_path, costs):
+    assert why(run_of(tmp_path / "run", {"other": costs}, noise=0.004), "other").findings == ()
+
+
+@pytest.mark.parametrize(("gain", "confirmed"), [(-3.0, True), (-0.5, False)])
+def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path, gain, confirmed):
+    levels = {"baseline": {"malloc": "glibc"}, "tuned": {"malloc": "glibc-tuned"}, "tcmalloc": {"malloc": "tcmalloc"}}
+    changes = {"tcmalloc": {"minor_faults": -990.0, "kernel": -2.4}, "tuned": {"minor_faults": -990.0, "user": gain}}
+    summary = run_of(tmp_path / "run", changes, noise=0.002, levels=levels)
+    (finding,) = why(summary, "tcmalloc").findings
+    assert (finding.confirmed, finding.by.arm.environment) == (confirmed, "tuned")
+    said = reasons_of(why(summary, "tcmalloc"))[-1]
+    assert said.startswith("baseline: memory returned")
+    assert ("; confirmed: tuned" in said) is confirmed
+
+
+def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
+    run_of(tmp_path / "run", {"other": {}}, noise=0.05)
+    found, silent = answers.explain(tmp_path / "run")
+    assert found == []
+    assert silent == {"other:cnn@local": "undecided: only differences that are shown are explained"}
+    with pytest.raises(InputError, match="compares no environment 'othr'"):
+        answers.explain(tmp_path / "run", "othr")
+
+
+def test_a_kernel_without_scheduler_statistics_is_not_read_as_no_waiting(tmp_path):
+    def unread(_, thread):
+        return {**thread, "waited_ns": None}
+
+    found = why(run_of(tmp_path / "run", {"other": {"waiting": 6.0}}, noise=0.004, change=unread), "other")
+    assert found.unread == ("waiting for a CPU",)
+    blocked = found.parts.part("blocked").change
+    assert blocked.low <= 6.0 / 1e3 <= blocked.high
+    assert found.parts.part("waiting") is None
+    assert "waiting for a CPU: not readable on this machine" in [text for _, text in tree_of(found)]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"cpu_ns": -(2**40)},
+        {"user_ns": 0, "system_ns": 0},
+        {"waited_ns": -5},
+        {"waited_ns": 10**12},
+        {"minor_faults": -(2**31)},
+    ],
+)
+def test_a_counter_that_ran_over_makes_its_trial_unknown_and_the_others_count(tmp_path, broken):
+    def once(trial, thread):
+        return {**thread, **broken} if trial.block == 2 and trial.environment == "other" else thread
+
+    summary = run_of(tmp_path / "run", {"other": {"user": 9.0}}, change=once)
+    assert why(summary, "other").parts.blocks == 7
+
+
+@pytest.mark.parametrize("thread", [None, {"cpu_ns": "much"}, [], {"others": 3}])
+def test_a_record_that_counts_no_thread_is_no_error(tmp_path, thread):
+    document = {"schema": 1, "step_thread": thread}
+    assert read_record(document).step_thread in (None, StepThread())
+    summary = run_of(tmp_path / "run", {"other": {"user": 9.0}}, change=lambda *_: thread)
+    assert why(summary, "other") is None
+    assert answers.explain(tmp_path / "run")[1] == {
+        "other:cnn@local": "its records do not say where the time of a step went"
+    }
+
+
+def test_an_older_run_gives_the_parts_of_its_process():
+    summary = summarise(RunFolder(RESULTS / "reference-default"))
+    tcmalloc, book = why(summary, "tcmalloc"), why(summary, "book")
+    assert not tcmalloc.parts.together.thread
+    assert tcmalloc.parts.part("kernel").change.high < 0
+    assert tcmalloc.causes.cause("minor_faults").estimate_s == pytest.approx(2.6e-6, rel=0.05)
+    assert [(one.rule.name[:15], one.confirmed) for one in tcmalloc.findings] == [("memory returned", True)]
+    assert [one.rule.name for one in book.findings] == ["threads sleep between parallel regions"]
+    assert book.parts.part("user").change.high < 0 < book.parts.part("blocked").change.low
+    assert "count only their whole process" in printed(summary)
+    for page in ("README.md", "docs/why.md"):
+        assert line_of(tcmalloc) in (RESULTS.parent / page).read_text()
+
+
+def test_every_report_has_the_parts(tmp_path):
+    summary = run_of(tmp_path / "run", {"other": {"kernel": 5.0, "minor_faults": 2000.0}}, noise=0.004)
+    found = why(summary, "other")
+    line = line_of(found)
+    assert re.match(r"\+(4\.9|5\.\d) ms a step: kernel \+(4\.9|5\.\d) \[\+[\d.]+, \+[\d.]+\], user ", line)
+    for text in (printed(summary, 160), to_html(summary)):
+        assert line in text
+    assert line.replace("[", r"\[").replace("]", r"\]") in to_markdown(summary)
+    told = json.loads(json.dumps(summary_to_json(summary)))["why"]
+    assert [one["environment"] for one in told] == ["other"]
+    assert told[0]["counted"] == "step thread"
+    assert told[0]["parts"]["kernel"]["mean"] == pytest.approx(found.parts.part("kernel").change.mean)
+    rows = {
+        row["environment"]: row for row in csv.DictReader(io.StringIO(effects_csv(summary))) if row["primary"] == "True"
+    }
+    assert float(rows["other"]["kernel_mean_s"]) == pytest.approx(found.parts.part("kernel").change.mean)
+    assert rows["control"]["kernel_mean_s"] == ""
+    trials = list(csv.DictReader(io.StringIO(trials_csv(summary))))
+    assert all(float(row["thread.user"]) > 0 for row in trials)
+
+
+def test_compare_explains_two_environments_of_one_run(tmp_path):
+    summary = run_of(tmp_path / "run", {"fast": {"kernel": -2.0}, "slow": {"user": 5.0}}, noise=0.004)
+    (table,) = answers.compare(tmp_path / "run", environments="baseline,slow").items
+    assert table.why.parts.whole == why(summary, "slow").parts.whole
+    (pair,) = answers.compare(tmp_path / "run", environments="slow,fast").items
+    user = pair.why.parts.part("user").change
+    assert user.low <= -5.0 / 1e3 <= user.high < 0
+    told = answers.compare(tmp_path / "run", environments="slow,fast").to_json()["comparisons"][0]["why"]
+    assert told["reference"] == "slow:cnn@local"
+    (same,) = answers.compare(tmp_path / "run", environments="baseline,control").items
+    assert same.why is None

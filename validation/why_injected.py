@@ -1,0 +1,75 @@
+"""Costs of known size, paid by a real program in the whole tool: is each of them put where it belongs?"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import envmatrix
+from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.step_parts import StepParts, step_parts
+
+PROGRAM = Path(__file__).with_name("costly_program.py")
+#: Kind of cost -> the part that it belongs to, and two sizes in seconds a step.
+KINDS = {"faults": ("kernel", (4e-3, 12e-3)), "user": ("user", (4e-3, 12e-3)), "kernel": ("kernel", (4e-3, 12e-3)),
+         "sleep": ("blocked", (4e-3, 12e-3))}  # fmt: skip
+WAITS = ("sleep", "spin")
+CLOSE = 0.10
+
+
+def matrix(kinds: list[str], waits: str, blocks: int) -> str:
+    """Return a matrix.yaml: an environment for each cost, none in the baseline."""
+    levels = [f"    none: {{env: {{ENVMATRIX_COST: 'none:0:{waits}'}}}}"]
+    names = []
+    for kind in kinds:
+        for number, size in enumerate(KINDS[kind][1]):
+            names.append(f"{kind}-{number}")
+            levels.append(f"    {names[-1]}: {{env: {{ENVMATRIX_COST: '{kind}:{size}:{waits}'}}}}")
+    return "\n".join([
+        "version: 2", "factors:", f"  python:\n    mine: {{interpreter: {sys.executable}}}", "  cost:", *levels,
+        "environments:", "  baseline: {}", *(f"  {name}: {{cost: {name}}}" for name in names),
+        "workloads:", "  costly:", f"    command: [python, {PROGRAM}]",
+        "    metrics: {wall: {wall: true}, paid: {regex: 'paid: ([0-9.]+)'}}",
+        "designs:", f"  default: {{environments: [{', '.join(names)}], workloads: costly, budget: 1h, "
+        f"schedule: sequential, min_blocks: {blocks}, max_blocks: {blocks}}}",
+    ]) + "\n"  # fmt: skip
+
+
+def lines_of(result: envmatrix.Result, waits: str) -> list[str]:
+    """Return a line for each environment: what it paid, and what was put where it belongs."""
+    summary = result.summary
+    found = step_parts(summary.analysis, summary.measured)  # on a busy machine no verdict may be given
+    lines = []
+    for effect in summary.analysis.primary_effects():
+        kind = effect.environment.partition("-")[0]
+        if kind in KINDS:
+            lines.append(_line(effect.environment, waits, KINDS[kind][0], found.get(effect.arm), summary.measured))
+    return lines
+
+
+def _line(name: str, waits: str, part: str, why: StepParts | None, measured: Measurements) -> str:
+    head = f"{name:12} {waits:6}"
+    one = why.part(part) if why else None
+    if why is None or one is None:
+        return f"{head} not accounted for"
+    row = measured.arms.index(why.arm.name)
+    paid = float(np.nanmean(measured.table["own.paid"][row]))
+    share = one.change.mean / paid
+    right = "within 10 points" if abs(share - 1) <= CLOSE else "OFF"
+    holds = "holds" if (one.change.low or 0.0) <= paid <= (one.change.high or 0.0) else "MISSES"
+    return f"{head} paid {1e3 * paid:6.1f} ms, {part} {share:4.0%} of it: {right}, interval {holds}"
+
+
+def table(blocks: int) -> list[str]:
+    """Run all costs beside a thread that sleeps, then beside one that spins."""
+    lines = []
+    for waits in WAITS:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "matrix.yaml")
+            file.write_text(matrix(list(KINDS), waits, blocks))
+            result = envmatrix.run(matrix=file, results=Path(folder, "results"), progress=print)
+            lines += lines_of(result, waits)
+    return lines
