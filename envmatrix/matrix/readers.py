@@ -39,6 +39,7 @@ _TORCH = Reader("PyTorch", ("/libtorch", "/libc10"))
 _OPENMP = Reader("an OpenMP runtime", (*_ANY, "openblas", "/libblis", "/libmkl", "/libtorch"), Judge.OPENMP)
 _GPU_OF_CUDA = Reader("CUDA", _CUDA, Judge.GPU)
 _GPU_OF_ROCM = Reader("ROCm", _ROCM, Judge.GPU)
+_GPU_OF_EITHER = Reader("PyTorch's part for GPUs", (*_CUDA, *_ROCM), Judge.GPU)
 _ONEDNN = Reader("oneDNN", ("/libdnnl", "/libmkldnn", "/libtorch_cpu"), Judge.ONEDNN)
 _JEMALLOC = Reader("jemalloc", ("/libjemalloc",), Judge.MALLOC)
 #: What names begin with -> who reads them; the longest beginning counts. None: what every process has.
@@ -74,6 +75,11 @@ _READERS: Mapping[str, Reader | None] = {
     "TORCHINDUCTOR_": Reader("torch.compile", ("/libtorch",), Judge.INDUCTOR),
     "TORCH_NCCL_": Reader("PyTorch's NCCL back end", ("/libtorch_cuda",), Judge.GPU),
     "PYTORCH_CUDA_ALLOC_CONF": _GPU_OF_CUDA,
+    "PYTORCH_TUNABLEOP_": _GPU_OF_EITHER,
+    "TORCH_BLAS_PREFER_": _GPU_OF_EITHER,
+    "TORCH_LINALG_PREFER_": _GPU_OF_EITHER,
+    "TORCH_CUDNN_": _GPU_OF_CUDA,
+    "NVTE_": Reader("Transformer Engine", ("/transformer_engine",)),
     "NCCL_": Reader("NCCL", ("/libnccl", "/librccl", "/libtorch_cuda", "/libtorch_hip"), Judge.GPU),
     "RCCL_": Reader("RCCL", ("/librccl", "/libtorch_hip"), Judge.GPU),
     "CUDA_": _GPU_OF_CUDA,
@@ -84,6 +90,7 @@ _READERS: Mapping[str, Reader | None] = {
     "HIP_": _GPU_OF_ROCM,
     "HSA_": _GPU_OF_ROCM,
     "MIOPEN_": _GPU_OF_ROCM,
+    "GPU_MAX_HW_QUEUES": _GPU_OF_ROCM,
     "GLOO_": _TORCH,
     "UCX_": Reader("UCX", ("/libucp", "/libucs")),
     "FI_": Reader("libfabric", ("/libfabric",)),
