@@ -52,6 +52,7 @@ def collect(
     cpu = dict(
         machine.cpu(),
         affinity_before=before,
+        affinity_list=attempt(lambda: machine.listed(before)),
         affinity_after=affinity_after,
         affinity_end=attempt(machine.affinity),
     )

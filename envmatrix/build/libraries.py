@@ -15,7 +15,7 @@ from envmatrix.build.system_libraries import install_lines, system_library
 from envmatrix.build.unpack import unpack_wheel
 from envmatrix.build.wheelhouse import Wheelhouse
 from envmatrix.errors import EnvmatrixError, InputError
-from envmatrix.plan.environment import Library
+from envmatrix.plan.environment import Image, Library
 from envmatrix.system.progress import ProgressCallback
 
 
@@ -42,13 +42,13 @@ class LibraryBuilder:
     progress: ProgressCallback
     apt: Apt | None = None
 
-    def build(self, libraries: Sequence[Library]) -> Folders:
-        """Build, or find, the folder of every library; one that cannot be had is in ``missing``."""
+    def build(self, libraries: Sequence[Library], image: Image) -> Folders:
+        """Build, or find, the folder of every library of an image; one that cannot be had is in ``missing``."""
         folders: dict[str, str] = {}
         missing: dict[str, str] = {}
         facts: dict[str, str] = {}
         pins: list[Pinned] = []
-        for library in libraries:
+        for library in (one for one in libraries if one.is_for(image)):
             try:
                 folders[library.key], used = self._one(library)
                 facts[f"library {library.key}"] = " ".join(map(str, used))

@@ -21,7 +21,7 @@ def inputs_digest(places: Places, image: Image, libraries: tuple[Library, ...], 
     names = sorted(places.locks.iterdir()) if places.locks.is_dir() else []
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in names if pattern.match(path.name)]
     how = (recipe_digest(wheels=True), bootstrap_argv("", Path(), ""), listing_argv("", "/", OF_ENGINES))
-    return digest_of(asdict(image), [asdict(item) for item in libraries], texts, how, more)
+    return digest_of(asdict(image), [asdict(item) for item in libraries if item.is_for(image)], texts, how, more)
 
 
 def recorded(prepared: Prepared) -> dict[str, object]:

@@ -120,7 +120,7 @@ class LocalEngine(InGroups, Engine):
         else:
             reference, program, facts = self._venv(image, python, locks, progress)
         host = python if not image.on_host else remembered_python(cache, None)
-        folders: Folders = LibraryBuilder(cache, locks, host, progress).build(libraries)
+        folders: Folders = LibraryBuilder(cache, locks, host, progress).build(libraries, image)
         facts = {**facts, "python": python.version, **folders.facts}
         return Prepared(
             image.name, self.name, reference, program, folders.folders, facts, folders.missing, without_torch=without
