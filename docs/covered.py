@@ -1,0 +1,129 @@
+"""Write covered.md: what published sources advise to set, and what of the library answers it.
+
+covered.yaml holds the advice; the state of each row follows from the library's own levels: `python docs/covered.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from envmatrix.engines.catalog import ENGINES
+from envmatrix.evidence.paths import kind_of
+from envmatrix.launchers.catalog import LAUNCHERS
+from envmatrix.matrix.include import library
+from envmatrix.matrix.model import Design, Level, Matrix, Workload
+from envmatrix.matrix.parse import parse
+from envmatrix.plan.environment import resolve
+
+_DOCS = Path(__file__).parent
+_HEAD = """\
+# What is covered
+
+Published guides tell you to set many things. This table lists what {sources} of them advise, and what envmatrix does
+about each. It is made from the library's files: `python docs/covered.py`.
+
+* **verified**: a level or a recipe ships, and the process itself proves that the setting was active. What was tried on
+  a GPU is in [Accelerators](accelerators.md).
+* **not verified**: a level ships, but nothing in the process shows that it was active. Reports say so.
+* **ships**: an engine, a launcher or a workload does it.
+* **yours**: a few lines of your own set it with this key of [matrix.yaml](matrix.md); the answer names the evidence.
+* **no**: the answer is the reason.
+
+`envmatrix evidence ENV` shows what is active; `envmatrix list environments` names all recipes.
+"""
+_SOURCES = 24
+_STATES = ("verified", "not verified", "ships", "yours", "no")
+_WORST_FIRST = ("not verified", "ships", "verified")
+
+
+class CoverageError(Exception):
+    """covered.yaml names something that does not exist."""
+
+
+def whole_library() -> Matrix:
+    """Return a matrix of every file of the library."""
+    every = ", ".join(f"envmatrix:{name}" for name in library())
+    text = f"version: 2\ninclude: [{every}]\nenvironments: {{baseline: {{}}}}\n"
+    return parse(text, _DOCS.parent / "matrix.yaml")
+
+
+def state_of(row: Mapping[str, Any], matrix: Matrix) -> tuple[str, str]:
+    """Return the state of a row, and what answers it. Raises CoverageError for what is not there."""
+    if "not" in row:
+        return "no", row["not"]
+    if "own" in row:
+        keys = [key.strip() for key in row["own"].split(",")]
+        fields = {*Level.model_fields, *Design.model_fields, *Workload.model_fields}
+        _demand(set(keys) <= fields, row["own"])
+        paths = [path.strip() for path in row.get("read", "").split(",") if path.strip()]
+        for path in paths:
+            kind_of(path)
+        proof = f"proved by {_code(paths)}" if paths else "nothing proves it"
+        return "yours", f"{_code(keys)}; {proof}"
+    found = {_state_of_word(word, matrix) for word in row["by"]}
+    return next(state for state in _WORST_FIRST if state in found), _code(row["by"])
+
+
+def _state_of_word(word: str, matrix: Matrix) -> str:
+    kind, _, name = word.partition(" ")
+    if name:
+        known = {"workload": matrix.workloads, "engine": ENGINES.built_in, "launcher": LAUNCHERS.built_in}[kind]
+        _demand(name in known, word)
+        return "ships"
+    factor, is_level, level = word.partition("=")
+    if is_level:
+        _demand(factor in matrix.factors and level in matrix.factors[factor].levels, word)
+        levels = {factor: level}
+    else:
+        _demand(word in matrix.environments, word)
+        levels = dict(resolve(matrix, word, {}).own_levels or {})
+    proved = all(matrix.factors[one].levels[name].claims for one, name in levels.items())
+    return "verified" if proved or levels.keys() <= _RECORDED else "not verified"
+
+
+#: Factors whose levels are bits on disk: an image's packages are read from it, and are in every record.
+_RECORDED = {"torch"}
+
+
+def _demand(there: bool, word: str) -> None:
+    if not there:
+        raise CoverageError(f"covered.yaml: the library has no {word!r}")
+
+
+def _code(words: list[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def page() -> str:
+    """Return the text of covered.md."""
+    areas = yaml.safe_load((_DOCS / "covered.yaml").read_text(encoding="utf-8"))["areas"]
+    matrix = whole_library()
+    states = {area: [(row, *state_of(row, matrix)) for row in rows] for area, rows in areas.items()}
+    return "\n".join([_HEAD.format(sources=_SOURCES), *_totals(states), *_tables(states)]) + "\n"
+
+
+def _totals(states: Mapping[str, list[tuple[Mapping[str, Any], str, str]]]) -> Iterator[str]:
+    yield f"| area | {' | '.join(_STATES)} | all |\n|{'---|' * (len(_STATES) + 2)}"
+    for area, rows in states.items():
+        counts = Counter(state for _, state, _ in rows)
+        yield f"| {area} | {' | '.join(str(counts[state]) for state in _STATES)} | {len(rows)} |"
+
+
+def _tables(states: Mapping[str, list[tuple[Mapping[str, Any], str, str]]]) -> Iterator[str]:
+    for area, rows in states.items():
+        yield f"\n## {area}\n\n| setting | advised by | state | answer |\n|---|---|---|---|"
+        for row, state, answer in rows:
+            yield f"| {_cell(row['setting'])} | {_cell(row['who'])} | {state} | {_cell(answer)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+if __name__ == "__main__":
+    (_DOCS / "covered.md").write_text(page(), encoding="utf-8")
