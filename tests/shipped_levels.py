@@ -12,7 +12,10 @@ from envmatrix.plan.environment import Environment, build
 from envmatrix.system.project import default_matrix
 
 #: What a process without any setting is already; the tables call it a no-op.
-ALREADY = {("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict")}
+ALREADY = {
+    ("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict"), ("openmp-dynamic", "off"),
+    ("affinity", "cores-unbound"),
+}  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -47,5 +50,6 @@ def environment(factor: str, name: str, cpus: int) -> Environment:
     """Return the environment of one level, with what it requires, on a machine of so many CPUs."""
     level = matrix().factors[factor].levels[name]
     chosen = {other: allowed[0] for other, allowed in level.requires.items()}
-    facts = {"physical_cores": str(cpus), "logical_cpus": str(cpus), "gpu_cpu_list": "96-99"}
+    facts = {"physical_cores": str(cpus), "logical_cpus": str(cpus), "gpu_cpu_list": "96-99",
+             "cpu_list": "96-99"}  # fmt: skip
     return build(matrix(), "it", {**chosen, factor: name}, facts)

@@ -20,7 +20,7 @@ _GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
 class Host:
     """The machine as this process sees it. ``cpus`` are those it may use; sizes are in bytes.
 
-    ``gpu_cpus`` are the CPUs next to the first GPU (empty: there is none, or nobody says).
+    ``gpu_cpus`` are the CPUs next to the first GPU (empty: there is none).
 
     Of the nodes of a cluster only what the scheduler knows is here; the rest is None, and each trial's evidence has it
     (``stats.seen_host``).
@@ -36,7 +36,7 @@ class Host:
     numa_nodes: int | None
     memory_bytes: int | None
     hypervisor: bool | None
-    gpu_cpus: tuple[int, ...] = ()
+    gpu_cpus: tuple[int, ...] | None = None
 
     @property
     def memory_nodes(self) -> tuple[int, ...]:
@@ -49,7 +49,7 @@ class Host:
         mine = tuple(cpus) or self.cpus
         physical = tuple(cpu for cpu in self.physical_cpus if cpu in mine) or mine
         known = {} if self.numa_nodes is None else {"numa_nodes": str(self.numa_nodes)}
-        if self.kernel is not None:  # of a node of a cluster nobody says it
+        if self.gpu_cpus is not None:
             near_gpu = tuple(cpu for cpu in self.gpu_cpus if cpu in mine)
             known["gpu_cpu_list"] = format_cpus(near_gpu or mine)
         return known | {
