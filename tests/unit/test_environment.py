@@ -14,7 +14,7 @@ from envmatrix.system import host
 from envmatrix.system.project import default_matrix
 from tests.synthetic import HOST, NODE
 
-FACTS = {"physical_cores": "2", "logical_cpus": "4", "gpu_cpu_list": "0-1"}
+FACTS = {"physical_cores": "2", "logical_cpus": "4", "gpu_cpu_list": "0-1", "cpu_list": "0-3"}
 
 
 @pytest.fixture
