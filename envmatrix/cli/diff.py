@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     first, second = arguments.first, arguments.second
     found = diff(
         first, second, engine=arguments.engine, matrix=arguments.matrix, run=arguments.of_run,
-        results=arguments.results, progress=common.say_to_stderr,
+        results=arguments.results, progress=common.print_progress,
     )  # fmt: skip
     if arguments.json:
         common.print_json({"first": first, "second": second, "differences": [asdict(one) for one in found]})

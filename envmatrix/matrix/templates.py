@@ -8,21 +8,21 @@ from collections.abc import Mapping
 _TEMPLATE = re.compile(r"\{([a-z_]+)(?: *([-/]) *([1-9][0-9]{0,4}))?\}")
 
 #: What a template may name. OMP_PLACES={0:2} and the like are no templates: their braces hold no word.
-KNOWN = (
+TEMPLATE_NAMES = (
     "logical_cpus", "physical_cores", "numa_nodes", "cpu_list", "physical_cpu_list", "last_cpu", "gpu_cpu_list",
 )  # fmt: skip
 #: Values of the kind that a machine gives, for checks that must not depend on this one.
-SAMPLES = {name: "0-1" if name.endswith("list") else "1" for name in KNOWN}
+SAMPLE_VALUES = {name: "0-1" if name.endswith("list") else "1" for name in TEMPLATE_NAMES}
 
 
-def unknown(text: str) -> str | None:
+def unknown_template(text: str) -> str | None:
     """Return the first template in ``text`` that does not exist, or None."""
     return next((match[0][1:-1] for match in _TEMPLATE.finditer(text) if not _is_known(match)), None)
 
 
-def unfilled(text: str) -> str | None:
+def unfilled_template(text: str) -> str | None:
     """Return the first template name that is left in a text which was filled, or None."""
-    return next((match[1] for match in _TEMPLATE.finditer(text) if match[1] in KNOWN), None)
+    return next((match[1] for match in _TEMPLATE.finditer(text) if match[1] in TEMPLATE_NAMES), None)
 
 
 def is_open(text: str) -> bool:
@@ -30,7 +30,7 @@ def is_open(text: str) -> bool:
     return _TEMPLATE.search(text) is not None
 
 
-def fill(text: str, facts: Mapping[str, str]) -> str:
+def fill_templates(text: str, facts: Mapping[str, str]) -> str:
     """Replace each known template whose value is in ``facts``; anything else stays as written.
 
     What is left of a number after ``- N`` or ``/ N`` is at least 1, for it counts CPUs.
@@ -39,7 +39,7 @@ def fill(text: str, facts: Mapping[str, str]) -> str:
 
 
 def _is_known(match: re.Match[str]) -> bool:
-    return match[1] in KNOWN and not (match[2] and match[1].endswith("list"))
+    return match[1] in TEMPLATE_NAMES and not (match[2] and match[1].endswith("list"))
 
 
 def _filled(match: re.Match[str], facts: Mapping[str, str]) -> str:

@@ -79,11 +79,11 @@ class Finished:
 
     def last_words(self, lines: int = 5) -> str:
         """Return the last lines it printed, for an error message."""
-        text = (self.stderr.strip() or self.stdout.strip()).splitlines()
-        return "\n".join(text[-lines:])
+        output_lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        return "\n".join(output_lines[-lines:])
 
 
-def said_json(text: str) -> Any:
+def parse_last_json(text: str) -> Any:
     """Return what the last line of a text that is a list or a mapping in JSON says.
 
     A ``sitecustomize`` of the Python that was asked may print before it, and at its end. Raises ValueError for none.
@@ -103,7 +103,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _not_started(program: str, number: int) -> NoTrialError:
+def _start_error(program: str, number: int) -> NoTrialError:
     remedy = _REMEDIES.get(number, "`envmatrix doctor` looks at what is missing here")
     return NoTrialError(f"cannot start {program}: {os.strerror(number)}", remedy=remedy)
 
@@ -147,7 +147,7 @@ class Order:
         return len(order).to_bytes(8, "big") + order
 
 
-class Guarded:
+class SupervisedProcess:
     """A program that a supervisor started, and with which it ends all that came of it (see ``supervisor.py``).
 
     It can be read (``fileno``) when it has ended.
@@ -166,13 +166,13 @@ class Guarded:
                 )  # fmt: skip
         except OSError as error:
             self._line.close()
-            raise _not_started(order.argv[0], error.errno or 0) from error
+            raise _start_error(order.argv[0], error.errno or 0) from error
         finally:
             its.close()
         with contextlib.suppress(BrokenPipeError):  # the answer that is not there says it
             self._line.sendall(order.encoded())
 
-    def __enter__(self) -> Guarded:  # noqa: PYI034 - typing.Self is Python 3.11
+    def __enter__(self) -> SupervisedProcess:  # noqa: PYI034 - typing.Self is Python 3.11
         return self
 
     def fileno(self) -> int:
@@ -181,21 +181,21 @@ class Guarded:
 
     def hold(self) -> None:
         """Stop every process that came of it; they are stopped when this returns, or have ended."""
-        self._ask(HOLD)
+        self._send_command(HOLD)
 
     def release(self) -> None:
         """Let every process that came of it go on."""
-        self._ask(RELEASE)
+        self._send_command(RELEASE)
 
-    def _ask(self, what: bytes) -> None:
+    def _send_command(self, command: bytes) -> None:
         """Let the supervisor do something; what it says instead when the program has ended is kept for ``answer``."""
         if self._said:
             return
         self._line.settimeout(_ENDED_S)
         try:
-            self._line.sendall(what)
-            said = self._line.recv(1)
-            self._said = b"" if said == what else said
+            self._line.sendall(command)
+            answer_byte = self._line.recv(1)
+            self._said = b"" if answer_byte == command else answer_byte
         except TimeoutError:
             self.process.kill()  # its program dies with it, and is known to have been killed
         except OSError:  # it has ended: the answer says how
@@ -218,21 +218,21 @@ class Guarded:
 
     def answer(self) -> Exit:
         """Wait until the program has ended and nothing of it is left; return how it ended."""
-        said = self._said
-        if not said:
-            interrupts.wait([self._line], self.order.limit_s + _ENDED_S)
+        message = self._said
+        if not message:
+            interrupts.wait_readable([self._line], self.order.limit_s + _ENDED_S)
         self._line.settimeout(_ENDED_S)
         with contextlib.suppress(TimeoutError, ConnectionError):
-            while piece := self._line.recv(4096):
-                said += piece
-        if not said:
+            while chunk := self._line.recv(4096):
+                message += chunk
+        if not message:
             return Exit(-signal.SIGKILL, 0.0)
-        how, number, *rest = marshal.loads(said)  # noqa: S302 - our own process's
-        if how == "ended":
-            return Exit(number, *rest)
+        ending, number, *details = marshal.loads(message)  # noqa: S302 - our own process's
+        if ending == "ended":
+            return Exit(number, *details)
         program = self.order.argv[0]
-        if how == "refused":
-            raise _not_started(program, number)
+        if ending == "refused":
+            raise _start_error(program, number)
         cpus = ", ".join(map(str, self.order.place.cpus)) or "of this process"
         raise NoTrialError(
             f"cannot start {program} on CPUs {cpus} with its limits: {os.strerror(number)}",
@@ -250,9 +250,9 @@ def run_logged(order: Order, log: IO[bytes] | None) -> Exit:
         return program.answer()
 
 
-def started(order: Order, log: IO[bytes] | None) -> Guarded:
+def started(order: Order, log: IO[bytes] | None) -> SupervisedProcess:
     """Start what ``run_logged`` runs. It is a context manager, and ends with it."""
-    return Guarded(order, (subprocess.DEVNULL, log, log) if log else (None, None, None))
+    return SupervisedProcess(order, (subprocess.DEVNULL, log, log) if log else (None, None, None))
 
 
 def run(
@@ -267,88 +267,90 @@ def run(
 
     Raises NoTrialError when the program cannot be started; a non-zero status is the caller's to judge.
     """
-    given = subprocess.DEVNULL if input_text is None else subprocess.PIPE
-    streams = (given, subprocess.PIPE, subprocess.PIPE)
-    with Guarded(Order(argv, env, cwd, limit_s), streams) as supervisor:
-        text = None if input_text is None else input_text.encode()
+    standard_input = subprocess.DEVNULL if input_text is None else subprocess.PIPE
+    streams = (standard_input, subprocess.PIPE, subprocess.PIPE)
+    with SupervisedProcess(Order(argv, env, cwd, limit_s), streams) as supervisor:
+        input_bytes = None if input_text is None else input_text.encode()
         try:
-            out, err = supervisor.process.communicate(text, timeout=limit_s + _ENDED_S)
+            stdout_bytes, stderr_bytes = supervisor.process.communicate(input_bytes, timeout=limit_s + _ENDED_S)
         except subprocess.TimeoutExpired as stuck:  # the supervisor itself: it is killed, and its program with it
             return Finished(tuple(argv), Exit(-signal.SIGKILL, stuck.timeout, timed_out=True), "", "")
-        ended = supervisor.answer()
-    return Finished(tuple(argv), ended, out.decode(errors="replace"), err.decode(errors="replace"))
+        exit_status = supervisor.answer()
+    return Finished(
+        tuple(argv), exit_status, stdout_bytes.decode(errors="replace"), stderr_bytes.decode(errors="replace")
+    )
 
 
 @contextlib.contextmanager
 def cleanup_watcher(argv: Sequence[str]) -> Iterator[None]:
     """See to it that ``argv`` is run should this process be killed meanwhile (see ``cleanup_watcher.py``)."""
-    waits, told = os.pipe()
+    read_end, write_end = os.pipe()
     with interrupts.held():
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_CLEANUP_WATCHER), str(waits), str(os.getpid()), *argv],
+            [sys.executable, "-I", "-S", str(_CLEANUP_WATCHER), str(read_end), str(os.getpid()), *argv],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, pass_fds=[waits],
+            start_new_session=True, pass_fds=[read_end],
         )  # fmt: skip
-        os.close(waits)
+        os.close(read_end)
     try:
         yield
     finally:
         with interrupts.held():
             with contextlib.suppress(BrokenPipeError):  # it was killed
-                os.write(told, b".")
-            os.close(told)
+                os.write(write_end, b".")
+            os.close(write_end)
             process.wait()
 
 
-def orphans() -> list[int]:
+def orphaned_supervisors() -> list[int]:
     """Return this user's supervisors and cleanup watchers whose envmatrix was killed: they end what is left, unless they are stopped.
 
     Processes of other PID namespaces are left alone: their numbers say nothing here.
     """
-    ours, found = (_PROC / "self/ns/pid").readlink(), []
+    own_namespace, pids = (_PROC / "self/ns/pid").readlink(), []
     for folder in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            if folder.stat().st_uid != os.getuid() or (folder / "ns/pid").readlink() != ours:
+            if folder.stat().st_uid != os.getuid() or (folder / "ns/pid").readlink() != own_namespace:
                 continue
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            if words[1:3] != [b"-I", b"-S"] or Path(os.fsdecode(words[3])).name not in (
+            command_line = (folder / "cmdline").read_bytes().split(b"\0")
+            if command_line[1:3] != [b"-I", b"-S"] or Path(os.fsdecode(command_line[3])).name not in (
                 _SUPERVISOR.name,
                 _CLEANUP_WATCHER.name,
             ):
                 continue
             state, parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state != b"Z" and parent != words[5] and words[5].isdigit():
-                found.append(int(folder.name))
-    return found
+            if state != b"Z" and parent != command_line[5] and command_line[5].isdigit():
+                pids.append(int(folder.name))
+    return pids
 
 
-def carriers(variable: str, beginning: str) -> list[int]:
+def processes_with_variable(variable: str, beginning: str) -> list[int]:
     """Return this user's processes in whose environment ``variable`` has a value that begins so."""
-    wanted = f"\0{variable}={beginning}".encode()
-    found = []
+    entry = f"\0{variable}={beginning}".encode()
+    pids = []
     for folder in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.getuid() and wanted in b"\0" + _variables(folder):
-                found.append(int(folder.name))
-    return [pid for pid in found if pid != os.getpid()]
+            if folder.stat().st_uid == os.getuid() and entry in b"\0" + _read_variables(folder):
+                pids.append(int(folder.name))
+    return [pid for pid in pids if pid != os.getpid()]
 
 
-def _variables(folder: Path) -> bytes:
+def _read_variables(folder: Path) -> bytes:
     """Return a process's variables. One whose program is just being started has none yet: that is waited for."""
     deadline = time.monotonic() + _STARTED_S
     while True:
-        if found := (folder / "environ").read_bytes():
-            return found
-        if not _starting(folder) or time.monotonic() > deadline:
+        if environ := (folder / "environ").read_bytes():
+            return environ
+        if not _is_starting(folder) or time.monotonic() > deadline:
             return (folder / "environ").read_bytes()
         time.sleep(0.001)
 
 
-def _starting(folder: Path) -> bool:
+def _is_starting(folder: Path) -> bool:
     """Whether a process has a program (the kernel's own have none) whose variables have no end: proc_pid_stat(5)."""
     try:
         (folder / "exe").readlink()
-        words = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return False
-    return words[48:49] == [b"0"]
+    return fields[48:49] == [b"0"]

@@ -15,20 +15,26 @@ from envmatrix.engines.base import Job, Running, TakesTurns
 from envmatrix.errors import EnvmatrixError, NoTrialError, StoreError
 from envmatrix.matrix import Design
 from envmatrix.plan import Slot
-from envmatrix.plan.interleaving import Company, turn_order, turns_until
+from envmatrix.plan.interleaving import InterleavedGroup, turn_order, turns_after_wave
 from envmatrix.results import Trial, trial_of
 from envmatrix.system import interrupts
 from envmatrix.system.host import parse_cpus
 from envmatrix.system.process import Exit
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans, own_program
-from envmatrix.trials.barrier import Gate, GateError, opened
+from envmatrix.trials.barrier import Gate, GateError, open_gate
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.retry import restore
-from envmatrix.trials.trial import check_image, judged, make_job, program_folder, refused
+from envmatrix.trials.retry import rebuild_image
+from envmatrix.trials.trial import (
+    check_image_present,
+    make_finished_trial,
+    make_job,
+    program_folder,
+    make_unstarted_trial,
+)
 
 #: The length of a process's next turn, (steps set apart, steps that count), by how many turns it has had.
-Lengths = Callable[[int], tuple[int, int]]
+TurnLengths = Callable[[int], tuple[int, int]]
 
 
 class _NotStartedError(Exception):
@@ -62,26 +68,26 @@ class _Process:
     timed_out: bool = False
     over: bool = False
 
-    def look(self, ready: Sequence[object]) -> bool:
+    def look(self, readable: Sequence[object]) -> bool:
         """Take in what it said or that it has ended; say whether it is waiting at its gate, or has ended."""
         try:
-            self.left = self.gate.left() if self.gate in ready else None
+            self.left = self.gate.left() if self.gate in readable else None
         except GateError:
             self.running.end()  # its log says why, or its exit status
             self.over = True
-        self.over = self.over or self.running in ready
+        self.over = self.over or self.running in readable
         return self.over or self.left is not None
 
     def stop(self) -> None:
         """Hold it at its gate."""
         if not self.over and not self.is_program:
-            with _of(self.slot):
+            with _attribute_errors(self.slot):
                 self.running.hold()
 
     def go_on(self) -> None:
         """Let it run again."""
         if not self.is_program:
-            with _of(self.slot):
+            with _attribute_errors(self.slot):
                 self.running.release()
 
     def time_out(self) -> None:
@@ -91,12 +97,12 @@ class _Process:
 
     def exit(self) -> Exit:
         """Wait for its end and return how it ended."""
-        with _of(self.slot):
+        with _attribute_errors(self.slot):
             return replace(self.running.exit(), timed_out=self.timed_out)
 
 
 @contextlib.contextmanager
-def _of(slot: Slot) -> Iterator[None]:
+def _attribute_errors(slot: Slot) -> Iterator[None]:
     """Say of which trial a process came to nothing."""
     try:
         yield
@@ -104,45 +110,45 @@ def _of(slot: Slot) -> Iterator[None]:
         raise _NotStartedError(slot, error) from error
 
 
-def run_together(
-    experiment: Experiment, company: Company, progress: ProgressCallback, lengths: Lengths | None = None
+def run_interleaved(
+    experiment: Experiment, company: InterleavedGroup, progress: ProgressCallback, lengths: TurnLengths | None = None
 ) -> list[Trial]:
     """Run trials that take turns, to the end of all of them; ``lengths`` of turns that differ (None: the design's).
 
     Where one did not come to a trial, what is missing is made again and all begin anew; one that is refused twice is a
     failure of its environment, and the others go on without it. Raises EngineGoneError as ``run_surely`` does.
     """
-    found: dict[str, Trial] = {}
-    tried: set[str] = set()
+    trials_by_name: dict[str, Trial] = {}
+    retried: set[str] = set()
     while True:
         try:
-            left = company.without(found)
-            done = _run_company(experiment, left, lengths) if left.slots else []
+            remaining = company.without(trials_by_name)
+            new_trials = _run_group(experiment, remaining, lengths) if remaining.slots else []
         except _NotStartedError as error:
-            restore(experiment, error.slot, error.cause, progress)
-            if error.slot.trial in tried:
-                found[error.slot.trial] = refused(error.slot, error.cause)
-            tried.add(error.slot.trial)
+            rebuild_image(experiment, error.slot, error.cause, progress)
+            if error.slot.trial in retried:
+                trials_by_name[error.slot.trial] = make_unstarted_trial(error.slot, error.cause)
+            retried.add(error.slot.trial)
             continue
-        found |= {trial.trial: trial for trial in done}
-        return [found[slot.trial] for slot in company.slots]
+        trials_by_name |= {trial.trial: trial for trial in new_trials}
+        return [trials_by_name[slot.trial] for slot in company.slots]
 
 
-def _run_company(experiment: Experiment, company: Company, lengths: Lengths | None) -> list[Trial]:
+def _run_group(experiment: Experiment, company: InterleavedGroup, lengths: TurnLengths | None) -> list[Trial]:
     """Run trials together; the work folders are gone afterwards."""
     ended_before = orphans.end_processes()
-    folder = orphans.folder() / experiment.run.name
+    folder = orphans.work_folder() / experiment.run.name
     try:
-        trials = _Waves(experiment, company, folder, lengths).run()
+        trials = _InterleavedRun(experiment, company, folder, lengths).run()
     finally:
         for slot in company.slots:
             shutil.rmtree(folder / slot.trial, ignore_errors=True)
-    first = next((trial.trial for trial in trials if trial.together), None)
-    return [replace(trial, ended_before=ended_before) if trial.trial == first else trial for trial in trials]
+    first_trial = next((trial.trial for trial in trials if trial.together), None)
+    return [replace(trial, ended_before=ended_before) if trial.trial == first_trial else trial for trial in trials]
 
 
 @contextlib.contextmanager
-def _ending(processes: Sequence[_Process]) -> Iterator[None]:
+def _end_all_on_error(processes: Sequence[_Process]) -> Iterator[None]:
     """Where something breaks, let all processes end at the same time."""
     try:
         yield
@@ -152,14 +158,14 @@ def _ending(processes: Sequence[_Process]) -> Iterator[None]:
         raise
 
 
-def _judged(experiment: Experiment, process: _Process, ended: Exit) -> Trial:
+def _make_finished_trial(experiment: Experiment, process: _Process, ended: Exit) -> Trial:
     engine = experiment.engines[process.slot.arm.engine]
     if not ended.ok and not process.timed_out and not engine.holds(process.job.prepared):
         raise _NotStartedError(process.slot, NoTrialError(f"image {process.job.prepared.image} went away while it ran"))
-    return judged(experiment, process.slot, ended, process.job, started=process.started)
+    return make_finished_trial(experiment, process.slot, ended, process.job, started=process.started)
 
 
-def _at_once(design: Design) -> int:
+def _max_starting(design: Design) -> int:
     """Return how many processes get ready at once: one a CPU.
 
     More of them are ready no sooner: each then takes so much longer, and drives the others out of the caches.
@@ -167,31 +173,33 @@ def _at_once(design: Design) -> int:
     return len(parse_cpus(design.cpus)) if design.cpus else len(os.sched_getaffinity(0))
 
 
-def _start(experiment: Experiment, slot: Slot, work: Path, together: int, stack: ExitStack) -> _Process:
+def _start_process(experiment: Experiment, slot: Slot, work: Path, process_count: int, stack: ExitStack) -> _Process:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     job = make_job(experiment, slot, work, gate=True)
     program = program_folder(experiment, slot, job)
-    job = own_program.with_files(experiment.engines[slot.arm.engine], job, *program) if program else job
-    job = replace(job, env={**job.env, **orphans.mark(experiment.run.name, slot)})
+    job = own_program.place_program_files(experiment.engines[slot.arm.engine], job, *program) if program else job
+    job = replace(job, env={**job.env, **orphans.trial_mark(experiment.run.name, slot)})
     # The supervisor's own limit is behind those of getting ready (all of them, some at once), all turns, and finishing.
-    job = replace(job, limits=replace(job.limits, seconds=(4 * together + 1) * job.limits.seconds))
+    job = replace(job, limits=replace(job.limits, seconds=(4 * process_count + 1) * job.limits.seconds))
     engine = experiment.engines[slot.arm.engine]
     if not isinstance(engine, TakesTurns):
         raise NotImplementedError(slot.arm.engine)  # ``alone`` says so before
-    check_image(engine, job)
-    gate = stack.enter_context(opened(work))
+    check_image_present(engine, job)
+    gate = stack.enter_context(open_gate(work))
     workload, design = experiment.run.workloads[slot.arm.workload], experiment.run.design
     running = stack.enter_context(engine.started(job))
-    due = time.monotonic() + min(_at_once(design), together) * design.trial_limit
-    apart = design.turn_apart if workload.tells_steps else 0
-    return _Process(slot, job, running, gate, due, bool(workload.command), apart)
+    deadline = time.monotonic() + min(_max_starting(design), process_count) * design.trial_limit
+    discarded_steps = design.turn_apart if workload.tells_steps else 0
+    return _Process(slot, job, running, gate, deadline, bool(workload.command), discarded_steps)
 
 
-class _Waves:
+class _InterleavedRun:
     """The waves of a company, and the rounds of each: who lives when, whose turn is when, and how long it is."""
 
-    def __init__(self, experiment: Experiment, company: Company, folder: Path, lengths: Lengths | None) -> None:
+    def __init__(
+        self, experiment: Experiment, company: InterleavedGroup, folder: Path, lengths: TurnLengths | None
+    ) -> None:
         self.experiment, self.company, self.folder, self.lengths = experiment, company, folder, lengths
         self.limit_s, self.seed, self.steps = (design := experiment.run.design).trial_limit, design.seed, design.turn
         self.slots, self.waves = company.slots, len(company.waves)
@@ -200,28 +208,28 @@ class _Waves:
 
     def run(self) -> list[Trial]:
         """Run all waves, and those that are kept through all of them."""
-        kept: list[_Process] = []
+        persistent: list[_Process] = []
         trials: list[Trial] = []
-        with ExitStack() as stack, _ending(kept):
-            self._get_ready(self.company.kept, stack, kept)
-            most = len(kept)
+        with ExitStack() as stack, _end_all_on_error(persistent):
+            self._start_all(self.company.kept, stack, persistent)
+            most_alive = len(persistent)
             for number, wave in enumerate(self.company.waves):
-                found = self._wave(number, wave, kept)
-                most = max(most, len(kept) + len(found))
-                trials += found
-            exits = [process.exit() for process in kept]
-        return trials + self._judged(kept, exits, most) + self.broken
+                wave_trials = self._run_wave(number, wave, persistent)
+                most_alive = max(most_alive, len(persistent) + len(wave_trials))
+                trials += wave_trials
+            exits = [process.exit() for process in persistent]
+        return trials + self._judged(persistent, exits, most_alive) + self.broken
 
-    def _wave(self, number: int, slots: Sequence[Slot], kept: Sequence[_Process]) -> list[Trial]:
+    def _run_wave(self, number: int, slots: Sequence[Slot], persistent: Sequence[_Process]) -> list[Trial]:
         wave: list[_Process] = []
-        last = number + 1 == self.waves
+        is_last = number + 1 == self.waves
         with ExitStack() as stack:
-            self._get_ready(slots, stack, wave)
-            alive = [*kept, *wave]
-            with _ending(alive):
+            self._start_all(slots, stack, wave)
+            alive = [*persistent, *wave]
+            with _end_all_on_error(alive):
                 self._take_turns(alive, number)
-                ending = alive if last else wave
-                _finish([process for process in ending if not process.over], self.limit_s * len(self.slots))
+                to_finish = alive if is_last else wave
+                _finish([process for process in to_finish if not process.over], self.limit_s * len(self.slots))
                 exits = [process.exit() for process in wave]
         return self._judged(wave, exits, len(alive))  # now that their logs are whole
 
@@ -233,10 +241,10 @@ class _Waves:
         """
         while order := self._next_round(processes, wave):
             for process in order:
-                _take_turn(process, *self._length(process), self.limit_s)
+                _take_turn(process, *self._turn_length(process), self.limit_s)
             self.round += 1
 
-    def _length(self, process: _Process) -> tuple[int, int]:
+    def _turn_length(self, process: _Process) -> tuple[int, int]:
         """Return how many steps of a process's next turn are set apart, and how many count."""
         if self.lengths:
             return self.lengths(process.turns)
@@ -244,10 +252,10 @@ class _Waves:
 
     def _next_round(self, processes: Sequence[_Process], wave: int) -> list[_Process]:
         """Return the processes that have steps left in this wave, in this round's order."""
-        there = {process.slot.trial: process for process in processes if self._has_turn(process, wave)}
+        processes_by_trial = {process.slot.trial: process for process in processes if self._has_turn(process, wave)}
         block = self.slots[0].block
         order = turn_order(self.seed, block, self.round, [slot.trial for slot in self.slots])
-        return [there[trial] for trial in order if trial in there]
+        return [processes_by_trial[trial] for trial in order if trial in processes_by_trial]
 
     def _has_turn(self, process: _Process, wave: int) -> bool:
         if not process.left or process.over:
@@ -255,61 +263,61 @@ class _Waves:
         if process.slot not in self.company.kept:
             return True
         whole = process.turns + -(-process.left // self.steps)
-        return process.turns < turns_until(wave, self.waves, whole)
+        return process.turns < turns_after_wave(wave, self.waves, whole)
 
-    def _get_ready(self, slots: Sequence[Slot], stack: ExitStack, processes: list[_Process]) -> None:
+    def _start_all(self, slots: Sequence[Slot], stack: ExitStack, processes: list[_Process]) -> None:
         """Start trials, and wait until all are ready; those that cannot be started as they are say so in a trial."""
-        at_once = _at_once(self.experiment.run.design)
-        with _ending(processes):
+        at_once = _max_starting(self.experiment.run.design)
+        with _end_all_on_error(processes):
             for slot in slots:
                 if reason := self.experiment.run.skipped.get(slot.arm.name):
                     self.broken.append(trial_of(slot, "skipped", reason))
                     continue
-                _wait(_not_ready(processes), most=at_once - 1)
+                _wait_until_held(_starting_processes(processes), most=at_once - 1)
                 try:
                     work = self.folder / slot.trial
-                    processes.append(_start(self.experiment, slot, work, len(self.slots), stack))
+                    processes.append(_start_process(self.experiment, slot, work, len(self.slots), stack))
                 except NoTrialError as error:
                     raise _NotStartedError(slot, error) from error
                 except StoreError:
                     raise
                 except EnvmatrixError as error:
-                    self.broken.append(refused(slot, error))
-            _wait(_not_ready(processes))
+                    self.broken.append(make_unstarted_trial(slot, error))
+            _wait_until_held(_starting_processes(processes))
 
-    def _judged(self, processes: Sequence[_Process], exits: Sequence[Exit], together: int) -> list[Trial]:
-        trials = [_judged(self.experiment, *pair) for pair in zip(processes, exits, strict=True)]
+    def _judged(self, processes: Sequence[_Process], exits: Sequence[Exit], process_count: int) -> list[Trial]:
+        trials = [_make_finished_trial(self.experiment, *pair) for pair in zip(processes, exits, strict=True)]
         waves = self.waves if self.waves > 1 else None
-        return [replace(trial, together=together, waves=waves, ended_before=0) for trial in trials]
+        return [replace(trial, together=process_count, waves=waves, ended_before=0) for trial in trials]
 
 
-def _not_ready(processes: Sequence[_Process]) -> list[_Process]:
+def _starting_processes(processes: Sequence[_Process]) -> list[_Process]:
     return [process for process in processes if process.left is None and not process.over]
 
 
-def _wait(processes: Sequence[_Process], most: int = 0) -> None:
+def _wait_until_held(processes: Sequence[_Process], most: int = 0) -> None:
     """Wait until all but ``most`` processes are held at their gates or have ended; those that are late are ended."""
     waiting = list(processes)
     while len(waiting) > most:
         files = [file for process in waiting for file in (process.running, process.gate)]
         due = min(process.due for process in waiting)
-        ready = interrupts.wait(files, max(0.0, due - time.monotonic()))
-        there = [process for process in waiting if process.look(ready)]
-        for process in there:
+        readable = interrupts.wait_readable(files, max(0.0, due - time.monotonic()))
+        arrived = [process for process in waiting if process.look(readable)]
+        for process in arrived:
             process.stop()
-        for process in waiting if not ready else ():
+        for process in waiting if not readable else ():
             if process.due <= due:
                 process.time_out()
-        waiting = [process for process in waiting if process not in there and not process.over]
+        waiting = [process for process in waiting if process not in arrived and not process.over]
 
 
-def _take_turn(process: _Process, apart: int, steps: int, limit_s: float) -> None:
-    process.gate.go(apart, steps)
+def _take_turn(process: _Process, discarded_steps: int, timed_steps: int, limit_s: float) -> None:
+    process.gate.go(discarded_steps, timed_steps)
     process.turns += 1
     began = time.monotonic()
     process.due = began + limit_s - process.ran_s
     process.go_on()
-    _wait([process])
+    _wait_until_held([process])
     process.ran_s += time.monotonic() - began
 
 
@@ -321,7 +329,9 @@ def _finish(processes: Sequence[_Process], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     waiting = list(processes)
     while waiting:
-        ended = interrupts.wait([process.running for process in waiting], max(0.0, deadline - time.monotonic()))
-        for process in waiting if not ended else ():
+        exited = interrupts.wait_readable(
+            [process.running for process in waiting], max(0.0, deadline - time.monotonic())
+        )
+        for process in waiting if not exited else ():
             process.time_out()
-        waiting = [process for process in waiting if process.running not in ended] if ended else []
+        waiting = [process for process in waiting if process.running not in exited] if exited else []

@@ -16,36 +16,36 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from envmatrix.build.cache import digest_of
+from envmatrix.build.cache import json_digest
 from envmatrix.errors import EngineError
 from envmatrix.plan import Slot
 from envmatrix.system import project
-from envmatrix.system.process import carriers, orphans
+from envmatrix.system.process import processes_with_variable, orphaned_supervisors
 
 #: The variable by which a trial's processes are found again, daemons too.
-MARK = "ENVMATRIX_TRIAL"
+TRIAL_VARIABLE = "ENVMATRIX_TRIAL"
 #: How long (seconds) the system may take to end what was killed.
-_ENDED_S = 10.0
+_KILL_WAIT_S = 10.0
 #: How long (seconds) the supervisors of a killed envmatrix may take to end what is below them.
-_LET_END_S = 20.0
-_OWNER = re.compile(r"(?:session-|bench-[a-z]+\.)(\d+)[-.]")
+_SUPERVISOR_WAIT_S = 20.0
+_OWNER_PID = re.compile(r"(?:session-|bench-[a-z]+\.)(\d+)[-.]")
 #: Where a trial without a container writes what is temporary (see ``base_variables``).
 _TMP = Path("/tmp")  # noqa: S108
 
 
-def _beginning() -> str:
+def _mark_prefix() -> str:
     """Return what the marks of this cache's trials begin with: another cache's runs are none of our business."""
-    return digest_of(str(project.cache_folder()))[:12] + "/"
+    return json_digest(str(project.cache_folder()))[:12] + "/"
 
 
-def mark(run: str, slot: Slot) -> dict[str, str]:
+def trial_mark(run: str, slot: Slot) -> dict[str, str]:
     """Return the variable that marks a trial's processes."""
-    return {MARK: f"{_beginning()}{run}/{slot.trial}"}
+    return {TRIAL_VARIABLE: f"{_mark_prefix()}{run}/{slot.trial}"}
 
 
-def folder() -> Path:
+def work_folder() -> Path:
     """Return where work folders lie while their processes run; a cache may be shared with other machines."""
-    return project.cache_folder() / "work" / digest_of(platform.node())[:8]
+    return project.cache_folder() / "work" / json_digest(platform.node())[:8]
 
 
 def session_prefix() -> str:
@@ -55,7 +55,7 @@ def session_prefix() -> str:
 
 def killed_runs() -> list[str]:
     """Return the names of the runs that were killed: their work folders are still there."""
-    return sorted(path.name for path in folder().glob("*") if path.is_dir() and not _OWNER.match(path.name))
+    return sorted(path.name for path in work_folder().glob("*") if path.is_dir() and not _OWNER_PID.match(path.name))
 
 
 def remove_files() -> None:
@@ -64,10 +64,10 @@ def remove_files() -> None:
     What an engine keeps of a trial lies beside them as RUN.TRIAL; that engine may never be used again.
     """
     for name in killed_runs():
-        for path in (*folder().parent.glob(f"*/{glob.escape(name)}.*"), folder() / name):
+        for path in (*work_folder().parent.glob(f"*/{glob.escape(name)}.*"), work_folder() / name):
             shutil.rmtree(path, ignore_errors=True)
-    for path in (*folder().glob("session-*"), *_TMP.glob("bench-*.*")):
-        owner = _OWNER.match(path.name)
+    for path in (*work_folder().glob("session-*"), *_TMP.glob("bench-*.*")):
+        owner = _OWNER_PID.match(path.name)
         with contextlib.suppress(OSError):
             if owner and not Path(f"/proc/{owner[1]}").exists() and path.lstat().st_uid == os.getuid():
                 shutil.rmtree(path, ignore_errors=True)
@@ -75,28 +75,28 @@ def remove_files() -> None:
 
 def end_processes() -> int:
     """End every process of an earlier trial and return how many there were; EngineError when one cannot be ended."""
-    ended = set(_let_orphans_end())
-    deadline = time.monotonic() + _ENDED_S
-    while left := carriers(MARK, _beginning()):
+    ended = set(_end_orphans())
+    deadline = time.monotonic() + _KILL_WAIT_S
+    while remaining := processes_with_variable(TRIAL_VARIABLE, _mark_prefix()):
         if time.monotonic() > deadline:
             raise EngineError(
-                f"process {left[0]} of an earlier trial cannot be ended, and trials would be measured beside it",
-                remedy=f"see what it waits for: `cat /proc/{left[0]}/stack`",
+                f"process {remaining[0]} of an earlier trial cannot be ended, and trials would be measured beside it",
+                remedy=f"see what it waits for: `cat /proc/{remaining[0]}/stack`",
             )
-        _signal(left, signal.SIGKILL)
-        ended |= set(left)
+        _signal(remaining, signal.SIGKILL)
+        ended |= set(remaining)
         time.sleep(0.01)
     return len(ended)
 
 
-def _let_orphans_end() -> set[int]:
+def _end_orphans() -> set[int]:
     """Let the supervisors of a killed envmatrix end what they started, and return them: what is stopped can end nothing."""
-    deadline, found = time.monotonic() + _LET_END_S, set()
-    while (left := orphans()) and time.monotonic() < deadline + _ENDED_S:
-        found |= set(left)
-        _signal(left, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
+    deadline, orphan_ids = time.monotonic() + _SUPERVISOR_WAIT_S, set()
+    while (remaining := orphaned_supervisors()) and time.monotonic() < deadline + _KILL_WAIT_S:
+        orphan_ids |= set(remaining)
+        _signal(remaining, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
         time.sleep(0.01)
-    return found
+    return orphan_ids
 
 
 def _signal(processes: Iterable[int], number: signal.Signals) -> None:

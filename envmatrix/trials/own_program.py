@@ -10,29 +10,36 @@ from pathlib import Path, PurePosixPath
 
 from envmatrix.engines.base import Engine, Job
 from envmatrix.errors import EnvmatrixError
-from envmatrix.matrix.metrics import MetricSource, Reported
+from envmatrix.matrix.metrics import MetricSource, ReportedNumber
 from envmatrix.matrix.model import Workload
 
 #: What a trial's process writes into its work folder (docs/record.md).
 RECORD = "record.json"
 #: Files up to this size (bytes) are copied into the work folder, larger ones linked (docs/workloads.md).
-COPIED_BYTES = 2**20
+MAX_COPIED_BYTES = 2**20
 #: So many folders above the program's own appear around it, each if it has no more entries than this.
-_ABOVE, _MOST_ENTRIES = 2, 1000
+_FOLDERS_ABOVE, _MOST_ENTRIES = 2, 1000
 _PYTHONS = {"python", "python3"}
 
 
-def number_arguments(workload: Workload) -> list[str]:
+def metric_arguments(workload: Workload) -> list[str]:
     """Return the arguments of ``python -m bench command`` that say where the program's numbers are."""
-    (_, first), *more = workload.sources.items()
-    also = [json.dumps({"name": name, **_source(one)}) for name, one in more]
-    checks = [json.dumps({"name": one.label, **_source(one), "tolerance": one.tolerance}) for one in workload.check]
-    return [*_metric(first), *(f"--also={text}" for text in also), *(f"--check={text}" for text in checks)]
+    (_, main_metric), *further_metrics = workload.sources.items()
+    further_texts = [json.dumps({"name": name, **_source_fields(source)}) for name, source in further_metrics]
+    checks = [
+        json.dumps({"name": source.label, **_source_fields(source), "tolerance": source.tolerance})
+        for source in workload.check
+    ]
+    return [
+        *_metric_options(main_metric),
+        *(f"--also={text}" for text in further_texts),
+        *(f"--check={text}" for text in checks),
+    ]
 
 
-def _source(one: Reported) -> dict[str, object]:
-    return one.model_dump(exclude_defaults=True, exclude={"name", "tolerance"}) | (
-        {"better": _better(one)} if isinstance(one, MetricSource) else {}
+def _source_fields(source: ReportedNumber) -> dict[str, object]:
+    return source.model_dump(exclude_defaults=True, exclude={"name", "tolerance"}) | (
+        {"better": _better(source)} if isinstance(source, MetricSource) else {}
     )
 
 
@@ -40,7 +47,7 @@ def _better(metric: MetricSource) -> str:
     return "lower" if metric.wall else metric.better
 
 
-def _metric(metric: MetricSource) -> list[str]:
+def _metric_options(metric: MetricSource) -> list[str]:
     if metric.wall:
         return ["--metric-wall", "--metric-name=value", "--better=lower"]
     if metric.steps:
@@ -59,11 +66,11 @@ def command_arguments(workload: Workload, record: str, python: str, bench: str, 
     ``gate`` is the folder of the gate at which it waits for its turns, '' where it takes none.
     The benchmark is started by its path: the program's folder, where it runs, may hold a ``bench.py`` too.
     """
-    program, *rest = workload.command
-    argv = [python if program in _PYTHONS else program, *rest]
-    before = [f"--prepare={word}" for word in workload.prepare]
-    before += [f"--gate={gate}"] if gate else []
-    return (f"{bench}/__main__.py", "command", f"--record={record}", *before, *number_arguments(workload), "--", *argv)
+    program, *arguments = workload.command
+    argv = [python if program in _PYTHONS else program, *arguments]
+    options = [f"--prepare={word}" for word in workload.prepare]
+    options += [f"--gate={gate}"] if gate else []
+    return (f"{bench}/__main__.py", "command", f"--record={record}", *options, *metric_arguments(workload), "--", *argv)
 
 
 def metric_file(workload: Workload) -> str:
@@ -72,30 +79,30 @@ def metric_file(workload: Workload) -> str:
     return "" if not path.parts or path.is_absolute() or ".." in path.parts else str(path)
 
 
-def with_files(engine: Engine, job: Job, files: Path, inside: str, metric: str = "") -> Job:
+def place_program_files(engine: Engine, job: Job, files: Path, inner_path: str, metric: str = "") -> Job:
     """Make the program's folder appear for a job (``link_files``), and return the job that starts there.
 
     If the engine can, what lies next to the folder and to its parent appears too, so that a program finds ``../data``.
     """
     if not engine.starts_anywhere:
-        link_files(job.mounts.work, files, inside, metric)
+        link_files(job.mounts.work, files, inner_path, metric)
         return job
-    *above, own = files.relative_to(files.anchor).parts[-_ABOVE - 1 :] or ("root",)
+    *parents, folder_name = files.relative_to(files.anchor).parts[-_FOLDERS_ABOVE - 1 :] or ("root",)
     place, source = job.mounts.work / "around", files
-    for _ in above:
+    for _ in parents:
         source = source.parent
-    for name, entered in zip([*above], [*above[1:], own], strict=True):
+    for name, entered in zip([*parents], [*parents[1:], folder_name], strict=True):
         place = place / name
         place.mkdir(parents=True)
         _link_entries(place, source, entered)
         source = source / entered
-    place = place / own
+    place = place / folder_name
     place.mkdir(parents=True)
-    link_files(place, files, inside, metric)
+    link_files(place, files, inner_path, metric)
     return replace(job, folder=place)
 
 
-def _link_entries(place: Path, folder: Path, but: str) -> None:
+def _link_entries(place: Path, folder: Path, excluded: str) -> None:
     """Link what lies in a folder into ``place``; nothing of one that is very large, or cannot be listed."""
     try:
         entries = list(folder.iterdir())
@@ -103,7 +110,7 @@ def _link_entries(place: Path, folder: Path, but: str) -> None:
         return
     if len(entries) <= _MOST_ENTRIES:
         for entry in entries:
-            if entry.name != but:
+            if entry.name != excluded:
                 (place / entry.name).symlink_to(entry)
 
 
@@ -115,28 +122,28 @@ def link_files(work: Path, files: Path, inside: str, metric: str = "") -> None:
     old ``metric`` file (or record) is left out: it must be written anew, not read as this trial's.
     """
     try:
-        _lay_out(work, files, inside, PurePosixPath(metric).parts)
+        _link_tree(work, files, inside, PurePosixPath(metric).parts)
         (work / RECORD).unlink(missing_ok=True)
     except OSError as error:
         raise EnvmatrixError(f"the program's folder {files} cannot be read: {error.strerror}") from error
 
 
-def _lay_out(work: Path, files: Path, inside: str, left_out: tuple[str, ...]) -> None:
+def _link_tree(work: Path, files: Path, inner_path: str, left_out: tuple[str, ...]) -> None:
     """Lay a folder's entries into ``work``; the folders on the way to what is ``left_out`` are made anew."""
     for entry in files.iterdir():
         target, on_the_way = work / entry.name, left_out[:1] == (entry.name,)
         if on_the_way and entry.is_dir():
             target.mkdir()
-            _lay_out(target, entry, f"{inside}/{entry.name}", left_out[1:])
+            _link_tree(target, entry, f"{inner_path}/{entry.name}", left_out[1:])
         elif on_the_way:
             continue
         elif _is_small(entry):
             shutil.copy2(entry, target)
         else:
-            target.symlink_to(f"{inside}/{entry.name}")
+            target.symlink_to(f"{inner_path}/{entry.name}")
 
 
 def _is_small(entry: Path) -> bool:
     if entry.is_symlink() or not entry.is_file() or not os.access(entry, os.R_OK):
         return False
-    return entry.stat().st_size <= COPIED_BYTES
+    return entry.stat().st_size <= MAX_COPIED_BYTES

@@ -23,7 +23,7 @@ def matrix():
 
 
 def test_the_book_recipe_is_what_the_book_says(matrix):
-    book = environment.resolve(matrix, "book", FACTS)
+    book = environment.resolve_environment(matrix, "book", FACTS)
     assert dict(book.variables) == {
         "OMP_NUM_THREADS": "2",
         "KMP_AFFINITY": "granularity=fine,compact,1,0",
@@ -34,10 +34,10 @@ def test_the_book_recipe_is_what_the_book_says(matrix):
 
 
 def test_a_factorial_cell_is_found_by_the_name_in_its_report(matrix):
-    found = environment.resolve(matrix, "malloc-tcmalloc+openmp-intel", FACTS)
+    found = environment.resolve_environment(matrix, "malloc-tcmalloc+openmp-intel", FACTS)
     assert (found.levels["malloc"], found.levels["openmp"]) == ("tcmalloc", "intel")
     with pytest.raises(InputError, match="no environment"):
-        environment.resolve(matrix, "malloc-tcmalloc+openmp-absent", FACTS)
+        environment.resolve_environment(matrix, "malloc-tcmalloc+openmp-absent", FACTS)
 
 
 def test_images_of_a_factorial_design_are_known_before_it_runs():
@@ -48,7 +48,7 @@ environments: {baseline: {}}
 workloads: {cnn: {model: fashion-cnn}}
 designs: {d: {factors: {torch: [old, new]}, workloads: cnn}}
 """
-    assert list(environment.images_of(parse(text, Path("m.yaml")))) == ["torch-old", "torch-new"]
+    assert list(environment.all_images(parse(text, Path("m.yaml")))) == ["torch-old", "torch-new"]
 
 
 @pytest.mark.parametrize("key", ["cpus", "memory_nodes"])
@@ -60,7 +60,7 @@ factors: {{place: {{here: {{}}, there: {{{key}: {value}}}}}}}
 environments: {{baseline: {{}}, there: {{place: there}}}}
 """
     with pytest.raises(InputError, match=rf"m\.yaml:3:\d+: {key}: '{value}' is no CPU list"):
-        environment.resolve(parse(text, Path("m.yaml")), "there", {})
+        environment.resolve_environment(parse(text, Path("m.yaml")), "there", {})
 
 
 def test_a_place_may_be_a_template():
@@ -70,12 +70,12 @@ factors: {place: {here: {}, there: {cpus: "0-{last_cpu}"}}}
 environments: {baseline: {}, there: {place: there}}
 """
     matrix = parse(text, Path("m.yaml"))
-    assert environment.resolve(matrix, "there", {}).cpus == "0-{last_cpu}"
-    assert environment.resolve(matrix, "there", {"last_cpu": "3"}).cpus == "0-3"
+    assert environment.resolve_environment(matrix, "there", {}).cpus == "0-{last_cpu}"
+    assert environment.resolve_environment(matrix, "there", {"last_cpu": "3"}).cpus == "0-3"
 
 
 def test_allocators_are_preloaded_before_openmp(matrix):
-    assert [file for _, file in environment.resolve(matrix, "pytorch-ci", FACTS).preload] == [
+    assert [file for _, file in environment.resolve_environment(matrix, "pytorch-ci", FACTS).preload] == [
         "libjemalloc.so.2",
         "libiomp5.so",
     ]
@@ -83,13 +83,13 @@ def test_allocators_are_preloaded_before_openmp(matrix):
 
 def test_list_variables_of_two_levels_are_joined(matrix):
     chosen = {"malloc": "glibc-tuned", "hugepages": "glibc"}
-    found = environment.build(matrix, "both", chosen, FACTS).variables["GLIBC_TUNABLES"]
+    found = environment.build_environment(matrix, "both", chosen, FACTS).variables["GLIBC_TUNABLES"]
     assert found.endswith("trim_threshold=536870912:glibc.malloc.hugetlb=1")
 
 
 def test_a_level_that_does_not_fit_names_what_it_requires(matrix):
     with pytest.raises(InputError, match=r"requires openmp to be intel or intel-2023\.1 or llvm, not gnu"):
-        environment.build(matrix, "bad", {"affinity": "compact"}, FACTS)
+        environment.build_environment(matrix, "bad", {"affinity": "compact"}, FACTS)
 
 
 def test_two_levels_that_set_one_variable_differently_are_refused():
@@ -99,11 +99,11 @@ factors: {a: {x: {env: {V: 1}}}, b: {y: {env: {V: 2}}}}
 environments: {baseline: {}}
 """
     with pytest.raises(InputError, match="V to '2', but another level already sets it to '1'"):
-        environment.resolve(parse(text, Path("m")), "baseline", {})
+        environment.resolve_environment(parse(text, Path("m")), "baseline", {})
 
 
 def test_setting_levels_share_one_image(matrix):
-    resolved = [environment.resolve(matrix, name, FACTS) for name in matrix.environments]
+    resolved = [environment.resolve_environment(matrix, name, FACTS) for name in matrix.environments]
     names = {env.image.name for env in resolved if env.levels["torch"] == "2.13.0"}
     assert names == {"torch-2.13.0"}
     assert len({env.image.name for env in resolved}) == len({env.levels["torch"] for env in resolved})
@@ -112,14 +112,17 @@ def test_setting_levels_share_one_image(matrix):
 def test_an_environment_survives_its_way_through_json(matrix):
     kept = TypeAdapter(environment.Environment)
     for name in matrix.environments:
-        one = environment.resolve(matrix, name, FACTS)
+        one = environment.resolve_environment(matrix, name, FACTS)
         assert kept.validate_json(kept.dump_json(one)) == one
 
 
 def test_a_library_for_one_image_is_held_by_that_one_alone(matrix):
     """NCCL takes 200 MB a version: no image for the CPU is to hold four of them."""
     nccl = [one for one in environment.all_libraries(matrix) if one.key == "nccl-version-2.29.7"]
-    images = {name: environment.resolve(matrix, name, FACTS).image for name in ("baseline", "cuda-2.13", "cuda-2.14")}
+    images = {
+        name: environment.resolve_environment(matrix, name, FACTS).image
+        for name in ("baseline", "cuda-2.13", "cuda-2.14")
+    }
     assert {name: [one.is_for(image) for one in nccl] for name, image in images.items()} == {
         "baseline": [False], "cuda-2.13": [False], "cuda-2.14": [True]
     }  # fmt: skip
@@ -142,12 +145,12 @@ def test_a_library_for_one_image_is_held_by_that_one_alone(matrix):
     ],
 )
 def test_a_number_in_a_template_may_be_reduced_and_counts_at_least_one_cpu(text, filled):
-    assert templates.fill(text, {"physical_cores": "8", "logical_cpus": "16"}) == filled
+    assert templates.fill_templates(text, {"physical_cores": "8", "logical_cpus": "16"}) == filled
 
 
 def test_nothing_is_subtracted_from_a_list_of_cpus():
-    assert templates.unknown("{cpu_list - 1}") == "cpu_list - 1"
-    assert templates.unknown("{physical_cores - 1} {cpu_list}") is None
+    assert templates.unknown_template("{cpu_list - 1}") == "cpu_list - 1"
+    assert templates.unknown_template("{physical_cores - 1} {cpu_list}") is None
 
 
 def pci(root, address, vendor, kind, cpus):
@@ -173,8 +176,8 @@ environments: {baseline: {}, near: {placement: near}}
 """
     matrix = parse(text, Path("matrix.yaml"))
     machine = replace(HOST, cpus=tuple(range(8)), physical_cpus=(0, 1, 2, 3), gpu_cpus=(2, 3, 10, 11))
-    found = environment.resolve(matrix, "near", machine.facts())
+    found = environment.resolve_environment(matrix, "near", machine.facts())
     assert (found.cpus, list(map(str, found.claims))) == ("2-3", ["cpu.affinity_list is 2-3"])
-    assert environment.resolve(matrix, "near", replace(HOST, gpu_cpus=()).facts()).cpus == "0-1"
+    assert environment.resolve_environment(matrix, "near", replace(HOST, gpu_cpus=()).facts()).cpus == "0-1"
     with pytest.raises(InputError, match="Slurm does not know it of its nodes"):
-        environment.resolve(matrix, "near", NODE.facts())
+        environment.resolve_environment(matrix, "near", NODE.facts())

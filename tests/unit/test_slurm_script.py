@@ -19,7 +19,7 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.files import BlockFolder
 from envmatrix.launchers.slurm.script import _FUNCTIONS, BlockJob, Step, block_script
 from envmatrix.matrix import Slurm
-from envmatrix.trials.own_program import COPIED_BYTES
+from envmatrix.trials.own_program import MAX_COPIED_BYTES
 
 HOSTILE = "a b'c\"d$HOME`id`;|&\\*é%j"
 
@@ -144,7 +144,7 @@ def test_a_program_finds_its_files_beside_it_and_the_next_trial_does_not(shell, 
 def test_a_program_writes_to_copies_and_its_metric_anew(shell, tmp_path, metric):
     files = tmp_path / "files"
     (files / "out" / "more").mkdir(parents=True)
-    (files / "weights.pt").write_bytes(b"x" * (COPIED_BYTES + 1))
+    (files / "weights.pt").write_bytes(b"x" * (MAX_COPIED_BYTES + 1))
     for name in ("log.txt", "x.json", "out/x.json", "out/log.txt"):
         (files / name).write_text("old")
     folder = Path(metric).parent

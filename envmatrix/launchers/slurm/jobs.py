@@ -22,15 +22,15 @@ from envmatrix.matrix import Slurm
 from envmatrix.plan import Slot
 from envmatrix.plan.interleaving import turn_order
 from envmatrix.results import Outcome, Trial, trial_of
-from envmatrix.results.run import Asked
-from envmatrix.system.atomic_files import os_error
-from envmatrix.system.bench_options import hides, nodes_of
-from envmatrix.system.shared_files import settled
-from envmatrix.system.validation_messages import in_words
+from envmatrix.results.run import LauncherOptions
+from envmatrix.system.atomic_files import store_error
+from envmatrix.system.bench_options import hides_value, node_count
+from envmatrix.system.shared_files import read_with_retry
+from envmatrix.system.validation_messages import validation_message
 from envmatrix.system.write_retry import insisting
-from envmatrix.trials.batches import Groups
+from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.trial import STOPPED, judged, make_job, program_folder
+from envmatrix.trials.trial import STOPPED_REASON, make_finished_trial, make_job, program_folder
 
 #: So many rounds have an order of their own; where nobody knows how many there will be, they begin again after these.
 _ROUNDS = 200
@@ -41,13 +41,13 @@ def slurm_options(experiment: Experiment) -> Slurm:
     return overlay(experiment.run.design.slurm, experiment.run.launcher_options)
 
 
-def overlay(part: Slurm, asked: Asked) -> Slurm:
+def overlay(part: Slurm, asked: LauncherOptions) -> Slurm:
     """Return the part with what was asked laid over it; an InputError names what cannot be."""
     try:
         return Slurm.model_validate({**part.model_dump(), **asked})
     except ValidationError as error:
         problem = error.errors()[0]
-        raise InputError(f"--{problem['loc'][0]}: {in_words(problem)}") from error
+        raise InputError(f"--{problem['loc'][0]}: {validation_message(problem)}") from error
 
 
 def job_prefix(experiment: Experiment) -> str:
@@ -70,7 +70,7 @@ def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: i
     """Make one trial's step, of a ``group`` that lives together; EnvmatrixError says why it cannot be a command."""
     engine = experiment.engines[slot.arm.engine]
     workload = experiment.run.workloads[slot.arm.workload]
-    secret = next((name for name in workload.pass_env if hides(name)), None)
+    secret = next((name for name in workload.pass_env if hides_value(name)), None)
     if secret:
         raise EngineError(f"pass_env: {secret} would be written into the script of a job, where others may read it")
     job = make_job(experiment, slot, files.work(slot.trial, attempt, group), gate=bool(group))
@@ -78,7 +78,7 @@ def make_step(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: i
         raise EngineError(f"engine {engine.name} runs no job as a command", remedy="use another engine with Slurm")
     command = engine.command_line(job)
     needs = (*command.needs, *job.mounts.read.values(), *job.mounts.same)
-    nodes = nodes_of(workload.options)
+    nodes = node_count(workload.options)
     program = program_folder(experiment, slot, job)
     step = Step(slot.trial, slot.arm.name, replace(command, needs=needs), job.limits.seconds, nodes, program)
     apart = experiment.run.design.turn_apart if workload.tells_steps else 0
@@ -93,17 +93,17 @@ def _held(engine: Engine) -> Held:
 
 def widest(experiment: Experiment) -> int:
     """Return how many nodes a block takes: as many as its widest workload is spread over."""
-    return max((nodes_of(workload.options) for workload in experiment.run.workloads.values()), default=1)
+    return max((node_count(workload.options) for workload in experiment.run.workloads.values()), default=1)
 
 
-def group_names(block: list[Slot], groups: Groups) -> dict[str, str]:
+def group_names(block: list[Slot], groups: TrialGrouper) -> dict[str, str]:
     """Return, for the trials of a whole block that live together, the name of their group's folder."""
-    parts = [part for part in groups.of(block) if groups.live_together(part[0])]
+    parts = [part for part in groups.of(block) if groups.runs_side_by_side(part[0])]
     return {slot.trial: f"{part[0].trial}.turns" for part in parts for slot in part}
 
 
 def make_parts(
-    experiment: Experiment, flight: Flight, groups: Groups, attempt: int
+    experiment: Experiment, flight: Flight, groups: TrialGrouper, attempt: int
 ) -> tuple[list[Step | Together], list[Trial]]:
     """Make what a block's job does, in this order; a slot that cannot be run at all becomes a failed trial."""
     parts: list[Step | Together] = []
@@ -118,7 +118,7 @@ def make_parts(
                 failed.append(trial_of(slot, "failed", str(error)))
         if name and steps:
             made = [slot for slot in slots if slot.trial in {step.trial for step in steps}]
-            together = _together(experiment, name, made, steps, groups.bytes_of(made))
+            together = _together(experiment, name, made, steps, groups.needed_bytes(made))
             parts.append(together if groups.in_turns(made[0]) else _in_one_go(together))
         else:
             parts += steps
@@ -169,18 +169,18 @@ def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial
     log = end.folder / "log"
     if job.log:
         _copy(log, job.log)
-    trial = judged(experiment, slot, end.exit, job, started=end.started, node=end.node)
+    trial = make_finished_trial(experiment, slot, end.exit, job, started=end.started, node=end.node)
     trial = replace(trial, repeated=end.repeated, ended_before=end.before, node_checks=end.checks)
     trial = replace(trial, together=end.together)
-    return replace(trial, outcome="invalid", reason=STOPPED) if end.stops else trial
+    return replace(trial, outcome="invalid", reason=STOPPED_REASON) if end.stops else trial
 
 
 def _copy(log: Path, target: Path) -> None:
     try:
         with insisting(lambda: target.open("wb"), target) as file:
-            settled(lambda: _copied(log, file), log)
+            read_with_retry(lambda: _copied(log, file), log)
     except OSError as error:
-        raise os_error(error, target) from error
+        raise store_error(error, target) from error
 
 
 def _copied(log: Path, file: IO[bytes]) -> None:

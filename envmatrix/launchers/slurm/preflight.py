@@ -25,7 +25,7 @@ from envmatrix.launchers.slurm.script import BlockJob, block_script, directives,
 from envmatrix.matrix import Slurm
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.batches import Groups
+from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
 
 
@@ -74,7 +74,7 @@ def check_block(part: Slurm, span: int, trials: int, in_turns: int, limit_s: flo
 def scripts(experiment: Experiment, how_many: int) -> list[str]:
     """Return the scripts of the first blocks exactly as they would be submitted first."""
     nodes, span = slurm_options(experiment).nodelist, widest(experiment)
-    groups = Groups(experiment, lambda _: None, elsewhere=True)
+    groups = TrialGrouper(experiment, lambda _: None, elsewhere=True)
     texts = []
     for slots in [experiment.plan.block(index) for index in range(min(how_many, experiment.plan.max_blocks))]:
         block = slots[0].block

@@ -12,7 +12,7 @@ from typing import Literal
 from envmatrix.engines.base import CommandLine
 from envmatrix.launchers.slurm import multi_node, node_checks, turns
 from envmatrix.matrix import Slurm
-from envmatrix.plan.export import quoted
+from envmatrix.plan.export import posix_quote
 
 #: Seconds a job may take beyond the sum of its trials' limits: start, images read for the first time, the end.
 _SLACK_S = 120.0
@@ -113,8 +113,8 @@ def block_script(job: BlockJob) -> str:
         f"# {_plain(job.title)}; attempt {job.attempt}: {len(job.steps)} trial(s), {how}, on {many}.",
         *directives(job, job.nodes, time_limit_s(job)),
         "set -u",
-        *(f"export {name}={quoted(value)}" for name, value in job.variables.items()),
-        f"folder={quoted(str(job.folder))}",
+        *(f"export {name}={posix_quote(value)}" for name, value in job.variables.items()),
+        f"folder={posix_quote(str(job.folder))}",
         f"attempt={job.attempt}",
         "trap 'exit 143' TERM  # the job itself is ending: what runs now is not finished",
         "stops=0",
@@ -124,7 +124,7 @@ def block_script(job: BlockJob) -> str:
         *([multi_node.FUNCTIONS.strip("\n"), multi_node.NAMES] if job.nodes > 1 else []),
         *([turns.FUNCTIONS.strip("\n")] if job.in_turns else []),
         'begin "$@"',
-        *(f"load {quoted(name)}" for name in job.options.modules),
+        *(f"load {posix_quote(name)}" for name in job.options.modules),
         "there() {  # that every node sees what the trials need",
         "  :",
         *(f"  {line}" for line in _checked(job.nodes, needs)),
@@ -174,8 +174,8 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
 def _checked(nodes: int, needs: list[str]) -> list[str]:
     """Return the lines that check, before any trial and when one failed, that every node sees what the trials need."""
     if nodes == 1:
-        return [f"need {quoted(path)}" for path in needs]
-    return [" ".join([f"need_everywhere {nodes}", *(quoted(path) for path in needs)])]
+        return [f"need {posix_quote(path)}" for path in needs]
+    return [" ".join([f"need_everywhere {nodes}", *(posix_quote(path) for path in needs)])]
 
 
 def slurm_time(seconds: float) -> str:
@@ -190,7 +190,10 @@ def _plain(text: str) -> str:
 
 def _trial(step: Step) -> str:
     start = "trial" if step.nodes == 1 else f"trial_over {step.nodes}"
-    words = [f"{start} {quoted(step.trial)} {_limit(step)} {quoted(str(step.command.cwd))}", *_words(step.command)]
+    words = [
+        f"{start} {posix_quote(step.trial)} {_limit(step)} {posix_quote(str(step.command.cwd))}",
+        *_words(step.command),
+    ]
     return "\n".join([*_program(step), " \\\n  ".join(words)])
 
 
@@ -198,7 +201,7 @@ def _together(part: Together) -> list[str]:
     lines = []
     for place, step in enumerate(part.steps, 1):
         facts = [
-            f"name={quoted(step.trial)} work={quoted(str(step.command.cwd))} apart={step.apart} held={step.held}",
+            f"name={posix_quote(step.trial)} work={posix_quote(str(step.command.cwd))} apart={step.apart} held={step.held}",
             *_program(step),
         ]
         lines += [
@@ -207,7 +210,7 @@ def _together(part: Together) -> list[str]:
             *(f"member_{place}() {{", "  " + " \\\n    ".join(['"$@"', *_words(step.command)]), "}"),
         ]
     counts = f"{_limit(part.steps[0])} {part.needs} {part.turn} {len(part.steps)}"
-    return [*lines, f"turns {quoted(part.name)} {counts} {quoted(turns.orders_text(part.orders))}"]
+    return [*lines, f"turns {posix_quote(part.name)} {counts} {posix_quote(turns.orders_text(part.orders))}"]
 
 
 def _limit(step: Step) -> int:
@@ -215,7 +218,7 @@ def _limit(step: Step) -> int:
 
 
 def _program(step: Step) -> list[str]:
-    return [f"program {' '.join(quoted(str(path)) for path in step.program)}"] if step.program else []
+    return [f"program {' '.join(posix_quote(str(path)) for path in step.program)}"] if step.program else []
 
 
 def _words(command: CommandLine) -> list[str]:
@@ -230,7 +233,7 @@ def _words(command: CommandLine) -> list[str]:
 def _word(text: str) -> str:
     """Quote a word; the padding of an environment, up to 4 KiB of one letter, is written by its length."""
     padding = _LONG_PADDING.match(text)
-    return f'{padding[1]}"$(padding {len(padding[2])})"' if padding else quoted(text)
+    return f'{padding[1]}"$(padding {len(padding[2])})"' if padding else posix_quote(text)
 
 
 _FUNCTIONS = r"""
