@@ -1,6 +1,6 @@
-"""Write covered.md: what published sources advise to set, and what of the library answers it.
+"""Write covered.md: what published guides advise to set, and what the packaged levels do about it.
 
-covered.yaml holds the advice; the state of each row follows from the library's own levels: `python docs/covered.py`.
+covered.yaml has the advice. The state of each row follows from the packaged levels.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ import yaml
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.evidence.paths import kind_of
 from envmatrix.launchers.catalog import LAUNCHERS
-from envmatrix.matrix.include import library
+from envmatrix.matrix.include import packaged_names
 from envmatrix.matrix.model import Design, Level, Matrix, Workload
 from envmatrix.matrix.parse import parse
-from envmatrix.plan.environment import resolve
+from envmatrix.plan.environment import resolve_environment
 
 _DOCS = Path(__file__).parent
 _HEAD = """\
 # What is covered
 
-Published guides tell you to set many things. This table lists what {sources} of them advise, and what envmatrix does
-about each. It is made from the library's files: `python docs/covered.py`.
+Published guides tell you to set many things. This page lists what {sources} of them advise, and what envmatrix
+does about each. `python docs/covered.py` in a checkout makes it from the levels that are included.
 
-* **verified**: a level or a recipe ships, and the process itself proves that the setting was active. What was tried on
-  a GPU is in [Accelerators](accelerators.md).
-* **not verified**: a level ships, but nothing in the process shows that it was active. Reports say so.
-* **ships**: an engine, a launcher or a workload does it.
-* **yours**: a few lines of your own set it with this key of [matrix.yaml](matrix.md); the answer names the evidence.
-* **no**: the answer is the reason.
+| state | meaning |
+|---|---|
+| verified | a level or a recipe is included, and the process itself proves that the setting was active ([tested on what](status.md)) |
+| not verified | a level is included, but nothing in the process shows that it was active. Reports say so |
+| ships | an engine, a launcher or a workload does it |
+| yours | you set it in a few lines, with this key of [matrix.yaml](matrix.md). The answer names the evidence |
+| no | not supported; the answer is the reason |
 
-`envmatrix evidence ENV` shows what is active; `envmatrix list environments` names all recipes.
+`envmatrix evidence ENV` shows what is active. `envmatrix list environments` lists all recipes.
 """
 _SOURCES = 24
 _STATES = ("verified", "not verified", "ships", "yours", "no")
@@ -47,41 +48,41 @@ class CoverageError(Exception):
 
 def whole_library() -> Matrix:
     """Return a matrix of every file of the library."""
-    every = ", ".join(f"envmatrix:{name}" for name in library())
+    every = ", ".join(f"envmatrix:{name}" for name in packaged_names())
     text = f"version: 2\ninclude: [{every}]\nenvironments: {{baseline: {{}}}}\n"
     return parse(text, _DOCS.parent / "matrix.yaml")
 
 
 def state_of(row: Mapping[str, Any], matrix: Matrix) -> tuple[str, str]:
-    """Return the state of a row, and what answers it. Raises CoverageError for what is not there."""
+    """Return the state of a row and its answer. Raise CoverageError if it names something unknown."""
     if "not" in row:
         return "no", row["not"]
     if "own" in row:
         keys = [key.strip() for key in row["own"].split(",")]
         fields = {*Level.model_fields, *Design.model_fields, *Workload.model_fields}
-        _demand(set(keys) <= fields, row["own"])
+        _require(set(keys) <= fields, row["own"])
         paths = [path.strip() for path in row.get("read", "").split(",") if path.strip()]
         for path in paths:
             kind_of(path)
-        proof = f"proved by {_code(paths)}" if paths else "nothing proves it"
+        proof = f"proved by {_code(paths)}" if paths else "not verified"
         return "yours", f"{_code(keys)}; {proof}"
-    found = {_state_of_word(word, matrix) for word in row["by"]}
-    return next(state for state in _WORST_FIRST if state in found), _code(row["by"])
+    states = {_state_of_word(word, matrix) for word in row["by"]}
+    return next(state for state in _WORST_FIRST if state in states), _code(row["by"])
 
 
 def _state_of_word(word: str, matrix: Matrix) -> str:
     kind, _, name = word.partition(" ")
     if name:
-        known = {"workload": matrix.workloads, "engine": ENGINES.built_in, "launcher": LAUNCHERS.built_in}[kind]
-        _demand(name in known, word)
+        catalog = {"workload": matrix.workloads, "engine": ENGINES.built_in, "launcher": LAUNCHERS.built_in}[kind]
+        _require(name in catalog, word)
         return "ships"
     factor, is_level, level = word.partition("=")
     if is_level:
-        _demand(factor in matrix.factors and level in matrix.factors[factor].levels, word)
+        _require(factor in matrix.factors and level in matrix.factors[factor].levels, word)
         levels = {factor: level}
     else:
-        _demand(word in matrix.environments, word)
-        levels = dict(resolve(matrix, word, {}).own_levels or {})
+        _require(word in matrix.environments, word)
+        levels = dict(resolve_environment(matrix, word, {}).own_levels or {})
     proved = all(matrix.factors[one].levels[name].claims for one, name in levels.items())
     return "verified" if proved or levels.keys() <= _RECORDED else "not verified"
 
@@ -90,8 +91,8 @@ def _state_of_word(word: str, matrix: Matrix) -> str:
 _RECORDED = {"torch"}
 
 
-def _demand(there: bool, word: str) -> None:
-    if not there:
+def _require(exists: bool, word: str) -> None:
+    if not exists:
         raise CoverageError(f"covered.yaml: the library has no {word!r}")
 
 

@@ -15,7 +15,7 @@ from envmatrix.system.progress import ProgressCallback, silent
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that two environments have otherwise; '' is what one of them has not."""
+    """One value that differs between two environments; '' if an environment does not have it."""
 
     path: str
     first: str
@@ -24,14 +24,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Side:
-    """One environment: what its image is made of, and the evidence of one process in it."""
+    """One environment: the contents of its image, and the evidence of one process in it."""
 
     image: Mapping[str, str]
     evidence: Mapping[str, object]
 
-    def parts(self) -> dict[str, object]:
-        """Return both as one tree."""
-        packages = {name.removeprefix("package "): is_at for name, is_at in self.image.items() if " " in name}
+    def tree(self) -> dict[str, object]:
+        """Return image and evidence as one tree."""
+        packages = {name.removeprefix("package "): version for name, version in self.image.items() if " " in name}
         return {"image": packages, **self.evidence}
 
 
@@ -45,18 +45,18 @@ def diff(
     results: PathLike = "results",
     progress: ProgressCallback = silent,
 ) -> tuple[Difference, ...]:
-    """Return what differs between two environments: packages, libraries, variables, and all that processes read back.
+    """Return what differs between two environments: packages, libraries, variables and settings read back.
 
-    With ``run`` it is read from what that run recorded, and nothing is started; otherwise one process starts in each.
+    With ``run``, compare what that run recorded; otherwise start one process in each environment.
     Raises InputError, EngineError and SkipEnvironmentError as ``export`` does.
     """
     if run is not None and (matrix is not None or engine is not None):
-        raise InputError("what a run recorded has its own matrix and engines", remedy="leave --matrix and --engine out")
+        raise InputError("a recorded run has its own matrix and engines", remedy="leave out --matrix and --engine")
     if run is not None:
         one, other = _recorded(find_run(run, results), first, second)
     else:
         one, other = (_live(name, engine, matrix, results, progress) for name in (first, second))
-    return tuple(Difference(*found) for found in differing(one.parts(), other.parts()))
+    return tuple(Difference(*values) for values in differing(one.tree(), other.tree()))
 
 
 def _live(
@@ -74,9 +74,11 @@ def _recorded(folder: RunFolder, first: str, second: str) -> tuple[Side, Side]:
             trials.setdefault(trial.environment, trial)
     for name in (first, second):
         if name not in trials:
-            known = {arm.environment for arm in run.arms}
-            said = "has no successful trial of" if name in known else "has no environment"
-            raise InputError(f"run {folder.path.name} {said} {name!r}", remedy=suggestion(name, trials.keys() | known))
+            planned = {arm.environment for arm in run.arms}
+            problem = "has no successful trial of" if name in planned else "has no environment"
+            raise InputError(
+                f"run {folder.path.name} {problem} {name!r}", remedy=suggestion(name, trials.keys() | planned)
+            )
     return _side(run, trials[first]), _side(run, trials[second])
 
 

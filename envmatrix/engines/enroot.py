@@ -64,17 +64,28 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
     bad_source = next((source for source, _, _ in mounts if re.search(r"[\s:,\\$]", source)), None)
     if bad_source:
         raise EngineError(
-            f"Enroot cannot mount {bad_source!r}: blanks, colons, commas, dollars and backslashes mean something in its fstab",
+            f"Enroot cannot mount {bad_source!r}: blanks, colons, commas, dollars and backslashes mean "
+            "something in its fstab",
             remedy="use another folder for results, or ENVMATRIX_CACHE",
         )
     variables = {**job.env, **preload_variable(job.preload)}
     return [
-        program, "start",
+        program,
+        "start",
         *(w for s, t, mode in mounts for w in ("--mount", f"{s}:{t}:none:x-create=dir,bind,{mode}")),
-        "--mount", "tmpfs:/tmp:tmpfs:x-create=dir,rw,mode=1777", "--",
-        image, "/bin/sh", "-c", 'cd "$0" && exec "$@"', _WORK, "/usr/bin/env", "-i",
-        *(f"{name}={value}" for name, value in variables.items()), *job.argv,
-    ]  # fmt: skip
+        "--mount",
+        "tmpfs:/tmp:tmpfs:x-create=dir,rw,mode=1777",
+        "--",
+        image,
+        "/bin/sh",
+        "-c",
+        'cd "$0" && exec "$@"',
+        _WORK,
+        "/usr/bin/env",
+        "-i",
+        *(f"{name}={value}" for name, value in variables.items()),
+        *job.argv,
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
-"""What differs between the evidence of two processes, path by path, less what differs in any two of them."""
+"""Differences between the evidence of two processes, path by path, without values that always differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-#: The last part of a path that is another in every process, at every moment, or in every folder of packages.
-_MOMENTARY = frozenset(
+#: Last parts of paths whose values differ between any two processes, moments or package folders.
+_ALWAYS_DIFFERENT = frozenset(
     {
         "affinity_after", "arenas", "build", "clocks", "cpu_periods", "executable", "load_1m", "mhz", "path", "pid",
         "power_mw", "processes", "ranks", "steal_ticks", "stops", "temperature_c", "thread_affinity", "throttle",
@@ -17,10 +17,10 @@ _FILES = ("libraries", "loaded", "preloaded")
 
 
 def differing(first: object, second: object, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (path, text of the first, text of the second) of all that differs; '' is what one of them has not."""
+    """Yield (path, text of the first, text of the second) of each difference; '' if a side has no value."""
     if isinstance(first, Mapping) or isinstance(second, Mapping):
         one, other = (value if isinstance(value, Mapping) else {} for value in (first, second))
-        for key in sorted({*one, *other} - _MOMENTARY):
+        for key in sorted({*one, *other} - _ALWAYS_DIFFERENT):
             left, right = _files(key, one.get(key)), _files(key, other.get(key))
             yield from differing(left, right, f"{path}.{key}".strip("."))
     elif first != second:
@@ -28,7 +28,7 @@ def differing(first: object, second: object, path: str = "") -> Iterator[tuple[s
 
 
 def _files(key: str, value: object) -> object:
-    """Return files as names, each there or not: folders differ between any two images."""
+    """Return files by name only: their folders differ between any two images."""
     if key not in _FILES or not isinstance(value, (list, Mapping)):
         return value
     return {PurePosixPath(str(file)).name: "loaded" for file in value}

@@ -303,7 +303,9 @@ def cleanup_watcher(argv: Sequence[str]) -> Iterator[None]:
 
 
 def orphaned_supervisors() -> list[int]:
-    """Return this user's supervisors and cleanup watchers whose envmatrix was killed: they end what is left, unless they are stopped.
+    """Return this user's supervisors and cleanup watchers whose envmatrix was killed.
+
+    They end what is left, unless they are stopped.
 
     Processes of other PID namespaces are left alone: their numbers say nothing here.
     """

@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from envmatrix.engines.base import HeldByScripts
 from envmatrix.plan import Slot
-from envmatrix.plan.interleaving import InterleavedGroup, comparison_roots, comparison_groups, split_into_waves
+from envmatrix.plan.interleaving import InterleavedGroup, comparison_groups, comparison_roots, split_into_waves
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleaving_eligibility import (
     free_memory,
-    single_turn_roots,
     memory_needs,
-    usable_memory,
     sequential_reasons,
+    single_turn_roots,
+    usable_memory,
 )
 
 #: So many of those that take no turns are named; in a search they have long names.
@@ -107,8 +107,11 @@ class TrialGrouper:
             if command or has_single_turn
             else split_into_waves(group, memory_by_arm, usable_memory(free_bytes), max_turns)
         )
-        arrangement = (f"takes turns in {len(smaller_groups.waves)} smaller groups, each with its reference" if smaller_groups
-               else "runs one trial after the other")  # fmt: skip
+        arrangement = (
+            f"takes turns in {len(smaller_groups.waves)} smaller groups, each with its reference"
+            if smaller_groups
+            else "runs one trial after the other"
+        )
         self._report_once(
             f"{root} {arrangement}",
             f"what is compared with {root} {arrangement}: {len(group)} processes at once may need "

@@ -1,4 +1,4 @@
-"""Trials that live together and take turns: one process runs while all others are stopped (docs/statistics.md)."""
+"""Trials that live together and take turns: one process runs while all others are stopped (docs/interleaving.md)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from envmatrix.trials.trial import (
     check_image_present,
     make_finished_trial,
     make_job,
-    program_folder,
     make_unstarted_trial,
+    program_folder,
 )
 
 #: The length of a process's next turn, (steps set apart, steps that count), by how many turns it has had.
@@ -116,7 +116,7 @@ def run_interleaved(
     """Run trials that take turns, to the end of all of them; ``lengths`` of turns that differ (None: the design's).
 
     Where one did not come to a trial, what is missing is made again and all begin anew; one that is refused twice is a
-    failure of its environment, and the others go on without it. Raises EngineGoneError as ``run_surely`` does.
+    failure of its environment, and the others go on without it. Raises EngineGoneError as ``run_with_rebuild`` does.
     """
     trials_by_name: dict[str, Trial] = {}
     retried: set[str] = set()
@@ -184,7 +184,7 @@ def _start_process(experiment: Experiment, slot: Slot, work: Path, process_count
     job = replace(job, limits=replace(job.limits, seconds=(4 * process_count + 1) * job.limits.seconds))
     engine = experiment.engines[slot.arm.engine]
     if not isinstance(engine, TakesTurns):
-        raise NotImplementedError(slot.arm.engine)  # ``alone`` says so before
+        raise NotImplementedError(slot.arm.engine)  # ``not_interleaved_reason`` says so before
     check_image_present(engine, job)
     gate = stack.enter_context(open_gate(work))
     workload, design = experiment.run.workloads[slot.arm.workload], experiment.run.design

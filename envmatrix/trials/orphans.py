@@ -20,7 +20,7 @@ from envmatrix.build.cache import json_digest
 from envmatrix.errors import EngineError
 from envmatrix.plan import Slot
 from envmatrix.system import project
-from envmatrix.system.process import processes_with_variable, orphaned_supervisors
+from envmatrix.system.process import orphaned_supervisors, processes_with_variable
 
 #: The variable by which a trial's processes are found again, daemons too.
 TRIAL_VARIABLE = "ENVMATRIX_TRIAL"
@@ -90,7 +90,7 @@ def end_processes() -> int:
 
 
 def _end_orphans() -> set[int]:
-    """Let the supervisors of a killed envmatrix end what they started, and return them: what is stopped can end nothing."""
+    """Let the supervisors of a killed envmatrix end what they started; return those that are stopped and cannot."""
     deadline, orphan_ids = time.monotonic() + _SUPERVISOR_WAIT_S, set()
     while (remaining := orphaned_supervisors()) and time.monotonic() < deadline + _KILL_WAIT_S:
         orphan_ids |= set(remaining)

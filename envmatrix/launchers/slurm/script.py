@@ -52,10 +52,9 @@ class Step:
 class Together:
     """Trials that live together and take turns of ``turn`` steps (0: of all they have, once).
 
-    ``name`` is the folder that has them when all ended.
-
-    ``orders`` are the rounds, each the places (from 1) of ``steps`` in the order of their turns; after the last one
-    comes the first. Where a node has less memory free than ``needs`` bytes take, they run one after the other.
+    ``name`` is the folder that has them when all ended. ``orders`` are the rounds, each the places (from 1) of
+    ``steps`` in the order of their turns; after the last one comes the first. If a node has less than ``needs`` bytes
+    of memory free, they run one after the other.
     """
 
     name: str
@@ -190,18 +189,16 @@ def _plain(text: str) -> str:
 
 def _trial(step: Step) -> str:
     start = "trial" if step.nodes == 1 else f"trial_over {step.nodes}"
-    words = [
-        f"{start} {posix_quote(step.trial)} {_limit(step)} {posix_quote(str(step.command.cwd))}",
-        *_words(step.command),
-    ]
-    return "\n".join([*_program(step), " \\\n  ".join(words)])
+    call = f"{start} {posix_quote(step.trial)} {_limit(step)} {posix_quote(str(step.command.cwd))}"
+    return "\n".join([*_program(step), " \\\n  ".join([call, *_words(step.command)])])
 
 
 def _together(part: Together) -> list[str]:
     lines = []
     for place, step in enumerate(part.steps, 1):
+        work = posix_quote(str(step.command.cwd))
         facts = [
-            f"name={posix_quote(step.trial)} work={posix_quote(str(step.command.cwd))} apart={step.apart} held={step.held}",
+            f"name={posix_quote(step.trial)} work={work} apart={step.apart} held={step.held}",
             *_program(step),
         ]
         lines += [

@@ -1,4 +1,4 @@
-"""The part of a block's script for trials that live together and take turns (docs/statistics.md): plain ``sh``.
+"""The part of a block's script for trials that live together and take turns (docs/interleaving.md): plain ``sh``.
 
 One pipe, ``events``, has all that happens: what a trial says at its gate, that one has ended, and a tick each second,
 so that every wait has an end. Between turns a trial's processes stand still: those of its session, or those in its
