@@ -132,6 +132,14 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu(session: nox.Session) -> None:
+    """Test all that needs a GPU, at most 25 minutes; runs are left in build/gpu, what broke in build/gpu.xml."""
+    install(session, "tests")
+    report = ("--junitxml=build/gpu.xml", "-ra", "--durations=0")
+    session.run("pytest", "tests/gpu", *report, *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style and types."""
     install(session, "tests", "lint")

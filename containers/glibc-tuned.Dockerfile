@@ -57,7 +57,7 @@ ARG BENCH
 ARG SOURCE
 ARG REVISION
 LABEL org.envmatrix.bench="${BENCH}" \
-      org.envmatrix.levels="{\"affinity\": \"none\", \"cuda-allocator\": \"default\", \"cuda-loading\": \"default\", \"device\": \"cpu\", \"fp32-maths\": \"default\", \"gloo\": \"default\", \"hugepages\": \"default\", \"inductor\": \"default\", \"isa\": \"default\", \"malloc\": \"glibc-tuned\", \"nccl\": \"default\", \"onednn-cache\": \"default\", \"openmp\": \"gnu\", \"processes\": \"default\", \"tf32\": \"default\", \"threads\": \"default\", \"torch\": \"2.13.0\", \"wait\": \"default\"}" \
+      org.envmatrix.levels="{\"affinity\": \"none\", \"cuda-allocator\": \"default\", \"cuda-connections\": \"default\", \"cuda-loading\": \"default\", \"cudnn-cache\": \"default\", \"device\": \"cpu\", \"fp32-maths\": \"default\", \"gloo\": \"default\", \"gpu-blas\": \"default\", \"gpu-linalg\": \"default\", \"gpu-placement\": \"anywhere\", \"hugepages\": \"default\", \"inductor\": \"default\", \"isa\": \"default\", \"libfabric\": \"default\", \"malloc\": \"glibc-tuned\", \"matmul-min-dim\": \"default\", \"mkl-threads\": \"default\", \"nccl\": \"default\", \"nccl-streams\": \"default\", \"nccl-version\": \"default\", \"nvte-margin\": \"default\", \"onednn-cache\": \"default\", \"openmp\": \"gnu\", \"openmp-barrier\": \"default\", \"openmp-dynamic\": \"default\", \"openmp-schedule\": \"default\", \"processes\": \"default\", \"rocm\": \"default\", \"tf32\": \"default\", \"threads\": \"default\", \"torch\": \"2.13.0\", \"wait\": \"default\"}" \
       org.envmatrix.lock="${LOCK}" \
       org.opencontainers.image.base.digest="${BASE_DIGEST}" \
       org.opencontainers.image.base.name="${BASE_NAME}" \

@@ -61,7 +61,7 @@ ARG BENCH
 ARG SOURCE
 ARG REVISION
 LABEL org.envmatrix.bench="${BENCH}" \
-      org.envmatrix.levels="{\"affinity\": \"compact\", \"cuda-allocator\": \"default\", \"cuda-loading\": \"default\", \"device\": \"cpu\", \"fp32-maths\": \"default\", \"gloo\": \"default\", \"hugepages\": \"default\", \"inductor\": \"default\", \"isa\": \"default\", \"malloc\": \"jemalloc-decay\", \"nccl\": \"default\", \"onednn-cache\": \"default\", \"openmp\": \"intel\", \"processes\": \"default\", \"tf32\": \"default\", \"threads\": \"physical\", \"torch\": \"2.13.0\", \"wait\": \"blocktime-1\"}" \
+      org.envmatrix.levels="{\"affinity\": \"compact\", \"cuda-allocator\": \"default\", \"cuda-connections\": \"default\", \"cuda-loading\": \"default\", \"cudnn-cache\": \"default\", \"device\": \"cpu\", \"fp32-maths\": \"default\", \"gloo\": \"default\", \"gpu-blas\": \"default\", \"gpu-linalg\": \"default\", \"gpu-placement\": \"anywhere\", \"hugepages\": \"default\", \"inductor\": \"default\", \"isa\": \"default\", \"libfabric\": \"default\", \"malloc\": \"jemalloc-decay\", \"matmul-min-dim\": \"default\", \"mkl-threads\": \"default\", \"nccl\": \"default\", \"nccl-streams\": \"default\", \"nccl-version\": \"default\", \"nvte-margin\": \"default\", \"onednn-cache\": \"default\", \"openmp\": \"intel\", \"openmp-barrier\": \"default\", \"openmp-dynamic\": \"default\", \"openmp-schedule\": \"default\", \"processes\": \"default\", \"rocm\": \"default\", \"tf32\": \"default\", \"threads\": \"physical\", \"torch\": \"2.13.0\", \"wait\": \"blocktime-1\"}" \
       org.envmatrix.lock="${LOCK}" \
       org.opencontainers.image.base.digest="${BASE_DIGEST}" \
       org.opencontainers.image.base.name="${BASE_NAME}" \

@@ -12,7 +12,10 @@ from envmatrix.plan.environment import Environment, build_environment
 from envmatrix.system.project import default_matrix
 
 #: What a process without any setting is already; the tables call it a no-op.
-ALREADY = {("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict")}
+ALREADY = {
+    ("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict"), ("openmp-dynamic", "off"),
+    ("affinity", "cores-unbound"),
+}  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -22,14 +25,24 @@ def matrix() -> Matrix:
     return parse(f"version: 2\ninclude: [{every}]\nenvironments: {{baseline: {{}}}}\n", default_matrix())
 
 
+def unverified() -> set[tuple[str, str]]:
+    """Return (factor, level) of all whose description says that nothing tells what came of it."""
+    return {
+        (factor.name, name)
+        for factor in matrix().factors.values()
+        for name, level in factor.levels.items()
+        if level.description.endswith("(not verified)")
+    }
+
+
 def levels() -> Iterator[tuple[str, str]]:
-    """Yield (factor, level) of all that sets, preloads or claims something.
+    """Yield (factor, level) of all that sets, preloads or claims something, and does not say that it is unverified.
 
     What is built for an image is recorded with its digests.
     """
     for factor in matrix().factors.values():
         for name, level in factor.levels.items():
-            if level.env or level.preload or level.claims:
+            if (level.env or level.preload or level.claims) and (factor.name, name) not in unverified():
                 yield factor.name, name
 
 
@@ -37,5 +50,6 @@ def environment(factor: str, name: str, cpus: int) -> Environment:
     """Return the environment of one level, with what it requires, on a machine of so many CPUs."""
     level = matrix().factors[factor].levels[name]
     chosen = {other: allowed[0] for other, allowed in level.requires.items()}
-    facts = {"physical_cores": str(cpus), "logical_cpus": str(cpus)}
+    facts = {"physical_cores": str(cpus), "logical_cpus": str(cpus), "gpu_cpu_list": "96-99",
+             "cpu_list": "96-99"}  # fmt: skip
     return build_environment(matrix(), "it", {**chosen, factor: name}, facts)

@@ -52,6 +52,7 @@ def collect(
     cpu = dict(
         machine.cpu(),
         affinity_before=earlier_affinity,
+        affinity_list=attempt(lambda: machine.listed(earlier_affinity)),
         affinity_after=affinity_after,
         affinity_end=attempt(machine.affinity),
     )

@@ -30,7 +30,7 @@ def collect() -> dict[str, Any]:
         "cudnn": attempt(torch.backends.cudnn.version),
         "libraries": libraries_by_family(paths),
         "devices": attempt(lambda: _devices(torch)),
-        "settings": attempt(lambda: _settings(torch)),
+        "settings": attempt(lambda: _settings(torch, is_initialized)),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "nvml": attempt(nvml_evidence),
     }
@@ -77,20 +77,45 @@ def _device(properties: Any) -> dict[str, Any]:
     }
 
 
-def _settings(torch: Any) -> dict[str, Any]:
+def _settings(torch: Any, used: bool | None) -> dict[str, Any]:
     """Return what the process really computes with, where torch can be asked."""
+    options = attempt(lambda: torch.cuda.memory._snapshot()["allocator_settings"]) or {}
     return {
         "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
         "tf32_cudnn": torch.backends.cudnn.allow_tf32,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "allocator": attempt(torch.cuda.get_allocator_backend),
-        "expandable_segments": attempt(
-            lambda: torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
-        ),
+        "expandable_segments": options.get("expandable_segments"),
+        "allocator_options": {name: value for name, value in options.items() if isinstance(value, (bool, int, float))}
+        or None,
         "module_loading": attempt(_module_loading),
         "tf32_probe": attempt(lambda: rounds_to_tf32(torch, "cuda")) if torch.cuda.is_available() else None,
+        **_libraries_chosen(torch, used),
     }
+
+
+def _libraries_chosen(torch: Any, used: bool | None) -> dict[str, Any]:
+    """Return which libraries multiply matrices and solve on a GPU, and how; nothing for a build without one."""
+    if not (torch.version.cuda or getattr(torch.version, "hip", None)):
+        return {}
+    blas, linalg = (_answer(torch.backends.cuda, f"preferred_{kind}_library") for kind in ("blas", "linalg"))
+    tunable = getattr(torch.cuda, "tunable", None)
+    return {
+        "preferred_blas": blas and blas.name.lower(),
+        "preferred_linalg": linalg and linalg.name.lower(),
+        "tunableop": _answer(tunable, "is_enabled"),
+        "tunableop_tuning": _answer(tunable, "tuning_is_enabled"),
+        "cublaslt_workspace_bytes": _answer(torch._C, "_cuda_getCublasLtWorkspaceSize"),
+        # PyTorch asks the GPU for its default: a process that has not begun to work on one is not made to.
+        "cublas_workspace_bytes": _answer(torch._C, "_cuda_getCublasWorkspaceSize") if used else None,
+    }
+
+
+def _answer(place: Any, name: str) -> Any:
+    """Return what a function of PyTorch says, None where this PyTorch does not have it."""
+    function = getattr(place, name, None)
+    return attempt(function) if function else None
 
 
 def rounds_to_tf32(torch: Any, device: str) -> bool:

@@ -7,12 +7,24 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from bench.evidence import dynamic, stops
 from bench.evidence.reading import attempt, fields, number, text
 
 _CPUS = "/sys/devices/system/cpu"
+
+
+def listed(cpus: Iterable[int]) -> str:
+    """Write CPUs as the kernel does, ranges joined: 0-2,8."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def affinity() -> list[int]:

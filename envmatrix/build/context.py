@@ -112,7 +112,7 @@ def gather_build_inputs(
         check_glibc(image, base.suite)
         wheels = fetch_wheels(places.cache, image, (path, section), python, progress)
         lock_name, lock_digest = path.name, f"sha256:{sections_digest([section])}"
-    folders = LibraryBuilder(places.cache, locks, python, progress, suite.apt).build(libraries)
+    folders = LibraryBuilder(places.cache, locks, python, progress, suite.apt).build(libraries, image)
     return BuildInputs(
         image, base, system.packages, tuple(deb_files), wheels.pins, wheels.files, folders, lock_name, lock_digest,
         {"libraries": json_digest(dict(folders.facts))}, wheels.facts,

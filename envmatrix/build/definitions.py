@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,6 +28,7 @@ from envmatrix.build.labels import (
     named_labels,
 )
 from envmatrix.errors import InputError
+from envmatrix.matrix.templates import is_open
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.system import bench_options
 from envmatrix.version import __version__
@@ -38,7 +38,6 @@ LIBRARIES = "/opt/envmatrix/lib"
 MOUNT_FOLDER = "/envmatrix"
 #: An ordinary user that owns nothing: 65532 is "nonroot" in distroless images too.
 USER = 65532
-_TEMPLATE = re.compile(r"\{[a-z_]+\}")
 
 #: What every image sets; an environment's own variables come after.
 COMMON: Mapping[str, str] = {
@@ -122,7 +121,7 @@ def environment_variables(environment: Environment, libraries: Mapping[str, str]
     A value that depends on the machine ({physical_cores}) and was not filled in is left out.
     """
     set_variables = {name: value for name, value in environment.variables.items() if value is not None}
-    fixed = {name: value for name, value in set_variables.items() if not _TEMPLATE.search(value)}
+    fixed = {name: value for name, value in set_variables.items() if not is_open(value)}
     paths = [f"{libraries[key]}/{file}" if key else file for key, file in environment.preload]
     return {
         **fixed,
@@ -134,7 +133,7 @@ def environment_variables(environment: Environment, libraries: Mapping[str, str]
 def unfilled_variables(environment: Environment) -> dict[str, str]:
     """Return the variables whose values depend on the machine, as matrix.yaml writes them."""
     written_variables = environment.variables.items()
-    return {name: value for name, value in written_variables if value is not None and _TEMPLATE.search(value)}
+    return {name: value for name, value in written_variables if value is not None and is_open(value)}
 
 
 def library_folders(environment: Environment) -> dict[str, str]:
@@ -263,13 +262,14 @@ def _docker_variables(environment: Environment) -> list[str]:
     ]
 
 
-def _comment_header(environment: Environment, *instructions: str) -> str:
+def _comment_header(environment: Environment, *instructions: str, on_gpu: str) -> str:
     description = f": {environment.description}" if environment.description else ""
     steps = (f"envmatrix context {environment.name} --output build/context", *instructions)
     return (
         f"# {environment.name}{description}\n# {environment.levels_text()}\n"
         "# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:\n"
         + "".join(f"#   {step}\n" for step in steps)
+        + (f"# Run it on a GPU: {on_gpu}\n" if environment.for_cuda else "")
     )
 
 
@@ -281,7 +281,8 @@ def standalone_dockerfile(environment: Environment, recipe: Recipe) -> str:
         "docker build --network none --build-arg BASE=$BASE $(sed 's/^/--build-arg /' build/context.args)"
         f" -f containers/{name}.Dockerfile -t envmatrix/{name} build/context",
     )
-    return _comment_header(environment, *instructions) + "\n" + dockerfile(recipe, environment)
+    on_gpu = f"docker run --rm --gpus all envmatrix/{name} --device cuda"
+    return _comment_header(environment, *instructions, on_gpu=on_gpu) + "\n" + dockerfile(recipe, environment)
 
 
 def apptainer_definition(environment: Environment | None, recipe: Recipe) -> str:
@@ -312,7 +313,12 @@ def standalone_definition(environment: Environment, recipe: Recipe) -> str:
     namespace_note = (
         "# A root without CAP_SYS_RESOURCE, as in most containers: unshare --user --map-root-user apptainer ...\n"
     )
-    return _comment_header(environment, instructions) + namespace_note + apptainer_definition(environment, recipe)
+    on_gpu = f"apptainer run --nv containers/{name}.sif --device cuda"
+    return (
+        _comment_header(environment, instructions, on_gpu=on_gpu)
+        + namespace_note
+        + apptainer_definition(environment, recipe)
+    )
 
 
 def named_definition(environment: Environment, sif: str, publisher: Mapping[str, str]) -> str:

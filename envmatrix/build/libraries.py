@@ -15,7 +15,7 @@ from envmatrix.build.system_libraries import find_system_library, install_hints
 from envmatrix.build.unpack import unpack_wheel
 from envmatrix.build.wheelhouse import Wheelhouse
 from envmatrix.errors import EnvmatrixError, InputError
-from envmatrix.plan.environment import Library
+from envmatrix.plan.environment import Image, Library
 from envmatrix.system.progress import ProgressCallback
 
 
@@ -42,13 +42,13 @@ class LibraryBuilder:
     progress: ProgressCallback
     apt: Apt | None = None
 
-    def build(self, libraries: Sequence[Library]) -> LibraryFolders:
-        """Build, or find, the folder of every library; one that cannot be had is in ``missing``."""
+    def build(self, libraries: Sequence[Library], image: Image) -> LibraryFolders:
+        """Build, or find, the folder of every library of an image; one that cannot be had is in ``missing``."""
         folders: dict[str, str] = {}
         missing: dict[str, str] = {}
         facts: dict[str, str] = {}
         pins: list[PinnedPackage] = []
-        for library in libraries:
+        for library in (one for one in libraries if one.is_for(image)):
             try:
                 folders[library.key], library_pins = self._build_library(library)
                 facts[f"library {library.key}"] = " ".join(map(str, library_pins))

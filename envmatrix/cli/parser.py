@@ -30,6 +30,7 @@ GROUPS = {
         "history": "show many runs, hosts and dates in one view, with change points",
         "figure": "draw a figure for a paper, as SVG or PDF",
         "evidence": "show what is really active inside an environment",
+        "diff": "show what differs between two environments: packages, libraries, settings, machine",
         "doctor": "look at this machine, read-only: what disturbs a benchmark, what is missing",
         "selftest": "how often are two identical systems called different?",
     },

@@ -278,7 +278,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         bill = target.with_name(f"{target.name}.sbom.json")
         sbom_files.write_named_bill(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
         options = "--userns " if lacks_privilege() or needs_namespace() else ""
-        return NamedImage(str(target), f"apptainer run {options}{target}")
+        return NamedImage(str(target), f"apptainer run {options}{'--nv ' if environment.for_cuda else ''}{target}")
 
     def _files_digest(self, sif: Path, python: str) -> str:
         return store_listing(self.places.cache, self._command_output(sif, listing_argv(python, "/", ENGINE_PATHS)))

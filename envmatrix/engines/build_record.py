@@ -21,7 +21,9 @@ def inputs_digest(places: BuildPaths, image: Image, libraries: tuple[Library, ..
     names = sorted(places.locks.iterdir()) if places.locks.is_dir() else []
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in names if pattern.match(path.name)]
     recipe_parts = (recipe_digest(wheels=True), bootstrap_argv("", Path(), ""), listing_argv("", "/", ENGINE_PATHS))
-    return json_digest(asdict(image), [asdict(item) for item in libraries], texts, recipe_parts, extra_inputs)
+    return json_digest(
+        asdict(image), [asdict(item) for item in libraries if item.is_for(image)], texts, recipe_parts, extra_inputs
+    )
 
 
 def prepared_fields(prepared: Prepared) -> dict[str, object]:

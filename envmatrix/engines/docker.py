@@ -147,7 +147,7 @@ class DockerEngine(Engine):
             digest = str(client.images.get(tag).id)
             bill = folder / f"{environment.name}.sbom.json"
             sbom_files.write_named_bill(self.places.cache, prepared, bill, tag.partition(":")[0], digest)
-            return NamedImage(tag, f"docker run --rm {tag}")
+            return NamedImage(tag, f"docker run --rm {'--gpus all ' if environment.for_cuda else ''}{tag}")
 
     def save(self, prepared: Prepared, file: Path) -> None:
         """Write an image as a docker archive (what Apptainer makes a SIF of)."""

@@ -132,7 +132,7 @@ class LocalEngine(CgroupConfined, Engine):
         else:
             reference, program, facts = self._locked_venv(image, python, locks, progress)
         host = python if not image.on_host else cached_python(cache, None)
-        folders: LibraryFolders = LibraryBuilder(cache, locks, host, progress).build(libraries)
+        folders: LibraryFolders = LibraryBuilder(cache, locks, host, progress).build(libraries, image)
         facts = {**facts, "python": python.version, **folders.facts}
         return Prepared(
             image.name, self.name, reference, program, folders.folders, facts, folders.missing, without_torch=without

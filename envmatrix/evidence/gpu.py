@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import StrictInt, StrictStr
+from pydantic import StrictBool, StrictFloat, StrictInt, StrictStr
 
 from envmatrix.evidence.base import Flag, Integer, NumberText, Part, Text, Texts
 
@@ -18,7 +18,10 @@ class CudaDevice(Part):
 
 
 class CudaSettings(Part):
-    """What the process really computes with; ``tf32_probe``: a matrix product dropped bits that fp32 keeps."""
+    """What the process really computes with; ``tf32_probe``: a matrix product dropped bits that fp32 keeps.
+
+    ``cublas_workspace_bytes`` is read only where the process has worked on a GPU.
+    """
 
     tf32_matmul: Flag = None
     tf32_cudnn: Flag = None
@@ -26,6 +29,13 @@ class CudaSettings(Part):
     cudnn_deterministic: Flag = None
     allocator: Text = None
     expandable_segments: Flag = None
+    allocator_options: dict[StrictStr, StrictBool | StrictInt | StrictFloat] | None = None
+    preferred_blas: Text = None
+    preferred_linalg: Text = None
+    tunableop: Flag = None
+    tunableop_tuning: Flag = None
+    cublas_workspace_bytes: Integer = None
+    cublaslt_workspace_bytes: Integer = None
     module_loading: Text = None
     tf32_probe: Flag = None
 

@@ -39,6 +39,7 @@ _TORCH = Reader("PyTorch", ("/libtorch", "/libc10"))
 _OPENMP = Reader("an OpenMP runtime", (*_ANY, "openblas", "/libblis", "/libmkl", "/libtorch"), PresenceTest.OPENMP)
 _CUDA_GPU = Reader("CUDA", _CUDA, PresenceTest.GPU)
 _ROCM_GPU = Reader("ROCm", _ROCM, PresenceTest.GPU)
+_GPU_OF_EITHER = Reader("PyTorch's part for GPUs", (*_CUDA, *_ROCM), PresenceTest.GPU)
 _ONEDNN = Reader("oneDNN", ("/libdnnl", "/libmkldnn", "/libtorch_cpu"), PresenceTest.ONEDNN)
 _JEMALLOC = Reader("jemalloc", ("/libjemalloc",), PresenceTest.MALLOC)
 #: What names begin with -> who reads them; the longest beginning counts. None: what every process has.
@@ -74,6 +75,11 @@ _READERS: Mapping[str, Reader | None] = {
     "TORCHINDUCTOR_": Reader("torch.compile", ("/libtorch",), PresenceTest.INDUCTOR),
     "TORCH_NCCL_": Reader("PyTorch's NCCL back end", ("/libtorch_cuda",), PresenceTest.GPU),
     "PYTORCH_CUDA_ALLOC_CONF": _CUDA_GPU,
+    "PYTORCH_TUNABLEOP_": _GPU_OF_EITHER,
+    "TORCH_BLAS_PREFER_": _GPU_OF_EITHER,
+    "TORCH_LINALG_PREFER_": _GPU_OF_EITHER,
+    "TORCH_CUDNN_": _CUDA_GPU,
+    "NVTE_": Reader("Transformer Engine", ("/transformer_engine",)),
     "NCCL_": Reader("NCCL", ("/libnccl", "/librccl", "/libtorch_cuda", "/libtorch_hip"), PresenceTest.GPU),
     "RCCL_": Reader("RCCL", ("/librccl", "/libtorch_hip"), PresenceTest.GPU),
     "CUDA_": _CUDA_GPU,
@@ -84,6 +90,7 @@ _READERS: Mapping[str, Reader | None] = {
     "HIP_": _ROCM_GPU,
     "HSA_": _ROCM_GPU,
     "MIOPEN_": _ROCM_GPU,
+    "GPU_MAX_HW_QUEUES": _ROCM_GPU,
     "GLOO_": _TORCH,
     "UCX_": Reader("UCX", ("/libucp", "/libucs")),
     "FI_": Reader("libfabric", ("/libfabric",)),

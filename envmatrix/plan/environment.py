@@ -29,13 +29,19 @@ class Library:
     """Shared libraries that a setting factor's level needs, held by every image in a folder of its own.
 
     ``requirements`` are wheels (unpacked, never installed into the venv: two versions of one library must be able
-    to lie side by side), ``apt`` Debian packages (unpacked likewise).
+    to lie side by side), ``apt`` Debian packages (unpacked likewise). ``images`` are the image levels that its level
+    requires, as they stand in images' names: no other image holds it.
     """
 
     key: str
     requirements: tuple[str, ...] = ()
     apt: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+
+    def is_for(self, image: Image) -> bool:
+        """Whether an image holds it."""
+        return not self.images or any(f"_{level}_" in f"_{image.name}_" for level in self.images)
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,11 @@ class Environment:
         """Name of the image in its run: two sides may call two images the same."""
         return f"{self.side}.{self.image.name}" if self.side else self.image.name
 
+    @property
+    def for_cuda(self) -> bool:
+        """Whether it promises something of CUDA, so that whoever starts it wants a GPU inside."""
+        return any(claim.path.startswith("cuda.") for claim in self.claims)
+
     def for_side(self, side: str | None) -> Environment:
         """Return the environment as a run of two sides has it, under a name of its own; None: as it is."""
         return replace(self, name=f"{side}.{self.name}", side=side) if side else self
@@ -119,20 +130,21 @@ class Environment:
         return ", ".join(f"{factor}={level}" for factor, level in levels.items()) or "every factor at its first level"
 
 
-def library_for_level(factor: str, level_name: str, level: Level) -> Library | None:
-    """Return the library folder that a setting factor's level needs, or None when it needs none."""
-    if not level.requirements and not level.apt:
+def library_for_level(matrix: Matrix, factor: Factor, level_name: str) -> Library | None:
+    """Return the library folder that a level needs; None if it needs none, or belongs to an image factor."""
+    level = factor.levels[level_name]
+    if factor.is_image or not (level.requirements or level.apt):
         return None
-    return Library(f"{factor}-{level_name}", level.requirements, level.apt, level.preload)
+    images = (
+        f"{other}-{name}" for other, names in level.requires.items() if matrix.factors[other].is_image for name in names
+    )
+    return Library(f"{factor.name}-{level_name}", level.requirements, level.apt, level.preload, tuple(images))
 
 
 def all_libraries(matrix: Matrix) -> tuple[Library, ...]:
-    """Return the libraries of every setting factor's level: every image holds all of them."""
+    """Return the libraries of every setting factor's level: every image holds all that its levels allow."""
     libraries = (
-        library_for_level(factor.name, name, level)
-        for factor in matrix.factors.values()
-        if not factor.is_image
-        for name, level in factor.levels.items()
+        library_for_level(matrix, factor, name) for factor in matrix.factors.values() for name in factor.levels
     )
     return tuple(library for library in libraries if library)
 
@@ -258,7 +270,7 @@ def build_environment(
         for variable, value in level.env.items():
             text = None if value is None else _fill_value(name, value, facts)
             _merge_variable(variables, variable, text, f"{factor.name}={levels[factor.name]} of {name!r}")
-        library = None if factor.is_image else library_for_level(factor.name, levels[factor.name], level)
+        library = library_for_level(matrix, factor, levels[factor.name])
         libraries += [library] if library else []
         preload += [(library.key if library else "", item) for item in level.preload]
         claims.update(

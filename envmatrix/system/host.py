@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 _CPU = Path("/sys/devices/system/cpu")
+_NVIDIA, _AMD = "0x10de", "0x1002"
+#: PCI classes of what computes: a display controller, a 3D controller, a processing accelerator.
+_GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
 
 
 @dataclass(frozen=True)
 class Host:
     """The machine as this process sees it. ``cpus`` are those it may use; sizes are in bytes.
+
+    ``gpu_cpus`` are the CPUs next to the first GPU (empty: there is none).
 
     Of the nodes of a cluster only what the scheduler knows is here; the rest is None, and each trial's evidence has it
     (``stats.seen_host``).
@@ -31,6 +36,7 @@ class Host:
     numa_nodes: int | None
     memory_bytes: int | None
     hypervisor: bool | None
+    gpu_cpus: tuple[int, ...] | None = None
 
     @property
     def memory_nodes(self) -> tuple[int, ...]:
@@ -43,6 +49,9 @@ class Host:
         trial_cpus = tuple(cpus) or self.cpus
         physical = tuple(cpu for cpu in self.physical_cpus if cpu in trial_cpus) or trial_cpus
         numa_facts = {} if self.numa_nodes is None else {"numa_nodes": str(self.numa_nodes)}
+        if self.gpu_cpus is not None:
+            near_gpu = tuple(cpu for cpu in self.gpu_cpus if cpu in trial_cpus)
+            numa_facts["gpu_cpu_list"] = format_cpus(near_gpu or trial_cpus)
         return numa_facts | {
             "logical_cpus": str(len(trial_cpus)),
             "physical_cores": str(len(physical)),
@@ -89,6 +98,18 @@ def has_gpu(root: Path = Path("/")) -> bool:
 def has_any_gpu(root: Path = Path("/")) -> bool:
     """Say whether this machine shows a GPU that PyTorch can use, of whatever maker (AMD: kfd; Jetson: nvgpu)."""
     return has_gpu(root) or any((root / "dev" / name).exists() for name in ("kfd", "nvgpu", "nvhost-gpu"))
+
+
+def cpus_of_gpu(root: Path = Path("/")) -> tuple[int, ...]:
+    """Return the CPUs of the NUMA node that the first GPU hangs on, as the kernel says it of its PCI address.
+
+    The first is that of the lowest address, as with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        is_gpu = _read(device / "vendor") in (_NVIDIA, _AMD) and _read(device / "class").startswith(_GPU_CLASSES)
+        if is_gpu and (listed := _read(device / "local_cpulist")):
+            return parse_cpus(listed)
+    return ()
 
 
 def _read(path: Path) -> str:
@@ -138,4 +159,5 @@ def this_host() -> Host:
         numa_nodes=max(1, nodes),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         hypervisor=" hypervisor" in cpuinfo,
+        gpu_cpus=cpus_of_gpu(),
     )

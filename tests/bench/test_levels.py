@@ -39,7 +39,8 @@ def test_a_level_that_does_nothing_is_found_out(plain, factor, name):
     said = verify_evidence(wanted, fake)
     best_here = factor == "isa" and name.endswith("avx2") and plain.torch.cpu_capability == "AVX2"  # no AVX-512 here
     this_python = factor == "python" and plain.system.python.startswith(f"{name}.")
-    if ((factor, name) in ALREADY or best_here or this_python) and not said.wrong:
+    so_many = factor == "threads" and name == str(plain.torch.threads)
+    if ((factor, name) in ALREADY or best_here or this_python or so_many) and not said.wrong:
         return
     assert said.wrong or said.unproven, f"{factor}={name} passes where it did nothing"
 

@@ -1,16 +1,20 @@
 """From named levels to what a process gets."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
 
 from envmatrix.errors import InputError
+from envmatrix.matrix import templates
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import environment
+from envmatrix.system import host
 from envmatrix.system.project import default_matrix
+from tests.synthetic import HOST, NODE
 
-FACTS = {"physical_cores": "2", "logical_cpus": "4"}
+FACTS = {"physical_cores": "2", "logical_cpus": "4", "gpu_cpu_list": "0-1", "cpu_list": "0-3"}
 
 
 @pytest.fixture
@@ -110,3 +114,70 @@ def test_an_environment_survives_its_way_through_json(matrix):
     for name in matrix.environments:
         one = environment.resolve_environment(matrix, name, FACTS)
         assert kept.validate_json(kept.dump_json(one)) == one
+
+
+def test_a_library_for_one_image_is_held_by_that_one_alone(matrix):
+    """NCCL takes 200 MB a version: no image for the CPU is to hold four of them."""
+    nccl = [one for one in environment.all_libraries(matrix) if one.key == "nccl-version-2.29.7"]
+    images = {
+        name: environment.resolve_environment(matrix, name, FACTS).image
+        for name in ("baseline", "cuda-2.13", "cuda-2.14")
+    }
+    assert {name: [one.is_for(image) for one in nccl] for name, image in images.items()} == {
+        "baseline": [False], "cuda-2.13": [False], "cuda-2.14": [True]
+    }  # fmt: skip
+    assert all(
+        one.is_for(images["baseline"]) for one in environment.all_libraries(matrix) if one.key == "malloc-tcmalloc"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("{physical_cores - 1}", "7"),
+        ("{physical_cores-2}", "6"),
+        ("{physical_cores / 3}", "2"),
+        ("{physical_cores - 99}", "1"),
+        (">= {logical_cpus / 2}", ">= 8"),
+        ("{0:2}", "{0:2}"),
+        ("{physical_cores * 2}", "{physical_cores * 2}"),
+        ("{physical_cores - 0}", "{physical_cores - 0}"),
+    ],
+)
+def test_a_number_in_a_template_may_be_reduced_and_counts_at_least_one_cpu(text, filled):
+    assert templates.fill_templates(text, {"physical_cores": "8", "logical_cpus": "16"}) == filled
+
+
+def test_nothing_is_subtracted_from_a_list_of_cpus():
+    assert templates.unknown_template("{cpu_list - 1}") == "cpu_list - 1"
+    assert templates.unknown_template("{physical_cores - 1} {cpu_list}") is None
+
+
+def pci(root, address, vendor, kind, cpus):
+    device = root / "sys/bus/pci/devices" / address
+    device.mkdir(parents=True)
+    for name, text in {"vendor": vendor, "class": kind, "local_cpulist": cpus}.items():
+        (device / name).write_text(f"{text}\n")
+
+
+def test_the_cpus_next_to_a_gpu_are_those_of_the_first_one_on_the_bus(tmp_path):
+    assert host.cpus_of_gpu(tmp_path) == ()
+    pci(tmp_path, "0000:01:00.0", "0x10de", "0x020000", "0-7")  # NVIDIA's network card
+    pci(tmp_path, "0000:99:00.0", "0x10de", "0x030200", "16-23")
+    pci(tmp_path, "0000:17:00.0", "0x10de", "0x030200", "8-11,24-27")
+    assert host.cpus_of_gpu(tmp_path) == (8, 9, 10, 11, 24, 25, 26, 27)
+
+
+def test_a_level_next_to_the_gpu_gets_those_cpus_that_it_may_use_and_all_without_a_gpu():
+    text = """
+version: 2
+factors: {placement: {anywhere: {}, near: {cpus: "{gpu_cpu_list}", claims: {cpu.affinity_list: "{gpu_cpu_list}"}}}}
+environments: {baseline: {}, near: {placement: near}}
+"""
+    matrix = parse(text, Path("matrix.yaml"))
+    machine = replace(HOST, cpus=tuple(range(8)), physical_cpus=(0, 1, 2, 3), gpu_cpus=(2, 3, 10, 11))
+    found = environment.resolve_environment(matrix, "near", machine.facts())
+    assert (found.cpus, list(map(str, found.claims))) == ("2-3", ["cpu.affinity_list is 2-3"])
+    assert environment.resolve_environment(matrix, "near", replace(HOST, gpu_cpus=()).facts()).cpus == "0-1"
+    with pytest.raises(InputError, match="Slurm does not know it of its nodes"):
+        environment.resolve_environment(matrix, "near", NODE.facts())

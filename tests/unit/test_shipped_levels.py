@@ -7,18 +7,18 @@ from envmatrix.evidence.paths import SHORT_PATHS
 from envmatrix.evidence.record import read_evidence
 from envmatrix.evidence.settings_in_effect import settled
 from envmatrix.trials.verification import verify_evidence
-from tests.shipped_levels import ALREADY, environment, levels, matrix
+from tests.shipped_levels import ALREADY, environment, levels, matrix, unverified
 
 #: What only repeats what was set, and says nothing of what came of it.
 ECHOES = ("variables", "collectives.variables", "preloaded")
 #: A process without any setting, on a machine with a GPU and AVX-512, every part of which could be read back.
 PLAIN = {
     "openmp": {"library": "libgomp", "wait_policy": "PASSIVE", "spin_count": "300000", "sleeps": False,
-               "blocktime": 200, "affinity": "none", "proc_bind": "false", "workers": {"libgomp": 1}},
+               "blocktime": 200, "affinity": "none", "proc_bind": "false", "workers": {"libgomp": 2}},
     "malloc": {"library": "libc", "refused": [], "arenas": 3, "options": {
         "mmap_threshold": 0, "trim_threshold": 0, "hugetlb": 0, "background_thread": False,
         "metadata_thp": "disabled", "dirty_decay_ms": 10000, "muzzy_decay_ms": 0}},
-    "torch": {"version": "2.12.1", "threads": 2, "threads_set": [], "cpu_capability": "AVX512"},
+    "torch": {"version": "2.12.1", "threads": 3, "threads_set": [], "cpu_capability": "AVX512"},
     "cpu": {"affinity_before": [0, 1], "affinity_end": [0, 1]},
     "memory": {"huge_pages_bytes": 0, "thp": "always", "thp_process": True, "policy": "default", "numa_nodes": 2},
     "system": {"python": "3.9.1", "gil": True, "jit": False},
@@ -28,7 +28,9 @@ PLAIN = {
                  "cpp_wrapped": False},
     "collectives": {"nccl": True, "hidden_settings": {}},
     "cuda": {"settings": {"expandable_segments": False, "allocator": "native", "module_loading": "none",
-                          "tf32_probe": None}},
+                          "tf32_probe": None, "preferred_blas": "cublas", "preferred_linalg": "default",
+                          "tunableop": False, "tunableop_tuning": True, "cublaslt_workspace_bytes": 1048576,
+                          "allocator_options": {"max_split_size": -1, "garbage_collection_threshold": 0.0}}},
     "parallel": {"processes": 3, "lazy": False, "nccl": {"NCCL_DEBUG": "INFO", "channels": "8", "nvls_channels": "8"}},
     "xla": {"device": "TPU"},
     "preloaded": {},
@@ -58,6 +60,9 @@ HOLLOW = {
     ("nccl", "few-channels"): {"parallel": {"processes": 2, "nccl": {"NCCL_MAX_NCHANNELS": "2", "channels": "8"}}},
     ("nccl", "many-channels"): {"parallel": {"processes": 2, "nccl": {"NCCL_MIN_NCHANNELS": "16", "channels": "8"}}},
     ("nccl", "no-nvls"): {"parallel": {"processes": 2, "nccl": {"NCCL_NVLS_ENABLE": "0", "nvls_channels": "8"}}},
+    ("gpu-blas", "tunableop"): {"cuda": {"settings": {"tunableop": True, "tunableop_tuning": False}}},
+    ("nccl-version", "2.29.7"): {"collectives": {"nccl_version": "2.30.7"}},
+    ("torch", "2.14.1-cu130"): {"torch": {"version": "2.14.1+cpu"}, "cuda": {"built_with": None}},
     ("malloc", "jemalloc"): {"malloc": {"library": "libjemalloc", "refused": ["MALLOC_CONF: abort_cnof:true"]}},
 }  # fmt: skip
 
@@ -81,19 +86,19 @@ def test_allocators_that_give_memory_back_by_the_clock_take_no_turns_where_that_
     assert still == {"jemalloc", "mimalloc-3"}
 
 
-def test_every_level_but_what_is_there_without_it_claims_something():
+def test_every_level_claims_something_or_is_there_without_it_or_says_that_it_is_not_verified():
     silent = {
         (factor.name, name)
         for factor in matrix().factors.values()
         for number, (name, level) in enumerate(factor.levels.items())
         if number and not level.claims
     }
-    assert silent == OPEN
+    assert silent == OPEN | unverified()
 
 
 @pytest.mark.parametrize(("factor", "name"), sorted(set(levels()) - ALREADY))
 def test_a_level_without_an_effect_is_found_out_though_its_variables_are_set(factor, name):
-    wanted = environment(factor, name, cpus=4)
+    wanted = environment(factor, name, cpus=16)  # no level asks for the threads of the plain process
     said = verify_evidence(wanted, evidence(wanted))
     assert said.wrong or said.unproven, f"{factor}={name} passes where it did nothing"
 

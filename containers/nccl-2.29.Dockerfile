@@ -1,0 +1,71 @@
+# nccl-2.29: PyTorch 2.14.1 with NCCL 2.29.7
+# torch=2.14.1-cu130, nccl-version=2.29.7
+# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
+#   envmatrix context nccl-2.29 --output build/context
+#   BASE=$(docker load -i build/context-base.tar | sed 's/.*: //')
+#   docker build --network none --build-arg BASE=$BASE $(sed 's/^/--build-arg /' build/context.args) -f containers/nccl-2.29.Dockerfile -t envmatrix/nccl-2.29 build/context
+# Run it on a GPU: docker run --rm --gpus all envmatrix/nccl-2.29 --device cuda
+
+ARG VERSION="0.2.0"
+ARG BASE_NAME="debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"
+ARG BASE_DIGEST="sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251"
+ARG LOCK=""
+ARG BENCH=""
+ARG SOURCE=""
+ARG REVISION=""
+ARG BASE=${BASE_NAME}
+FROM ${BASE} AS build
+LABEL org.envmatrix.stage="build"
+COPY . /opt/context/
+RUN touch /opt/context/started \
+ && umask 022 \
+ && if ls /opt/context/debs/*.deb >/dev/null 2>&1; then DEBIAN_FRONTEND=noninteractive apt-get -o APT::Sandbox::User=root install -qq -y --no-install-recommends --allow-downgrades /opt/context/debs/*.deb >/dev/null; fi \
+ && python3 -m venv /opt/envmatrix/venv \
+ && /opt/envmatrix/venv/bin/python3 -m pip install -q --disable-pip-version-check --no-cache-dir --no-index --no-deps --no-compile --require-hashes --find-links /opt/context/wheels -r /opt/context/wheels/requirements.txt \
+ && rm -rf /opt/envmatrix/venv/lib/python3*/site-packages/pip* /opt/envmatrix/venv/bin/pip* \
+ && { PYTHONHASHSEED=0 /opt/envmatrix/venv/bin/python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /opt/envmatrix/venv/lib || true; } \
+ && mkdir -p /opt/envmatrix/lib /envmatrix/bench /envmatrix/data /work \
+ && tar -xf /opt/context/lib.tar -C /opt/envmatrix/lib \
+ && cp -R /opt/context/bench/. /envmatrix/bench/ \
+ && chmod -R u=rwX,go=rX /opt/envmatrix/lib /envmatrix \
+ && chmod 1777 /work \
+ && mkdir -p /opt/envmatrix/etc && touch /opt/envmatrix/etc/hosts /opt/envmatrix/etc/hostname /opt/envmatrix/etc/resolv.conf \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/fontconfig/* /var/log/* /root/.cache \
+ && find / -xdev ! -path /etc/hosts ! -path /etc/hostname ! -path /etc/resolv.conf -newer /opt/context/started -exec touch -h -d @1735689600 {} + \
+ && rm -rf /opt/context \
+ && touch -d @1735689600 /opt
+
+FROM scratch
+COPY --from=build / /
+COPY --from=build /opt/envmatrix/etc/ /etc/
+ENV PATH="/opt/envmatrix/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENV HOME="/tmp"
+ENV TMPDIR="/tmp"
+ENV LANG="C.UTF-8"
+ENV PYTHONPATH="/envmatrix"
+ENV PYTHONNOUSERSITE="1"
+ENV PYTHONDONTWRITEBYTECODE="1"
+ENV PYTHONHASHSEED="0"
+ENV LD_PRELOAD="/opt/envmatrix/lib/nccl-version-2.29.7/libnccl.so.2"
+WORKDIR /work
+USER 65532:65532
+ENTRYPOINT ["env", "PYTHONSAFEPATH=1", "python3", "-m", "bench"]
+ARG VERSION
+ARG BASE_NAME
+ARG BASE_DIGEST
+ARG LOCK
+ARG BENCH
+ARG SOURCE
+ARG REVISION
+LABEL org.envmatrix.bench="${BENCH}" \
+      org.envmatrix.levels="{\"affinity\": \"none\", \"cuda-allocator\": \"default\", \"cuda-connections\": \"default\", \"cuda-loading\": \"default\", \"cudnn-cache\": \"default\", \"device\": \"cpu\", \"fp32-maths\": \"default\", \"gloo\": \"default\", \"gpu-blas\": \"default\", \"gpu-linalg\": \"default\", \"gpu-placement\": \"anywhere\", \"hugepages\": \"default\", \"inductor\": \"default\", \"isa\": \"default\", \"libfabric\": \"default\", \"malloc\": \"glibc\", \"matmul-min-dim\": \"default\", \"mkl-threads\": \"default\", \"nccl\": \"default\", \"nccl-streams\": \"default\", \"nccl-version\": \"2.29.7\", \"nvte-margin\": \"default\", \"onednn-cache\": \"default\", \"openmp\": \"gnu\", \"openmp-barrier\": \"default\", \"openmp-dynamic\": \"default\", \"openmp-schedule\": \"default\", \"processes\": \"default\", \"rocm\": \"default\", \"tf32\": \"default\", \"threads\": \"default\", \"torch\": \"2.14.1-cu130\", \"wait\": \"default\"}" \
+      org.envmatrix.lock="${LOCK}" \
+      org.opencontainers.image.base.digest="${BASE_DIGEST}" \
+      org.opencontainers.image.base.name="${BASE_NAME}" \
+      org.opencontainers.image.created="2025-01-01T00:00:00Z" \
+      org.opencontainers.image.description="PyTorch 2.14.1 with NCCL 2.29.7" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.title="envmatrix/nccl-2.29" \
+      org.opencontainers.image.version="${VERSION}"

@@ -1,0 +1,89 @@
+"""What differs between two environments: their packages, and what is active inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from envmatrix.api.chosen import open_environment
+from envmatrix.api.places import PathLike, find_run
+from envmatrix.errors import InputError, suggestion
+from envmatrix.evidence.difference import differing
+from envmatrix.results import Run, RunFolder, Trial
+from envmatrix.system.progress import ProgressCallback, silent
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value that differs between two environments; '' if an environment does not have it."""
+
+    path: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """One environment: the contents of its image, and the evidence of one process in it."""
+
+    image: Mapping[str, str]
+    evidence: Mapping[str, object]
+
+    def tree(self) -> dict[str, object]:
+        """Return image and evidence as one tree."""
+        packages = {name.removeprefix("package "): version for name, version in self.image.items() if " " in name}
+        return {"image": packages, **self.evidence}
+
+
+def diff(
+    first: str,
+    second: str,
+    *,
+    engine: str | None = None,
+    matrix: PathLike | None = None,
+    run: PathLike | None = None,
+    results: PathLike = "results",
+    progress: ProgressCallback = silent,
+) -> tuple[Difference, ...]:
+    """Return what differs between two environments: packages, libraries, variables and settings read back.
+
+    With ``run``, compare what that run recorded; otherwise start one process in each environment.
+    Raises InputError, EngineError and SkipEnvironmentError as ``export`` does.
+    """
+    if run is not None and (matrix is not None or engine is not None):
+        raise InputError("a recorded run has its own matrix and engines", remedy="leave out --matrix and --engine")
+    if run is not None:
+        one, other = _recorded(find_run(run, results), first, second)
+    else:
+        one, other = (_live(name, engine, matrix, results, progress) for name in (first, second))
+    return tuple(Difference(*values) for values in differing(one.tree(), other.tree()))
+
+
+def _live(
+    name: str, engine: str | None, matrix: PathLike | None, results: PathLike, progress: ProgressCallback
+) -> Side:
+    session = open_environment(name, engine=engine, matrix=matrix, results=results, progress=progress)
+    return Side(session.prepared.facts, session.evidence())
+
+
+def _recorded(folder: RunFolder, first: str, second: str) -> tuple[Side, Side]:
+    run = folder.load()
+    trials: dict[str, Trial] = {}
+    for trial in folder.trials(run.plan):
+        if trial.environment in (first, second) and trial.outcome == "ok":
+            trials.setdefault(trial.environment, trial)
+    for name in (first, second):
+        if name not in trials:
+            planned = {arm.environment for arm in run.arms}
+            problem = "has no successful trial of" if name in planned else "has no environment"
+            raise InputError(
+                f"run {folder.path.name} {problem} {name!r}", remedy=suggestion(name, trials.keys() | planned)
+            )
+    return _side(run, trials[first]), _side(run, trials[second])
+
+
+def _side(run: Run, trial: Trial) -> Side:
+    runs = next(arm.runs for arm in run.arms if arm.environment == trial.environment)
+    image = run.images.get(f"{run.environments[runs].image_key}@{trial.engine}", {})
+    evidence = (trial.document or {}).get("evidence")
+    return Side(image, evidence if isinstance(evidence, Mapping) else {})

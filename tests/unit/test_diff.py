@@ -1,0 +1,64 @@
+"""What differs between two environments, of a run that was really made and of made-up evidence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from envmatrix.__main__ import main
+from envmatrix.api.differences import diff
+from envmatrix.errors import InputError
+from envmatrix.evidence.difference import differing
+from tests.committed import RESULTS
+
+RUN = RESULTS / "reference-default"
+
+
+def test_only_what_differs_is_told_with_what_each_side_has() -> None:
+    first = {"malloc": {"library": "libc", "path": "/a", "options": {}}, "torch": {"threads": 2}, "gil": True}
+    second = {"malloc": {"library": "libx", "path": "/b", "options": {"narenas": 8}}, "torch": {"threads": 2}}
+    assert list(differing(first, second)) == [
+        ("gil", "true", ""),
+        ("malloc.library", "libc", "libx"),
+        ("malloc.options.narenas", "", "8"),
+    ]
+
+
+def test_what_differs_between_any_two_processes_is_no_difference() -> None:
+    first = {"system": {"load_1m": 0.5, "uptime_s": 9.0}, "cuda": {"nvml": {"devices": [], "driver": "570"}}}
+    second = {"system": {"load_1m": 3.5, "uptime_s": 8.0}, "cuda": {"nvml": {"devices": [], "driver": "580"}}}
+    assert list(differing(first, second)) == [("cuda.nvml.driver", "570", "580")]
+
+
+def test_files_count_by_their_names_and_not_by_the_folder_of_an_image() -> None:
+    first = {"libraries": ["/one/libc.so.6", "/one/libnccl.so.2"]}
+    assert list(differing(first, {"libraries": ["/other/libc.so.6"]})) == [("libraries.libnccl.so.2", "loaded", "")]
+
+
+def test_two_environments_of_a_run_differ_in_what_their_levels_set() -> None:
+    found = {one.path: (one.first, one.second) for one in diff("baseline", "tcmalloc", run=RUN)}
+    assert found["malloc.library"] == ("libc", "libtcmalloc")
+    assert not [path for path in found if path.startswith(("system.", "cpu.", "image."))]
+    assert diff("baseline", "control", run=RUN) == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "more", "told"),
+    [
+        (("baseline", "tcmaloc"), {}, "has no environment 'tcmaloc'"),
+        (("baseline", "tcmalloc"), {"engine": "docker"}, "its own matrix and engines"),
+    ],
+)
+def test_what_a_run_does_not_have_is_told(names: tuple[str, str], more: dict[str, str], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        diff(*names, run=RUN, engine=more.get("engine"))
+
+
+def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "baseline", "tcmalloc", "--run", str(RUN)]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == ["baseline", "tcmalloc"]
+    assert ["malloc.library", "libc", "libtcmalloc"] in [line.split() for line in table]
+    assert main(["diff", "baseline", "control", "--run", str(RUN), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"first": "baseline", "second": "control", "differences": []}
