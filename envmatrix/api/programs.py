@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from envmatrix.api.program_metric import metric_of
+from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.evidence import notices
 from envmatrix.evidence.evidence import Evidence
@@ -27,7 +28,7 @@ from envmatrix.matrix.requirements import read
 from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, Starter
 from envmatrix.plan.environment import Image
 from envmatrix.report.formatting import count
-from envmatrix.system import bench_options, interrupts
+from envmatrix.system import bench_options
 from envmatrix.system.host import this_host
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import Heartbeat, ProgressCallback

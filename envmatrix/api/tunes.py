@@ -15,6 +15,7 @@ from envmatrix.api.programs import Asked as AskedProgram
 from envmatrix.api.programs import cleaned_up_on_failure, make_matrix
 from envmatrix.api.runs import place
 from envmatrix.api.usual_space import usual_space
+from envmatrix.block import interrupts
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where, suggestion
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, scheduled
 from envmatrix.matrix import Design, Matrix
@@ -32,7 +33,6 @@ from envmatrix.search.search import Search
 from envmatrix.search.space import space_of
 from envmatrix.search.steps import Step, read_step
 from envmatrix.search.study import Place, Study, StudyFolder
-from envmatrix.system import interrupts
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.bench_options import nodes_of
 from envmatrix.system.host import Host, this_host

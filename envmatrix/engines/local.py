@@ -26,12 +26,19 @@ from envmatrix.build.system_libraries import known_to_loader
 from envmatrix.build.venvs import build_venv, packages_of
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from
-from envmatrix.engines.confinement import Confinement, InGroups, confined, leftover_groups, remove_group
+from envmatrix.engines.confinement import (
+    Confinement,
+    InGroups,
+    confined,
+    leftover_groups,
+    plain_place,
+    remove_group,
+)
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export import quoted
 from envmatrix.plan.export import started as words_of
-from envmatrix.system.host import format_cpus, has_gpu
+from envmatrix.system.host import has_gpu
 from envmatrix.system.process import Exit, Guarded, Order, run, said_json, started
 from envmatrix.system.progress import ProgressCallback
 
@@ -50,7 +57,6 @@ class LocalEngine(InGroups, Engine):
     preference = 1
     shares_files = True
     starts_anywhere = True
-    held = "session"
 
     @property
     def isolation(self) -> str:
@@ -194,12 +200,8 @@ class LocalEngine(InGroups, Engine):
 
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; its memory limit is RLIMIT_DATA, as here where no cgroup may be made."""
-        limits = job.limits
-        prefix = [] if not limits.cpus else ["taskset", "--cpu-list", format_cpus(limits.cpus)]
-        prefix += [] if not limits.memory_nodes else ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"]
-        prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]
         needs = (Path(job.prepared.python), *(Path(path) for path in job.preload if "/" in path))
-        return CommandLine(job.argv, _variables(job), job.mounts.work, prefix=tuple(prefix), needs=needs)
+        return CommandLine(job.argv, _variables(job), job.mounts.work, place=plain_place(job.limits), needs=needs)
 
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()

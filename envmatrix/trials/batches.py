@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from envmatrix.engines.base import HeldByScripts
+from envmatrix.block.memory import free_memory, room
 from envmatrix.plan import Slot
 from envmatrix.plan.interleaving import Company, compared, groups, in_waves
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.interleaving_eligibility import free_memory, in_one_turn, needs, room, sequential
+from envmatrix.trials.interleaving_eligibility import in_one_turn, needs, sequential
 
 #: So many of those that take no turns are named; in a search they have long names.
 _MOST_NAMED = 2
@@ -20,7 +20,6 @@ _MOST_NAMED = 2
 class Groups:
     """Parts blocks, and remembers how much memory each arm has taken.
 
-    ``elsewhere``: a script starts the trials on another machine, and must be able to stop them for a while.
     ``usual``: the most bytes that a process of each workload is known to have had before.
     """
 
@@ -28,8 +27,6 @@ class Groups:
         self,
         experiment: Experiment,
         progress: ProgressCallback,
-        *,
-        elsewhere: bool = False,
         usual: Mapping[str, int] | None = None,
     ) -> None:
         self._experiment = experiment
@@ -39,10 +36,8 @@ class Groups:
         self._usual = dict(usual or {})
         self._roots = compared(experiment.plan.arms)
         self._turns = experiment.run.design.schedule == "turns"
-        engines = experiment.engines
-        able = {name: engine for name, engine in engines.items() if not elsewhere or isinstance(engine, HeldByScripts)}
-        self._alone = sequential(experiment.run, able) if self._turns else {}
-        self._one_turn = in_one_turn(experiment.run, able) if self._turns else set()
+        self._alone = sequential(experiment.run, experiment.engines) if self._turns else {}
+        self._one_turn = in_one_turn(experiment.run, experiment.engines) if self._turns else set()
 
     def note(self, trial: Trial) -> None:
         """Remember the memory of a trial's process."""

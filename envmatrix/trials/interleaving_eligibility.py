@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from envmatrix.engines.base import Engine, TakesTurns
 from envmatrix.matrix import Design
@@ -19,9 +18,6 @@ UNKNOWN_BYTES = 2**30
 OF_OTHERS = 1.25
 #: Options of a workload, with the values that ``schedule: auto`` wants for turns.
 _PLAIN: Mapping[str, object] = {"task": "training", "compile": "none", "workers": 0}
-#: The share of the memory that is there which a group may take.
-_SHARE = 0.8
-_CGROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
 
 
 def has_one_process(workload: Workload) -> bool:
@@ -149,21 +145,3 @@ def needs(
     unknown = {workload: int(OF_OTHERS * most) for workload, most in (usual or {}).items()}
     found = {arm.name: peaks.get(arm.name, unknown.get(arm.workload, UNKNOWN_BYTES)) for arm in arms}
     return {name: min(need, limit) if limit else need for name, need in found.items()}
-
-
-def room(there: int) -> int:
-    """Return how many of the bytes that are there processes which live together may take."""
-    return int(_SHARE * there)
-
-
-def free_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that processes can have now: the machine's, or what is left of this control group's."""
-    words = (proc / "meminfo").read_text(encoding="ascii").split()
-    found = [1024 * int(words[words.index("MemAvailable:") + 1])]
-    for most, used in _CGROUPS:
-        try:
-            limit = (cgroups / most).read_text(encoding="ascii").strip()
-            found += [int(limit) - int((cgroups / used).read_text(encoding="ascii"))] if limit != "max" else []
-        except (OSError, ValueError):
-            continue
-    return max(0, min(found))

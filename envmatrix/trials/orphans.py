@@ -11,23 +11,15 @@ import os
 import platform
 import re
 import shutil
-import signal
-import time
-from collections.abc import Iterable
 from pathlib import Path
 
+from envmatrix.block import orphans
+from envmatrix.block.orphans import MARK
 from envmatrix.build.cache import digest_of
 from envmatrix.errors import EngineError
 from envmatrix.plan import Slot
 from envmatrix.system import project
-from envmatrix.system.process import carriers, orphans
 
-#: The variable by which a trial's processes are found again, daemons too.
-MARK = "ENVMATRIX_TRIAL"
-#: How long (seconds) the system may take to end what was killed.
-_ENDED_S = 10.0
-#: How long (seconds) the supervisors of a killed envmatrix may take to end what is below them.
-_LET_END_S = 20.0
 _OWNER = re.compile(r"(?:session-|bench-[a-z]+\.)(\d+)[-.]")
 #: Where a trial without a container writes what is temporary (see ``base_variables``).
 _TMP = Path("/tmp")  # noqa: S108
@@ -75,31 +67,10 @@ def remove_files() -> None:
 
 def end_processes() -> int:
     """End every process of an earlier trial and return how many there were; EngineError when one cannot be ended."""
-    ended = set(_let_orphans_end())
-    deadline = time.monotonic() + _ENDED_S
-    while left := carriers(MARK, _beginning()):
-        if time.monotonic() > deadline:
-            raise EngineError(
-                f"process {left[0]} of an earlier trial cannot be ended, and trials would be measured beside it",
-                remedy=f"see what it waits for: `cat /proc/{left[0]}/stack`",
-            )
-        _signal(left, signal.SIGKILL)
-        ended |= set(left)
-        time.sleep(0.01)
-    return len(ended)
-
-
-def _let_orphans_end() -> set[int]:
-    """Let the supervisors of a killed envmatrix end what they started, and return them: what is stopped can end nothing."""
-    deadline, found = time.monotonic() + _LET_END_S, set()
-    while (left := orphans()) and time.monotonic() < deadline + _ENDED_S:
-        found |= set(left)
-        _signal(left, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
-        time.sleep(0.01)
-    return found
-
-
-def _signal(processes: Iterable[int], number: signal.Signals) -> None:
-    for pid in processes:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
+    try:
+        return orphans.end_processes(_beginning())
+    except orphans.CannotEndError as error:
+        raise EngineError(
+            f"{error}, and trials would be measured beside it",
+            remedy=f"see what it waits for: `cat /proc/{error.pid}/stack`",
+        ) from error

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from envmatrix.block.barrier import FOLDER
+from envmatrix.block.program_folder import RECORD
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreError
 from envmatrix.evidence.evidence import Evidence
@@ -26,7 +28,6 @@ from envmatrix.system.process import Exit
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
 from envmatrix.system.shared_files import settled
 from envmatrix.trials import orphans, own_program
-from envmatrix.trials.barrier import FOLDER
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import last_line, why_program_failed
 from envmatrix.trials.program_files import edited_files
@@ -117,7 +118,7 @@ def bench_arguments(
 
     With a ``gate`` it waits for its turns, with ``look_s`` it is a long look.
     """
-    record = f"{inside['work']}/{own_program.RECORD}"
+    record = f"{inside['work']}/{RECORD}"
     place = f"{inside['work']}/{FOLDER}" if gate else ""
     if workload.command:
         return own_program.command_arguments(workload, record, python, inside["bench"], place)
@@ -235,7 +236,7 @@ def judge(
     experiment: Experiment, slot: Slot, ended: Exit, job: Job
 ) -> tuple[Outcome, str, Mapping[str, object] | None, tuple[str, ...]]:
     """Say what a trial's end, record and evidence amount to, and what of its environment nothing was seen of."""
-    body, record = load_record(job.mounts.work / own_program.RECORD)
+    body, record = load_record(job.mounts.work / RECORD)
     if ended.stops or stops_of(record):
         return "invalid", STOPPED, body, ()
     if ended.timed_out:

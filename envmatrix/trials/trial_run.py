@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from envmatrix.block.program_folder import RECORD
 from envmatrix.build.pythons import ask
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import DEFAULT
@@ -150,7 +151,7 @@ def look(
         job = own_program.with_files(engine, job, files, str(files), own_program.metric_file(workload))
         with _watched(log) as arrivals:
             ended = engine.run(job)
-        _, record = load_record(work / own_program.RECORD)
+        _, record = load_record(work / RECORD)
     if record is None or not ended.ok:
         raise _failure(ended, log, workload, image)
     output = log.read_bytes().decode(errors="replace")  # its carriage returns are kept: they end states of a bar
@@ -188,7 +189,7 @@ def _job(
 ) -> Job:
     mounts = Mounts(work, {"bench": bench})
     inside = engine.inside(mounts)
-    record = f"{inside['work']}/{own_program.RECORD}"
+    record = f"{inside['work']}/{RECORD}"
     argv = (prepared.python, *own_program.command_arguments(workload, record, prepared.python, inside["bench"]))
     base = {**base_variables(inside["work"], inside["bench"], prepared.python), "PYTHONUNBUFFERED": "1"}
     return Job(

@@ -41,7 +41,7 @@ INDEX = (
     Row("wrapper in the trial killed", ALL, "here", "faults/test_ends.py::test_when_only_the_wrapper_or_only_the_program_is_killed_all_of_the_trial_ends", "failed"),
     Row("wrapper in the trial killed, or a daemon left", "local", "slurm", "unit/test_slurm_script.py::test_what_a_trial_leaves_running_is_ended_before_the_next_and_at_the_end", "ended before the next; that one says so"),
     Row("told to end while its program ignores that", "local", "here slurm", "unit/test_bench_command.py::test_told_to_end_it_ends_a_program_that_ignores_that_and_removes_its_files", "it ends with its program, and its files go"),
-    Row("daemon in the middle of its start", "local", "slurm", "unit/test_slurm_script.py::test_a_daemon_that_is_just_being_started_is_waited_for_and_ended_too", "waited for, and ended before the next"),
+    Row("daemon in the middle of its start", "local", "slurm", "unit/test_process.py::test_a_process_whose_program_is_just_being_started_is_found_by_its_variables_all_the_same", "waited for, and ended before the next"),
     Row("daemon in the middle of its start", "local", "here", "unit/test_process.py::test_a_process_whose_program_is_just_being_started_is_found_by_its_variables_all_the_same", "waited for, and ended before the next"),
     Row("Ctrl-C while a trial runs", "local", "here", "unit/test_interrupts.py::test_a_signal_soon_after_a_line_reached_the_disk_ends_the_run", "its work folder goes"),
     Row("program killed", ALL, "here", "faults/test_ends.py::test_when_only_the_wrapper_or_only_the_program_is_killed_all_of_the_trial_ends", "failed, with that reason"),

@@ -5,12 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.block.program_folder import COPIED_BYTES
 from envmatrix.engines.base import Job, Limits, Mounts
 from envmatrix.engines.docker import let_write
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import MetricSource, Workload
 from envmatrix.trials.feasibility import check_program
-from envmatrix.trials.own_program import COPIED_BYTES, link_files, metric_file, with_files
+from envmatrix.trials.own_program import link_files, metric_file, with_files
 
 
 @pytest.mark.parametrize(

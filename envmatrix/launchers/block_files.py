@@ -107,6 +107,10 @@ class BlockFolder:
         """Return the path of an attempt's script."""
         return self.path / f"script-{attempt}.sh"
 
+    def order(self, attempt: int) -> Path:
+        """Return the path of an attempt's order."""
+        return self.path / f"order-{attempt}.json"
+
     def planned(self, attempt: int) -> set[str]:
         """Return the trials that an attempt's job runs."""
         return set(_read(self.path / f"planned-{attempt}").split())
