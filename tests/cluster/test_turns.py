@@ -122,7 +122,7 @@ def test_what_a_minute_of_turns_is_worth_is_measured_in_jobs_of_one_node(turning
     turning.go.touch()
     to = turning.folder / "precision"
     asked = ["--precision", "--design", "breaking", "--environments", "baseline", "--minutes", "0.001", "--to", str(to)]
-    argv = [sys.executable, "-m", "tests.selfbench", *asked, "--launcher", "slurm", "--node", "n2"]
+    argv = [sys.executable, "-m", "validation.selfbench", *asked, "--launcher", "slurm", "--node", "n2"]
     done = subprocess.run(argv, cwd=turning.folder, env=turning.variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     [part] = json.loads((to / "precision.json").read_text())["parts"]

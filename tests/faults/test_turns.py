@@ -97,7 +97,7 @@ def run(options, data_dir, member=None, node=None, gate=None, look_s=None):
 START = """
 import runpy, sys
 from pathlib import Path
-from envmatrix import project
+from envmatrix.system import project
 project._PACKAGE = Path(sys.argv.pop(1)) / "envmatrix"
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
@@ -137,7 +137,7 @@ class Turning(Toy):
 
     def in_turn(self) -> bool:
         """Whether a process has its turn and waits in it for ever."""
-        return bool(list(self.cache.glob("work/*/*/*/in-turn")))
+        return bool(list(self.cache.glob("work/*/*/*/**/in-turn")))
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_what_a_minute_of_turns_is_worth_is_measured_goes_on_and_is_written(turn
     to = turning.folder / "precision"
     asked = ("--precision", "--design", "good", "--minutes", "0.001", "--to", str(to))
     for blocks in (1, 2):
-        process = turning.start(*asked, module="tests.selfbench")
+        process = turning.start(*asked, module="validation.selfbench")
         _, err = process.communicate(timeout=200)
         assert process.returncode == 0, err
         [part] = json.loads((to / "precision.json").read_text())["parts"]
