@@ -24,6 +24,8 @@ ALL = "local docker apptainer"
 INDEX = (
     Row("tool killed (SIGKILL)", "local", "here", "local/test_main_job.py::test_kill_9_and_resume_lose_repeat_and_reorder_nothing", "resume goes on"),
     Row("tool killed while daemons run", ALL, "here", "faults/test_ends.py::test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up", "they end; files go with the next start"),
+    Row("tool killed", "local", "ssh", "cluster/test_ssh.py::test_what_runs_on_a_host_ends_with_the_tool_and_resume_goes_on", "what runs on the host ends"),
+    Row("connection dies", "local", "ssh", "cluster/test_ssh.py::test_a_host_whose_connection_dies_is_left_out_and_its_block_is_run_elsewhere", "another host runs the block"),
     Row("tool killed", "local", "slurm", "cluster/test_slurm.py::test_a_host_killed_while_jobs_run_finds_them_again", "jobs go on and are found"),
     Row("tool killed while trials are stopped", ALL, "here", "faults/test_turns.py::test_with_a_tool_that_is_killed_nothing_is_left_stopped_or_running", "they end"),
     Row("tool killed while its supervisors are stopped", "local", "here", "faults/test_stopped.py::test_supervisors_that_were_stopped_when_the_tool_was_killed_are_swept_by_the_next_start", "the next start lets them end all"),
